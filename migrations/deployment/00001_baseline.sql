@@ -131,12 +131,15 @@ CREATE TABLE dbcontroller.frozen (
     target_id     bigint NOT NULL,
     deletion      uuid NOT NULL,    -- the attempt that the coordinator decides
     deployment_id integer NOT NULL, -- the coordinator
-    expires_at    timestamptz,      -- the coordinator is asked from then on; null: the deletion is committed
+    committed     boolean NOT NULL DEFAULT false,
+    expires_at    timestamptz NOT NULL, -- from then on the coordinator is asked for its decision; of a committed deletion, the deployment of via whether a mark may come
+    via_deployment_id integer,      -- with via_uid, the target or owner for which it is a member; null: the deletion names it
+    via_uid       uuid,
     root          text NOT NULL,    -- the name of the first resource that the deletion names
     CONSTRAINT frozen_pkey PRIMARY KEY (target_id, deletion)
 );
 CREATE INDEX frozen_deletion ON dbcontroller.frozen (deletion); -- confirm, release
-CREATE INDEX frozen_undecided ON dbcontroller.frozen (expires_at) WHERE expires_at IS NOT NULL; -- the sweep
+CREATE INDEX frozen_expiry ON dbcontroller.frozen (expires_at); -- the sweep
 
 -- What users store; resources of attached tables have no row here.
 CREATE TABLE dbcontroller.resource (

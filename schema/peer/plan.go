@@ -134,6 +134,8 @@ type Plan struct {
 	Uncounted bool
 	// Epoch of the asked database, in the answer to a question with Freeze.
 	Epoch uuid.UUID
+	// NotAtomic is the reason why the deletion cannot be atomic; empty: it can.
+	NotAtomic string
 }
 
 // PlanCount is the number of direct references by one path and behaviour.

@@ -2,6 +2,8 @@ package shadow_test
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -51,7 +53,7 @@ func requireNothingFrozen(t *testing.T, b *harness.Box, at ...string) {
 	for _, d := range at {
 		var left []string
 		require.NoError(t, b.Pools[b.ID(d)].QueryRow(context.Background(), `
-SELECT array_agg(format('%s (state %s, revision %s) by the deletion %s of %s, undecided until %s', s.name, s.state, s.revision, f.deletion, f.root, f.expires_at))
+SELECT array_agg(format('%s (state %s, revision %s) by the deletion %s of %s, committed %s, until %s', s.name, s.state, s.revision, f.deletion, f.root, f.committed, f.expires_at))
 FROM dbcontroller.frozen f LEFT JOIN dbcontroller.shadow s ON s.id = f.target_id`).Scan(&left))
 		require.Empty(t, left, d)
 	}
@@ -69,13 +71,15 @@ func TestAnAtomicDeletionRemovesAllMembers_I35(t *testing.T) {
 	b := newChain(t)
 	b.MustPut(holder2, body{"cascade": middle, "block": target})
 	b.MustPut("//"+bWest+"/holders/stays", body{"unset": target})
+	b.MustPut(target2, body{"next": target})
+	b.MustPut("//"+bWest+"/holders/further", body{"cascade": target2})
 	b.Settle()
 	result, err := deleteAtomically(t.Context(), b, target)
 	require.NoError(t, err)
 	require.False(t, result.Removed)
 	require.Equal(t, 2, b.Count(bEast, "frozen"))
 	b.Settle()
-	b.Gone(target, middle, holder, holder2)
+	b.Gone(target, target2, middle, holder, holder2, "//"+bWest+"/holders/further")
 	require.NotContains(t, b.Get("//"+bWest+"/holders/stays").Body, "unset")
 	requireNothingFrozen(t, b, everywhere...)
 	b.Audit()
@@ -237,6 +241,7 @@ func TestTheMembersOfAnAbandonedDeletionAreOpened_I35(t *testing.T) {
 	require.Equal(t, 1, b.Count(aEast, "frozen")) // has not expired
 	require.Zero(t, b.Count(bEast, "frozen"))
 	b.Expire(aEast)
+	b.Expire(aWest)
 	b.Settle()
 	requireNothingFrozen(t, b, everywhere...)
 	requireActive(t, b, target, middle, holder)
@@ -431,4 +436,93 @@ func TestAnAtomicDeleteTakesFewRoundTrips(t *testing.T) {
 		b.Gone(target, holder)
 	}
 	require.LessOrEqual(t, rounds[1], rounds[0]+22)
+}
+
+func TestRowsOfAttachedTablesTakeNoPart_I35(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.crm, `INSERT INTO customers VALUES (1, 'c')`)
+	a.exec(a.shop, `INSERT INTO orders (customer_id) VALUES (1)`)
+	a.attach()
+	_, err := deleteAtomically(t.Context(), a.Box, "//"+crm+"/customers/1")
+	require.ErrorIs(t, err, peer.ErrNotAtomic)
+	requireNothingFrozen(t, a.Box, crm, shop)
+	a.MustDelete("//" + crm + "/customers/1")
+	a.Settle()
+	require.Empty(t, a.rows(a.shop, `SELECT id::text FROM orders`))
+}
+
+// A resource drops its reference between the try and the freeze: it is no member, and neither are its holders.
+func TestAResourceThatLeavesBeforeTheFreeze_I35(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(target2, body{"next": target})
+	b.MustPut(holder, body{"cascade": target})
+	b.MustPut(holder2, body{"cascade": target2})
+	b.Settle()
+	var left error
+	var once sync.Once
+	b.OnPlan = func(context.Context, schema.DeploymentID) error {
+		once.Do(func() { left = putOnce(t, b, target2, nil) })
+		return nil
+	}
+	_, err := deleteAtomically(t.Context(), b, target)
+	b.OnPlan = nil
+	require.NoError(t, errors.Join(err, left))
+	b.Settle()
+	b.Gone(target, holder)
+	requireActive(t, b, target2, holder2)
+	requireNothingFrozen(t, b, aWest, bEast)
+	b.Audit()
+}
+
+// The database between has lost its member and the reference of it: no mark comes, and the resource behind it is opened. While the mark may come, it is not.
+func TestAMemberWhoseTargetWasLostIsOpened_I35(t *testing.T) {
+	t.Parallel()
+	b := newChain(t)
+	_, err := deleteAtomically(t.Context(), b, target)
+	require.NoError(t, err)
+	_, err = b.Do(b.ID(aWest), schema.Confirm)
+	require.NoError(t, err)
+	b.Expire(bEast)
+	require.NoError(t, b.Resolve(b.ID(bEast)))
+	require.Equal(t, 1, b.Count(bEast, "frozen"))
+	for _, sql := range []string{`DELETE FROM dbcontroller.frozen`, `DELETE FROM dbcontroller.reference`} {
+		_, err = b.Pools[b.ID(aEast)].Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	b.Settle()
+	b.Gone(target)
+	require.Equal(t, 1, b.Count(bEast, "frozen"))
+	b.Expire(bEast)
+	require.NoError(t, b.Resolve(b.ID(bEast)))
+	requireNothingFrozen(t, b, everywhere...)
+	requireActive(t, b, middle, holder)
+	require.NoError(t, putOnce(t, b, holder, body{"cascade": middle, "title": "open"}))
+}
+
+// A resource drops its reference after a participant has found it, and before it has the lock.
+func TestAResourceThatLeavesBeforeTheLock_I35(t *testing.T) {
+	t.Parallel()
+	b := newChain(t)
+	tx, err := b.Pools[b.ID(bEast)].Begin(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	for _, sql := range []string{`SELECT FROM dbcontroller.shadow FOR UPDATE`, `DELETE FROM dbcontroller.reference`} {
+		_, err = tx.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	deleted := make(chan error)
+	go func() {
+		_, err := deleteAtomically(context.Background(), b, target)
+		deleted <- err
+	}()
+	stopped(t, b, bEast, 1)
+	require.NoError(t, tx.Commit(t.Context()))
+	require.NoError(t, <-deleted)
+	b.Settle()
+	b.Gone(target, middle)
+	requireActive(t, b, holder)
+	requireNothingFrozen(t, b, everywhere...)
 }

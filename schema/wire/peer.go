@@ -44,7 +44,9 @@ func BlockadeKey(k *schemav1.BlockadeKey) (out peer.BlockadeKey, err error) {
 		return out, err
 	}
 	out.Path = k.GetPath()
-	if out.Path != peer.EntryPath {
+	switch out.Path {
+	case peer.EntryPath, peer.DeletionPath, peer.FrozenPath:
+	default:
 		err = CheckPath(out.Path)
 	}
 	if err != nil {

@@ -14,6 +14,7 @@ func PlanProto(plan *peer.Plan) *schemav1.PlanDeletionResponse {
 	if plan.Epoch != uuid.Nil {
 		out.Epoch = plan.Epoch[:]
 	}
+	out.NotAtomic = plan.NotAtomic
 	for _, c := range plan.Counts {
 		out.Counts = append(out.Counts, &schemav1.PlanDeletionResponse_Count{Path: c.Path, Behaviour: schemav1.Behaviour(c.Behaviour), Count: int64(c.Count)})
 	}

@@ -338,5 +338,10 @@ func TestTheKeyOfAnEntryIsNoPathOfAReference(t *testing.T) {
 	read, err := wire.BlockadeKey(wire.BlockadeKeyProto(key))
 	require.NoError(t, err)
 	require.Equal(t, key, read)
+	for _, key := range []peer.BlockadeKey{peer.DeletionKey(uid), peer.FrozenKey(uid, uid)} {
+		read, err := wire.BlockadeKey(wire.BlockadeKeyProto(key))
+		require.NoError(t, err)
+		require.Equal(t, key, read)
+	}
 	require.Error(t, wire.CheckPath(peer.EntryPath))
 }

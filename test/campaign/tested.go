@@ -170,10 +170,10 @@ var shown = []tested{
 		"schema/shadow/internal/write/lock.go",
 		[]string{"		if l.frozen[wr.Before.ID] {\n", "		if false {\n"},
 	}},
-	{"schema/shadow", "TestAtomicDeletionsBesideWriters_I35", mutant{
+	{"schema/shadow", "TestAResourceThatLeavesBeforeTheLock_I35", mutant{
 		"freezes-without-looking-again", "I35", "A participant freezes what it has found before it had the locks: a resource that is no member any more stays frozen.",
 		"schema/shadow/internal/target/frozen.go",
-		[]string{"		for _, id := range members {\n", "		for _, id := range ids {\n"},
+		[]string{"		members, err := f.Look(ctx, tx)\n", "		members, err := f.Look(ctx, tx)\n		for _, id := range found {\n			members = append(members, Member{ID: id})\n		}\n"},
 	}},
 	{"schema/shadow", "TestTheMembersOfAnAbandonedDeletionAreOpened_I35", mutant{
 		"frozen-opens-by-time", "I35", "A participant opens the members of an atomic deletion when its time has passed.",
@@ -219,6 +219,11 @@ var shown = []tested{
 		"decides-without-competing", "I35", "The decision of an atomic deletion does not compete with that of a participant that asks.",
 		"schema/shadow/internal/deletion/atomic.go",
 		[]string{"	write.QueueDecision(also, f.began, f.Deletion)\n", "	_ = f.began\n"},
+	}},
+	{"schema/shadow", "TestAMemberWhoseTargetWasLostIsOpened_I35", mutant{
+		"lost-target-keeps-frozen", "I35", "A member of a committed deletion stays frozen after its target was lost.",
+		"schema/shadow/internal/target/frozen.go",
+		[]string{"		b.Queue(thawBehindSQL, f.others.deletions, f.others.targets, deployment)\n", "		b.Queue(keepFrozenSQL, f.others.deletions, f.others.targets, deployment)\n"},
 	}},
 	{"schema/shadow", "TestRightsEndBeforeTheFreeze_I35", mutant{
 		"rights-outlast-the-freeze", "I35", "A participant keeps its rights to the targets of an atomic deletion.",

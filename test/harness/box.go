@@ -397,7 +397,7 @@ type outstanding struct {
 func (b *Box) outstanding(deployment schema.DeploymentID) (left outstanding) {
 	b.t.Helper()
 	const sql = `
-SELECT (SELECT count(*) FROM dbcontroller.blockade WHERE expires_at IS NOT NULL) + (SELECT count(*) FROM dbcontroller.frozen WHERE expires_at IS NOT NULL), EXISTS (SELECT FROM dbcontroller.work), EXISTS (SELECT FROM dbcontroller.notice),
+SELECT (SELECT count(*) FROM dbcontroller.blockade WHERE expires_at IS NOT NULL) + (SELECT count(*) FROM dbcontroller.frozen WHERE NOT committed), EXISTS (SELECT FROM dbcontroller.work), EXISTS (SELECT FROM dbcontroller.notice),
     EXISTS (SELECT FROM dbcontroller.deleted_row WHERE tries < 3)
         OR EXISTS (SELECT FROM dbcontroller.attachment WHERE ready AND NOT walked) OR EXISTS (
         SELECT FROM dbcontroller.lacking WHERE tries = 0 OR NOT missing AND tries < CASE WHEN problem IS NULL THEN 20 ELSE 3 END)`
@@ -525,10 +525,10 @@ func (b *Box) Count(deployment, table string) (n int) {
 	return n
 }
 
-// Expire makes every tentative blockade at a deployment expire, and every freeze of an undecided deletion.
+// Expire makes every tentative blockade at a deployment expire, and every freeze.
 func (b *Box) Expire(deployment string) {
 	b.t.Helper()
-	_, err := b.Pools[b.ID(deployment)].Exec(context.Background(), `UPDATE dbcontroller.frozen SET expires_at = now() WHERE expires_at IS NOT NULL`)
+	_, err := b.Pools[b.ID(deployment)].Exec(context.Background(), `UPDATE dbcontroller.frozen SET expires_at = now()`)
 	require.NoError(b.t, err)
 	_, err = b.Pools[b.ID(deployment)].Exec(context.Background(), `UPDATE dbcontroller.blockade SET expires_at = now() WHERE expires_at IS NOT NULL`)
 	require.NoError(b.t, err)

@@ -44,7 +44,7 @@ func (p *Peers) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQue
 }
 
 func readPlan(at schema.DeploymentID, answer *schemav1.PlanDeletionResponse) (_ *peer.Plan, err error) {
-	plan := &peer.Plan{Truncated: answer.GetTruncated(), Uncounted: answer.GetUncounted(), MoreUnsets: answer.GetMoreUnsets(), Holders: int(answer.GetHolders()), Leaves: int(answer.GetLeafCount())}
+	plan := &peer.Plan{NotAtomic: answer.GetNotAtomic(), Truncated: answer.GetTruncated(), Uncounted: answer.GetUncounted(), MoreUnsets: answer.GetMoreUnsets(), Holders: int(answer.GetHolders()), Leaves: int(answer.GetLeafCount())}
 	for _, c := range answer.GetCounts() {
 		plan.Counts = append(plan.Counts, peer.PlanCount{Path: c.GetPath(), Behaviour: schema.Behaviour(c.GetBehaviour()), Count: int(c.GetCount())})
 	}

@@ -107,7 +107,7 @@ SELECT DISTINCT id FROM (
     UNION ALL
     (SELECT owner_id FROM dbcontroller.ownee_entry WHERE deployment_id = $1 AND owner_id > $2 ORDER BY owner_id LIMIT $3)
     UNION ALL
-    (SELECT target_id FROM dbcontroller.frozen WHERE deployment_id = $1 AND target_id > $2 ORDER BY target_id LIMIT $3)
+    (SELECT target_id FROM dbcontroller.frozen WHERE $1 IN (deployment_id, via_deployment_id) AND target_id > $2 ORDER BY target_id LIMIT $3)
 ) AS t ORDER BY id LIMIT $3`
 
 	// Establish, Confirm and deletes lock the shadow: their rows are committed before this statement, or refused.
@@ -131,7 +131,7 @@ DELETE FROM dbcontroller.work w WHERE w.deployment_id = $1
     AND NOT EXISTS (SELECT FROM dbcontroller.holder_entry WHERE deployment_id = $1)
     AND NOT EXISTS (SELECT FROM dbcontroller.notice WHERE deployment_id = $1)
     AND NOT EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE deployment_id = $1)
-    AND NOT EXISTS (SELECT FROM dbcontroller.frozen WHERE deployment_id = $1)
+    AND NOT EXISTS (SELECT FROM dbcontroller.frozen WHERE $1 IN (deployment_id, via_deployment_id))
     AND NOT EXISTS (SELECT FROM dbcontroller.owner_reference WHERE deployment_id = $1)
     AND NOT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE deployment_id = $1 AND (acting_epoch IS NOT NULL OR block_epoch IS NOT NULL))
     AND NOT EXISTS (
@@ -154,7 +154,7 @@ WITH blockades AS (
 ), ownees AS (
     DELETE FROM dbcontroller.ownee_entry WHERE deployment_id = $1 AND owner_id = ANY ($2)
 ), thawed AS (
-    DELETE FROM dbcontroller.frozen WHERE deployment_id = $1 AND target_id = ANY ($2)
+    DELETE FROM dbcontroller.frozen WHERE $1 IN (deployment_id, via_deployment_id) AND target_id = ANY ($2)
 )` + db.LookAgain(`$3`, `dbcontroller.shadow s WHERE s.id = ANY ($2) AND s.state = {deleting}`))
 
 	blockadesLeftSQL = `SELECT EXISTS (SELECT FROM dbcontroller.blockade WHERE deployment_id = $1 AND target_id = ANY ($2))`

@@ -177,15 +177,18 @@ func (r *resolution) findHeld(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// A resource that is marked or gone was a member, or its holders go for another reason.
+// held: the deletion has frozen the resource, or it is marked, and waits for the deployment that asks.
 var selectFrozenSQL = db.Codes(`
-SELECT i.n - 1 FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS i (deletion, uid, asked, n)
-WHERE i.asked AND NOT EXISTS (
-    SELECT FROM dbcontroller.shadow s WHERE s.uid = i.uid AND s.state = {active}
-        AND NOT EXISTS (SELECT FROM dbcontroller.frozen f WHERE f.target_id = s.id AND f.deletion = i.deletion)
-)`)
+SELECT i.n - 1, s.id IS NOT NULL AND (s.state = {deleting} AND EXISTS (
+        SELECT FROM dbcontroller.holder_entry e WHERE e.target_id = s.id AND e.deployment_id = $4
+        UNION ALL SELECT FROM dbcontroller.notice n WHERE n.target_id = s.id AND n.deployment_id = $4
+    ) OR EXISTS (SELECT FROM dbcontroller.frozen f WHERE f.target_id = s.id AND f.deletion = i.deletion)),
+    s.id IS NULL OR s.state = {deleting}
+FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS i (deletion, uid, asked, n) LEFT JOIN dbcontroller.shadow s ON s.uid = i.uid
+WHERE i.asked`)
 
-// findFrozen sets the verdicts on questions of participants of atomic deletions: held when the deletion has frozen the resource here.
+// findFrozen sets the verdicts on questions of participants of atomic deletions: held while a mark of the resource may come, gone when it was marked, or is gone,
+// undecided when it is ACTIVE and no member.
 func (r *resolution) findFrozen(ctx context.Context, tx pgx.Tx) error {
 	asked := make([]bool, len(r.questions))
 	for i, q := range r.questions {
@@ -194,19 +197,28 @@ func (r *resolution) findFrozen(ctx context.Context, tx pgx.Tx) error {
 	if !slices.Contains(asked, true) {
 		return nil
 	}
-	rows, err := tx.Query(ctx, selectFrozenSQL, r.keys.Attempts, r.keys.Targets, asked)
+	rows, err := tx.Query(ctx, selectFrozenSQL, r.keys.Attempts, r.keys.Targets, asked, r.target)
 	if err != nil {
 		return err
 	}
 	var n int
-	_, err = pgx.ForEachRow(rows, []any{&n}, func() error { r.verdicts[n] = peer.Held; return nil })
+	var held, marked bool
+	_, err = pgx.ForEachRow(rows, []any{&n, &held, &marked}, func() error {
+		switch {
+		case held:
+			r.verdicts[n] = peer.Held
+		case marked:
+			r.verdicts[n] = peer.GoneVerdict
+		}
+		return nil
+	})
 	return err
 }
 
 // expired returns the undecided attempts whose blockades have expired by the target's clock.
 func (r *resolution) expired() (attempts []peer.AttemptID) {
 	for i, q := range r.questions {
-		if r.verdicts[i] == peer.Undecided && !r.unused[i] && q.Expired {
+		if r.verdicts[i] == peer.Undecided && !r.unused[i] && q.Expired && q.Key.Path != peer.FrozenPath {
 			attempts = append(attempts, q.Key.Attempt)
 		}
 	}

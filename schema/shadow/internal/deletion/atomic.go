@@ -15,6 +15,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/crash"
 	"github.com/db-controller/db-controller/internal/requestid"
+	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/attempt"
@@ -31,6 +32,9 @@ import (
 
 // freezeSlack is the time after the deadline of a delete before a participant asks for the decision.
 const freezeSlack = 2 * time.Second
+
+// repeatedFreezes is the number of times that a question is repeated whose answer was lost: it would abort the whole deletion.
+const repeatedFreezes = 3
 
 // frozen is an atomic deletion that may have frozen members.
 type frozen struct {
@@ -59,10 +63,34 @@ func (d *deletion) freeze(ctx context.Context) error {
 	f := &frozen{peers: s.Peers, began: s.Rollback.Seen.Load(), epochs: map[schema.DeploymentID]uuid.UUID{}}
 	f.Freeze = peer.Freeze{Coordinator: s.Self, Epoch: s.gate.PresentEpoch(), Deletion: s.prepare.NewAttempt(), Root: d.wanted[0].Name, For: time.Until(deadline) + freezeSlack}
 	d.frozen = f
-	roots := func(context.Context, pgx.Tx) ([]int64, error) { return ids, nil }
-	_, err = s.target.Freeze(ctx, target.Freezing{Freeze: &f.Freeze, Own: f.Epoch, Find: roots, Look: roots})
+	_, err = s.target.Freeze(ctx, target.Freezing{
+		Freeze: &f.Freeze, Own: f.Epoch, Find: func(context.Context, pgx.Tx) ([]int64, error) { return ids, nil },
+		Look: func(context.Context, pgx.Tx) (roots []target.Member, err error) {
+			for _, id := range ids {
+				roots = append(roots, target.Member{ID: id})
+			}
+			return roots, nil
+		},
+	})
 	crash.At("crash-atomic-frozen")
 	return err
+}
+
+// fromRoots is the obstacle of a look-ahead that begins with the roots, which are frozen. The other members in this database are frozen by a question to this
+// deployment: until then they may drop their references, and are no members any more.
+func (d *deletion) fromRoots(o *obstacle) *obstacle {
+	out := *o
+	out.members, out.later = nil, nil
+	for _, m := range o.members {
+		root := slices.ContainsFunc(d.wanted, func(w *wanted) bool { return w.cause.RootUID == m.UID })
+		if root {
+			out.members = append(out.members, m)
+		}
+		if root && len(o.members)+len(o.later) > 1 {
+			out.later = append(out.later, peer.PlanTarget{Deployment: d.store.Self, UID: m.UID})
+		}
+	}
+	return &out
 }
 
 // Plan asks a deployment to freeze its members. It is the peer of a look-ahead.
@@ -72,6 +100,13 @@ func (f *frozen) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQu
 	f.mu.Unlock()
 	q.Freeze = &f.Freeze
 	answer, err := f.peers.Plan(ctx, at, q)
+	pauses := retry.Backoff{First: 20 * time.Millisecond, Max: 100 * time.Millisecond}
+	for range repeatedFreezes {
+		if err == nil || pauses.Wait(ctx) != nil {
+			break
+		}
+		answer, err = f.peers.Plan(ctx, at, q)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -94,6 +129,8 @@ func (f *frozen) Trace(context.Context, schema.DeploymentID, []uuid.UUID) (map[u
 // whole refuses an atomic deletion whose look-ahead was not complete.
 func whole(w *plan.Walk, name string) error {
 	switch {
+	case w.NotAtomic != "":
+		return fmt.Errorf("%s: %s: %w", name, w.NotAtomic, peer.ErrNotAtomic)
 	case len(w.Unasked) > 0:
 		e := &peer.UnavailableError{Unasked: w.Unasked}
 		for _, u := range w.Unasked {

@@ -308,6 +308,9 @@ func (d *deletion) resolveObstacle(ctx context.Context, found *obstacle) error {
 }
 
 func (d *deletion) lookAhead(ctx context.Context, found *obstacle) (err error) {
+	if d.frozen != nil {
+		found = d.fromRoots(found)
+	}
 	if d.ahead, err = d.store.lookAhead(ctx, d.name(), found, d.limit != anyNumber, d.frozen); err != nil {
 		return d.explainTimeout(d.ofSeveral(err))
 	}
@@ -566,7 +569,7 @@ func (d *deletion) decide(ctx context.Context, tx pgx.Tx, roots []*plan.Member, 
 	}
 	enough, err := s.lookAheadComplete(ctx, tx, decided, d.ahead)
 	// The look-ahead has counted fewer members here, and the others with them.
-	grown := d.limit != anyNumber && d.ahead != nil && len(decided.Closure.Members) > d.ahead.members
+	grown := d.limit != anyNumber && d.ahead != nil && d.frozen == nil && len(decided.Closure.Members) > d.ahead.members
 	switch {
 	case err != nil:
 	case !enough || grown:

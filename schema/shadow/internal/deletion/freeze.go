@@ -33,7 +33,7 @@ func (p *planning) freeze(ctx context.Context) (*peer.Plan, error) {
 		if err != nil {
 			return nil, fmt.Errorf("plan an atomic deletion: %w", err)
 		}
-		if p.plan.Epoch = freezing.Own; p.plan.Truncated {
+		if p.plan.Epoch = freezing.Own; p.plan.Truncated || p.plan.NotAtomic != "" {
 			return p.plan, nil
 		}
 		if !all {
@@ -56,15 +56,21 @@ func (p *planning) find(ctx context.Context, tx pgx.Tx) ([]int64, error) {
 	return append([]int64{}, p.ids...), err
 }
 
-// look reads the plan, and returns the ids of its members.
-func (p *planning) look(ctx context.Context, tx pgx.Tx) ([]int64, error) {
+// look reads the plan, and returns its members.
+func (p *planning) look(ctx context.Context, tx pgx.Tx) ([]target.Member, error) {
 	if err := p.read(ctx, tx); err != nil {
 		return nil, err
 	}
 	if len(p.rows.vias) > 0 {
-		return nil, fmt.Errorf("rows of a table that are resources go along: %w", peer.ErrNotAtomic)
+		p.plan.NotAtomic = "resources that are rows of an attached table go along"
 	}
-	return append([]int64{}, p.ids...), nil
+	members := make([]target.Member, len(p.ids))
+	for i, id := range p.ids {
+		if members[i].ID = id; len(p.reasons[id]) > 0 {
+			members[i].Via = p.reasons[id][0].Target
+		}
+	}
+	return members, nil
 }
 
 // verifyTargets asks the other deployments whether the deletion has frozen its targets there. A deployment that calls itself a coordinator freezes no more than the
@@ -89,7 +95,7 @@ func (p *planning) verifyTargets(ctx context.Context) error {
 				return fmt.Errorf("ask %s whether the deletion has frozen its resources: %w", d, err)
 			}
 			for i := range questions {
-				if i >= len(answers.Verdicts) || answers.Verdicts[i] != peer.Held {
+				if i >= len(answers.Verdicts) || answers.Verdicts[i] == peer.Undecided {
 					return fmt.Errorf("%w: the deletion has not frozen the resource %s of %s", peer.ErrAborted, questions[i].Key.TargetUID, d)
 				}
 			}

@@ -115,11 +115,6 @@ func (s *Deleter) lookAhead(ctx context.Context, name string, from *obstacle, ex
 		w.MindAll, w.NameLeaves, w.Strict = tooMany, true, true
 	}
 	w.Begin(from.members)
-	if f != nil && len(from.members)+len(from.later) > 1 {
-		for _, m := range from.members { // its own deployment freezes its members as others do; a root alone is frozen already
-			w.Follow(s.Self, peer.PlanTarget{Deployment: s.Self, UID: m.UID})
-		}
-	}
 	for _, t := range from.later {
 		w.Follow(s.Self, t)
 	}

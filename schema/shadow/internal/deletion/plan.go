@@ -142,6 +142,8 @@ type planning struct {
 	owners map[int64]peer.Via
 	// targets are the members and the targets of the question, by id in this database.
 	targets map[int64]peer.PlanTarget
+	// reasons are all reasons of the members, after read.
+	reasons map[int64][]peer.Via
 	rows    planRows
 }
 
@@ -162,6 +164,7 @@ func (p *planning) read(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return err
 	}
+	p.reasons = vias
 	ids := slices.Sorted(maps.Keys(vias)) // also local targets of the question: there may be further reasons for them
 	if err := p.members(ctx, tx, ids, vias); err != nil {
 		return err

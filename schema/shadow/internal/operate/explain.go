@@ -51,7 +51,7 @@ FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployme
 WHERE b.target_id = $1 AND b.expires_at IS NOT NULL ORDER BY b.expires_at LIMIT 20`
 
 	explainFrozenSQL = `
-SELECT f.deletion, '//' || d.service || '/' || d.region || '/' || f.root, f.expires_at IS NULL
+SELECT f.deletion, '//' || d.service || '/' || d.region || '/' || f.root, f.committed
 FROM dbcontroller.frozen f JOIN dbcontroller.deployment d ON d.id = f.deployment_id WHERE f.target_id = $1 ORDER BY f.deletion LIMIT 20`
 
 	explainPausedSQL = `SELECT EXISTS (SELECT FROM dbcontroller.deployment WHERE id = $1 AND paused)`

@@ -56,7 +56,9 @@ type Walk struct {
 	MindAll          bool
 	// Strict, of an atomic deletion: each blocker of a member refuses, also of one that may keep an owner, and none may be undecided.
 	Strict bool
-	ask    map[schema.DeploymentID]map[peer.PlanTarget]bool
+	// NotAtomic is the reason why an atomic deletion cannot be one; empty: it can.
+	NotAtomic string
+	ask       map[schema.DeploymentID]map[peer.PlanTarget]bool
 	// owners are by deployment the members that own resources there. Each question names all of them, since an ownee is
 	// deleted only when all its owners are.
 	owners map[schema.DeploymentID][]peer.PlanTarget
@@ -152,6 +154,9 @@ func (w *Walk) take(d schema.DeploymentID, members []peer.PlanMember) {
 func (w *Walk) takePlan(d schema.DeploymentID, plan *peer.Plan) {
 	w.Truncated, w.Uncounted = w.Truncated || plan.Truncated, w.Uncounted || plan.Uncounted
 	w.takeCounts(d, plan)
+	if plan.NotAtomic != "" {
+		w.NotAtomic = d.String() + ": " + plan.NotAtomic
+	}
 	for _, b := range plan.Blockers {
 		b.Holder.Target.Deployment = d
 		w.Block(b)

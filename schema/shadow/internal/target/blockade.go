@@ -242,14 +242,19 @@ SELECT count(*) FROM taken`)
 // undecided changes nothing. It fails with ErrStaleEpoch.
 func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questions []peer.Question, answers *peer.Answers) error {
 	var held, gone []peer.BlockadeKey
+	var frozen behind
 	for i, v := range answers.Verdicts {
-		switch v {
-		case peer.Held:
+		switch {
+		case questions[i].Key.Path == peer.FrozenPath:
+			frozen.take(questions[i].Key, v == peer.Held)
+		case v == peer.Held:
 			held = append(held, questions[i].Key)
-		case peer.GoneVerdict:
+		case v == peer.GoneVerdict:
 			gone = append(gone, questions[i].Key)
-		case peer.Undecided:
 		}
+	}
+	if err := s.settleBehind(ctx, holder, answers.Epoch, frozen); err != nil {
+		return err
 	}
 	if len(gone) > 0 {
 		if err := s.Release(ctx, holder, answers.Epoch, gone, nil); err != nil {
@@ -293,7 +298,8 @@ func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questio
 const (
 	selectExpiredHoldersSQL = `
 SELECT DISTINCT deployment_id FROM dbcontroller.blockade b WHERE ` + db.ExpiredSQL + `$1::interval)
-UNION SELECT DISTINCT deployment_id FROM dbcontroller.frozen f WHERE ` + frozenExpiredSQL
+UNION SELECT CASE WHEN f.committed THEN f.via_deployment_id ELSE f.deployment_id END FROM dbcontroller.frozen f
+WHERE ` + frozenExpiredSQL + ` AND NOT (f.committed AND f.via_deployment_id IS NULL)`
 
 	selectExpiredSQL = `
 (SELECT b.attempt, b.holder_uid, b.field_id, s.uid
@@ -301,7 +307,11 @@ FROM dbcontroller.blockade b JOIN dbcontroller.shadow s ON s.id = b.target_id
 WHERE ` + db.ExpiredSQL + `$3::interval) AND b.deployment_id = $1
 ORDER BY b.expires_at LIMIT $2)
 UNION ALL
-(SELECT f.deletion, f.deletion, 0, f.deletion FROM dbcontroller.frozen f WHERE ` + frozenExpiredSQL + ` AND f.deployment_id = $1 GROUP BY f.deletion LIMIT $2)`
+(SELECT f.deletion, f.deletion, 0, f.deletion FROM dbcontroller.frozen f
+WHERE ` + frozenExpiredSQL + ` AND NOT f.committed AND f.deployment_id = $1 GROUP BY f.deletion LIMIT $2)
+UNION ALL
+(SELECT f.deletion, f.via_uid, 0, f.via_uid FROM dbcontroller.frozen f
+WHERE ` + frozenExpiredSQL + ` AND f.committed AND f.via_deployment_id = $1 GROUP BY f.deletion, f.via_uid LIMIT $2)`
 )
 
 // ExpiredHolders returns the deployments with expired tentative blockades here, by this database's clock.
@@ -349,6 +359,9 @@ func (s *Keeper) Expired(ctx context.Context, holder schema.DeploymentID, limit 
 		out[i] = peer.Question{Key: x.q.Key, Expired: true}
 		if x.field == 0 {
 			out[i].Key = peer.DeletionKey(x.q.Key.Attempt)
+			if x.q.Key.TargetUID != x.q.Key.Attempt {
+				out[i].Key = peer.FrozenKey(x.q.Key.Attempt, x.q.Key.TargetUID)
+			}
 			continue
 		}
 		if out[i].Key.Path, err = s.Names.FieldOf(ctx, s.Pool, x.field); err != nil {

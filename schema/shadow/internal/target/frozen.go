@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
@@ -21,16 +22,26 @@ const (
 
 	freezeSQL = `
 WITH marked AS (
-    UPDATE dbcontroller.shadow SET frozen = true WHERE id = ANY ($1) AND NOT frozen
+    UPDATE dbcontroller.shadow SET frozen = true WHERE id = ANY (@ids) AND NOT frozen
 )
-INSERT INTO dbcontroller.frozen (target_id, deletion, deployment_id, expires_at, root)
-SELECT id, $2, $3, now() + $4::interval, $5 FROM unnest($1::bigint[]) AS id ON CONFLICT DO NOTHING`
+INSERT INTO dbcontroller.frozen (target_id, deletion, deployment_id, expires_at, root, via_deployment_id, via_uid)
+SELECT i.id, @deletion, @coordinator, now() + @for::interval, @root, NULLIF(i.via_deployment_id, 0), i.via_uid
+FROM unnest(@ids::bigint[], @via_deployments::int[], @via_uids::uuid[]) AS i (id, via_deployment_id, via_uid) ON CONFLICT DO NOTHING`
 
+	// The cascade comes soon.
 	confirmFrozenSQL = `
-UPDATE dbcontroller.frozen SET expires_at = NULL
-WHERE deletion = ANY ($1) AND deployment_id = $2 AND expires_at IS NOT NULL RETURNING deletion`
+UPDATE dbcontroller.frozen SET committed = true, expires_at = now() + interval '1 min'
+WHERE deletion = ANY ($1) AND deployment_id = $2 AND NOT committed RETURNING deletion`
 
-	thawSQL = `DELETE FROM dbcontroller.frozen WHERE deletion = ANY ($1) AND deployment_id = $2`
+	thawSQL = `DELETE FROM dbcontroller.frozen WHERE deletion = ANY ($1) AND deployment_id = $2 AND NOT committed`
+
+	// Rows of committed deletions, by the targets for which their resources are members.
+	keepFrozenSQL = `
+UPDATE dbcontroller.frozen f SET expires_at = now() + interval '1 min' FROM unnest($1::uuid[], $2::uuid[]) AS i (deletion, via_uid)
+WHERE f.deletion = i.deletion AND f.via_uid = i.via_uid AND f.via_deployment_id = $3 AND f.committed`
+	thawBehindSQL = `
+DELETE FROM dbcontroller.frozen f USING unnest($1::uuid[], $2::uuid[]) AS i (deletion, via_uid)
+WHERE f.deletion = i.deletion AND f.via_uid = i.via_uid AND f.via_deployment_id = $3 AND f.committed`
 
 	// It has expired, or its expiry is impossibly late because the clock went back.
 	frozenExpiredSQL = `(f.expires_at <= now() OR f.expires_at > now() + interval '10 min')`
@@ -43,9 +54,17 @@ const maxFreeze = 9 * time.Minute
 type Freezing struct {
 	*peer.Freeze
 	Own uuid.UUID // epoch of this database in which ids were looked up
-	// Find returns the ids of resources to lock, and Look which of them are members behind their locks, and may return others: a resource may have
-	// dropped its reference since it was found, and would stay frozen.
-	Find, Look func(ctx context.Context, tx pgx.Tx) ([]int64, error)
+	// Find returns the ids of resources to lock.
+	Find func(ctx context.Context, tx pgx.Tx) ([]int64, error)
+	// Look returns which of them are members behind their locks, and may return others: a resource may have dropped its reference since it was found, and
+	// would stay frozen.
+	Look func(ctx context.Context, tx pgx.Tx) ([]Member, error)
+}
+
+// Member is a resource of an atomic deletion. Via is the first target or owner for which it is one; zero: the deletion names it.
+type Member struct {
+	ID  int64
+	Via peer.PlanTarget
 }
 
 // Freeze keeps writers away from members of an atomic deletion until the coordinator has decided it, and if it commits until their mark. all: each
@@ -57,11 +76,11 @@ func (s *Keeper) Freeze(ctx context.Context, f Freezing) (all bool, err error) {
 		return false, err
 	}
 	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
-		ids, err := f.Find(ctx, tx)
+		found, err := f.Find(ctx, tx)
 		if err != nil {
 			return err
 		}
-		active, err := s.lockFrozen(ctx, tx, f, coordinator, ids)
+		active, err := s.lockFrozen(ctx, tx, f, coordinator, found)
 		if err != nil {
 			return err
 		}
@@ -69,15 +88,23 @@ func (s *Keeper) Freeze(ctx context.Context, f Freezing) (all bool, err error) {
 		if err != nil {
 			return err
 		}
-		var frozen []int64
-		for _, id := range members {
-			if active[id] {
-				frozen = append(frozen, id)
+		ids, deployments, uids := []int64{}, []int32{}, []*uuid.UUID{}
+		all = true
+		for _, m := range members {
+			stands, locked := active[m.ID]
+			if all = all && locked; !stands {
+				continue
+			}
+			via, known := s.Names.KnownDeployment(m.Via.Deployment)
+			ids, deployments, uids = append(ids, m.ID), append(deployments, via), append(uids, nil)
+			if known {
+				uids[len(uids)-1] = &m.Via.UID
 			}
 		}
-		all = len(frozen) == len(members)
 		b := &pgx.Batch{}
-		b.Queue(freezeSQL, frozen, f.Deletion, coordinator, min(f.For, maxFreeze), f.Root)
+		b.Queue(freezeSQL, db.Named{
+			"ids": ids, "via_deployments": deployments, "via_uids": uids, "deletion": f.Deletion, "coordinator": coordinator, "for": min(f.For, maxFreeze), "root": f.Root,
+		})
 		return db.CommitWith(ctx, tx, b)
 	})
 	if err != nil {
@@ -120,6 +147,42 @@ func (s *Keeper) lockFrozen(ctx context.Context, tx pgx.Tx, f Freezing, coordina
 		}
 	}
 	return active, recovered.Check(ctx, nil) // during a recovery blockades and entries may be missing
+}
+
+// behind are targets of which a deployment says whether their marks may still come to members of committed deletions here.
+type behind struct {
+	held, others struct{ deletions, targets []uuid.UUID }
+}
+
+func (f *behind) take(k peer.BlockadeKey, held bool) {
+	of := &f.others
+	if held {
+		of = &f.held
+	}
+	of.deletions, of.targets = append(of.deletions, k.Attempt), append(of.targets, k.TargetUID)
+}
+
+// settleBehind opens the members of committed deletions to which no mark comes any more: their targets were restored, or went for another reason.
+func (s *Keeper) settleBehind(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, f behind) error {
+	if len(f.held.targets)+len(f.others.targets) == 0 {
+		return nil
+	}
+	own := s.gate.PresentEpoch()
+	deployment, err := s.Names.Deployment(ctx, at)
+	if err != nil {
+		return err
+	}
+	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+		b := &pgx.Batch{}
+		s.gate.CheckPeerEpoch(tx, b, deployment, epoch, own)
+		b.Queue(keepFrozenSQL, f.held.deletions, f.held.targets, deployment)
+		b.Queue(thawBehindSQL, f.others.deletions, f.others.targets, deployment)
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return fmt.Errorf("settle frozen resources: %w", err)
+	}
+	return nil
 }
 
 // QueueCommitted keeps the members of a deletion that this deployment coordinates frozen until their mark.

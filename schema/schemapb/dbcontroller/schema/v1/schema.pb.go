@@ -1631,7 +1631,9 @@ type PlanDeletionResponse struct {
 	// The references could not be counted in time: counts and holders are missing.
 	Uncounted bool `protobuf:"varint,10,opt,name=uncounted,proto3" json:"uncounted,omitempty"`
 	// Of this database, in the response to a question with freeze.
-	Epoch         []byte `protobuf:"bytes,11,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Epoch []byte `protobuf:"bytes,11,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// The reason why the deletion cannot be atomic; empty if it can. Then not all members are frozen.
+	NotAtomic     string `protobuf:"bytes,12,opt,name=not_atomic,json=notAtomic,proto3" json:"not_atomic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1741,6 +1743,13 @@ func (x *PlanDeletionResponse) GetEpoch() []byte {
 		return x.Epoch
 	}
 	return nil
+}
+
+func (x *PlanDeletionResponse) GetNotAtomic() string {
+	if x != nil {
+		return x.NotAtomic
+	}
+	return ""
 }
 
 type TraceCascadesRequest struct {
@@ -5340,7 +5349,7 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x05epoch\x18\x01 \x01(\fR\x05epoch\x12\x1a\n" +
 	"\bdeletion\x18\x02 \x01(\fR\bdeletion\x12\x12\n" +
 	"\x04root\x18\x03 \x01(\tR\x04root\x12+\n" +
-	"\x03for\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03for\"\xfe\r\n" +
+	"\x03for\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03for\"\x9d\x0e\n" +
 	"\x14PlanDeletionResponse\x12M\n" +
 	"\amembers\x18\x01 \x03(\v23.dbcontroller.schema.v1.PlanDeletionResponse.MemberR\amembers\x12P\n" +
 	"\bblockers\x18\x02 \x03(\v24.dbcontroller.schema.v1.PlanDeletionResponse.BlockerR\bblockers\x12\x1c\n" +
@@ -5355,7 +5364,9 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"leaf_count\x18\t \x01(\x03R\tleafCount\x12\x1c\n" +
 	"\tuncounted\x18\n" +
 	" \x01(\bR\tuncounted\x12\x14\n" +
-	"\x05epoch\x18\v \x01(\fR\x05epoch\x1a`\n" +
+	"\x05epoch\x18\v \x01(\fR\x05epoch\x12\x1d\n" +
+	"\n" +
+	"not_atomic\x18\f \x01(\tR\tnotAtomic\x1a`\n" +
 	"\x06Leaves\x12B\n" +
 	"\x03via\x18\x01 \x01(\v20.dbcontroller.schema.v1.PlanDeletionResponse.ViaR\x03via\x12\x12\n" +
 	"\x04uids\x18\x02 \x01(\fR\x04uids\x1ar\n" +
