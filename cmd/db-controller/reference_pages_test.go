@@ -40,8 +40,10 @@ func TestTheReferencePagesAreThoseOfTheCode(t *testing.T) {
 // protoFiles are the described ones, in the order of the page.
 var protoFiles = []string{"resource/v1/resource.proto", "admin/v1/admin.proto", "registry/v1/registry.proto", "schema/v1/descriptor.proto", "authorization/v1/authorization.proto"}
 
-// methodsOnly are those whose messages stand in the file alone: operators call them by the commands.
-var methodsOnly = []string{"admin/v1/admin.proto", "registry/v1/registry.proto"}
+// partly are those of which the page has some parts: operators call the rest by the commands.
+var partly = map[string][]string{
+	"admin/v1/admin.proto": {"AdminService"}, "registry/v1/registry.proto": {"RegistryService"}, "schema/v1/descriptor.proto": {"Behaviour"},
+}
 
 var (
 	protoBlock   = regexp.MustCompile(`^(service|message|enum|oneof) (\w+) \{(\})?$`)
@@ -60,6 +62,7 @@ type protoPage struct {
 	// them.
 	parts map[string]*bytes.Buffer
 	order []string
+	bare  bool // the last entry has no comment
 }
 
 func (p *protoPage) part() *bytes.Buffer {
@@ -77,17 +80,21 @@ func (p *protoPage) part() *bytes.Buffer {
 	return p.parts[name]
 }
 
-func cell(text string) string { return strings.ReplaceAll(text, "|", "\\|") }
-
 // plain returns a comment without what Markdown takes for a tag or for emphasis.
 func plain(text string) string { return strings.NewReplacer("<", "&lt;", "*", `\*`).Replace(text) }
 
-// item adds an entry to the list of the present part.
+// item adds an entry to the list of the present part; entries without a comment share a line.
 func (p *protoPage) item(said, format string, args ...any) {
-	if fmt.Fprintf(p.part(), "* "+format, args...); said != "" {
+	begins := "* "
+	if out := p.part(); p.bare && said == "" && strings.HasSuffix(out.String(), "\n") && !strings.HasSuffix(out.String(), "\n\n") {
+		out.Truncate(out.Len() - 1)
+		begins = ", "
+	}
+	if fmt.Fprintf(p.part(), begins+format, args...); said != "" {
 		fmt.Fprintf(p.part(), ": %s", plain(said))
 	}
 	p.part().WriteString("\n")
+	p.bare = said == ""
 }
 
 func (p *protoPage) line(t *testing.T, line string) {
@@ -141,6 +148,7 @@ func (p *protoPage) begin(kind, said string) {
 		return
 	}
 	p.part() // in its order
+	p.bare = false
 	if said != "" {
 		fmt.Fprintf(p.part(), "%s\n\n", plain(said))
 	}
@@ -150,8 +158,8 @@ func apiPage(t *testing.T) string {
 	t.Helper()
 	out := &bytes.Buffer{}
 	out.WriteString("# API\n\nMade from the .proto files by `make generate`. [From other languages](other-languages.md) shows how to call it, [HTTP and JSON](http.md) the same API\n" +
-		"for curl, [guarantees](guarantees.md#the-meaning-of-an-answer) the errors with their reasons.\n\nA method takes the message of its name with `Request`, and returns the one with `Response`, unless another one is named. Messages without fields are left out.\n" +
-		"The messages of `AdminService` and `RegistryService`, which the commands call, are described in their files. The messages between deployments\n(`dbcontroller.schema.v1.SchemaService`) are those of [the protocol](protocol.md).\n")
+		"for curl, [guarantees](guarantees.md#the-meaning-of-an-answer) the errors.\n\nA method takes the message of its name with `Request`, and returns the one with `Response`, unless another one is named. Messages without fields are left out.\n" +
+		"The messages of `AdminService` and `RegistryService`, which the commands call, and those of descriptors are described in their files. The messages between deployments\n(`dbcontroller.schema.v1.SchemaService`) are those of [the protocol](protocol.md).\n")
 	for _, name := range protoFiles {
 		file := filepath.Join("../../schema/schemapb/dbcontroller", name)
 		text, err := os.ReadFile(file)
@@ -163,7 +171,7 @@ func apiPage(t *testing.T) string {
 		require.Empty(t, p.within, name)
 		fmt.Fprintf(out, "\n## %s\n\n[%s](%s)\n", p.pkg, filepath.Base(name), strings.TrimPrefix(filepath.ToSlash(file), "../"))
 		for _, part := range p.order {
-			if !strings.Contains(p.parts[part].String(), "* ") || slices.Contains(methodsOnly, name) && !strings.HasSuffix(part, "Service") {
+			if !strings.Contains(p.parts[part].String(), "* ") || partly[name] != nil && !slices.Contains(partly[name], part) {
 				continue
 			}
 			fmt.Fprintf(out, "\n### %s\n\n%s", part, p.parts[part])
@@ -243,13 +251,13 @@ func metricsPage(t *testing.T) string {
 	slices.SortFunc(all, func(a, b metric) int { return cmp.Compare(a.name, b.name) })
 	out := &bytes.Buffer{}
 	out.WriteString("# Metrics\n\nMade from the program by `make generate`. `/metrics` of `serve` and `registry` with `--http` has them, beside those of Go, of the process and of gRPC\n" +
-		"(`grpc_server_…`). [Health](health.md) explains them and the alerts.\n\n| metric | kind, labels | |\n| --- | --- | --- |\n")
+		"(`grpc_server_…`). [Health](health.md) explains them and the alerts.\n\n")
 	for _, m := range all {
 		require.NotEmpty(t, m.help, m.name)
 		if m.labels != "" {
 			m.kind += " by " + m.labels
 		}
-		fmt.Fprintf(out, "| `%s` | %s | %s |\n", m.name, m.kind, cell(m.help))
+		fmt.Fprintf(out, "* `%s` (%s): %s\n", m.name, m.kind, m.help)
 	}
 	return out.String()
 }
@@ -293,24 +301,28 @@ func configurationPage(t *testing.T) string {
 	}
 	out := &bytes.Buffer{}
 	out.WriteString("# Configuration\n\nMade from the program by `make generate`. A setting is a flag (`--log-level`), a variable of the environment (`DBCONTROLLER_LOG_LEVEL`), or a key of the file of `--config`\n" +
-		"(`log-level`); the first of these that is given counts. In the file a key at the top is for every command that has such a flag; one below the name of a command is for this command alone.\n" +
+		"(`log-level`); the first of these that is given counts. In the file a key at the top is for every command that has such a flag; one below the name of a command for it alone.\n" +
 		"`config print COMMAND` shows the values with their origins, `config schema` prints the JSON Schema of the file.\n\n" +
 		"```yaml\nregistry: registry.example.com:7000\nserve:\n  deployment: iam.example.com/us-west2\n  tentative-ttl: 15s\n```\n\n" +
-		"These are the settings of the processes, `serve` and `registry`; [commands](commands.md) has the flags of the other commands.\n\n" +
-		"*reload*: a setting with `SIGHUP` is read again from the file after this signal, `followed` ones name files that are read again when they change; the others need a restart.\n" +
-		"[Upgrade](upgrade.md#reload) has the rules.\n\n" +
-		"| key | of | default | reload | |\n| --- | --- | --- | --- | --- |\n")
+		"These are the settings of the processes, each with its command unless both have it, its default, and how it is [reloaded](upgrade.md#reload): a setting with `SIGHUP` is read\n" +
+		"again from the file after this signal, `followed` ones name files that are read again when they change; the others need a restart.\n\n")
 	for _, name := range slices.Sorted(maps.Keys(commands)) {
 		meanings := slices.SortedFunc(maps.Keys(commands[name]), func(a, b setting) int { return cmp.Compare(commands[name][a][0], commands[name][b][0]) })
 		for _, s := range meanings {
-			of := "both"
+			var notes []string
 			if len(commands[name][s]) == 1 {
-				of = commands[name][s][0]
+				notes = append(notes, commands[name][s][0])
 			}
 			if s.initial != "" {
-				s.initial = "`" + s.initial + "`"
+				notes = append(notes, "`"+s.initial+"`")
 			}
-			fmt.Fprintf(out, "| `%s` | %s | %s | %s | %s |\n", name, of, cell(s.initial), s.reload, cell(s.usage))
+			if s.reload != "" {
+				notes = append(notes, s.reload)
+			}
+			if fmt.Fprintf(out, "* `%s`", name); notes != nil {
+				fmt.Fprintf(out, " (%s)", strings.Join(notes, ", "))
+			}
+			fmt.Fprintf(out, ": %s\n", s.usage)
 		}
 	}
 	return out.String()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -44,8 +45,8 @@ func reference(t *testing.T) []byte {
 	t.Helper()
 	root := newRoot()
 	var out bytes.Buffer
-	out.WriteString("# Commands\n\nMade from the program by `make generate`; `db-controller help COMMAND` shows the same. [Operations](operations.md) has the exit codes, [configuration](configuration.md) the file of\n" +
-		"settings, [troubleshooting](troubleshooting.md) the command for each symptom.\n\n")
+	out.WriteString("# Commands\n\nMade from the program by `make generate`; `db-controller help COMMAND` shows the same. [Operations](operations.md) has the exit codes, [troubleshooting](troubleshooting.md) the\n" +
+		"command for each symptom.\n\n")
 	groups := map[string][]*cobra.Command{}
 	for _, c := range root.Commands() {
 		if !c.Hidden && c.Name() != "help" && c.Name() != "completion" {
@@ -53,11 +54,11 @@ func reference(t *testing.T) []byte {
 		}
 	}
 	for _, g := range root.Groups() {
-		fmt.Fprintf(&out, "| %s | |\n| --- | --- |\n", strings.TrimSuffix(g.Title, ":"))
+		var links []string
 		for _, c := range groups[g.ID] {
-			fmt.Fprintf(&out, "| [`%s`](#%s) | %s |\n", c.Name(), c.Name(), c.Short)
+			links = append(links, fmt.Sprintf("[`%s`](#%s)", c.Name(), c.Name()))
 		}
-		out.WriteString("\n")
+		fmt.Fprintf(&out, "**%s**: %s\n\n", strings.TrimSuffix(g.Title, ":"), strings.Join(links, ", "))
 	}
 	out.WriteString("Flags of every command:\n\n")
 	root.PersistentFlags().VisitAll(func(f *pflag.Flag) { item(&out, f) })
@@ -69,9 +70,15 @@ func reference(t *testing.T) []byte {
 	}
 	fmt.Fprintf(&out, "\nCommands without `--output`: %s; without `--context` and `--token-file`: %s.\n\n", without(root, "output"), without(root, "context"))
 	require.Equal(t, without(root, "context"), without(root, "token-file"))
+	out.WriteString("Flags of several commands:\n\n")
+	several := ofSeveral(root)
+	for _, name := range slices.Sorted(maps.Keys(several)) {
+		item(&out, several[name])
+	}
+	out.WriteString("\n")
 	for _, g := range root.Groups() {
 		for _, c := range groups[g.ID] {
-			describe(&out, c, explain.Flags())
+			describe(&out, c, explain.Flags(), several)
 		}
 	}
 	home, err := os.UserHomeDir()
@@ -92,6 +99,28 @@ func without(root *cobra.Command, flag string) string {
 	return strings.Join(names, ", ")
 }
 
+// ofSeveral returns the flags that at least three commands have alike: the page describes them once.
+func ofSeveral(root *cobra.Command) map[string]*pflag.Flag {
+	type alike struct{ name, usage, initial string }
+	times, several := map[alike]int{}, map[string]*pflag.Flag{}
+	var walk func(*cobra.Command)
+	walk = func(c *cobra.Command) {
+		c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+			a := alike{f.Name, f.Usage, f.DefValue}
+			if times[a]++; times[a] == 3 && !f.Hidden && !cli.IsHelp(f.Name) && !slices.Contains(ofMost, f.Name) && several[f.Name] == nil {
+				several[f.Name] = f
+			}
+		})
+		for _, sub := range c.Commands() {
+			if !slices.Contains(processes, sub.Name()) && !sub.Hidden {
+				walk(sub)
+			}
+		}
+	}
+	walk(root)
+	return several
+}
+
 // item describes a flag.
 func item(out *bytes.Buffer, f *pflag.Flag) {
 	kind, usage := pflag.UnquoteUsage(f)
@@ -108,7 +137,7 @@ func item(out *bytes.Buffer, f *pflag.Flag) {
 	fmt.Fprintf(out, "* `%s`: %s\n", name, usage)
 }
 
-func describe(out *bytes.Buffer, c *cobra.Command, common *pflag.FlagSet) {
+func describe(out *bytes.Buffer, c *cobra.Command, common *pflag.FlagSet, several map[string]*pflag.Flag) {
 	name := strings.TrimPrefix(c.CommandPath(), "db-controller ")
 	fmt.Fprintf(out, "## %s\n\n    %s\n\n", name, strings.TrimSuffix(c.UseLine(), " [flags]"))
 	if c.Long == "" {
@@ -116,26 +145,38 @@ func describe(out *bytes.Buffer, c *cobra.Command, common *pflag.FlagSet) {
 	} else {
 		fmt.Fprintf(out, "```text\n%s\n```\n\n", c.Long)
 	}
-	if c.Example != "" {
-		fmt.Fprintf(out, "```\n%s\n```\n\n", c.Example)
+	var examples []string
+	for line := range strings.SplitSeq(c.Example, "\n") {
+		if examples != nil || strings.Contains(line, " -") || strings.Contains(line, "'") { // a line with names alone repeats the usage
+			examples = append(examples, line)
+		}
+	}
+	if examples != nil {
+		fmt.Fprintf(out, "```\n%s\n```\n\n", strings.Join(examples, "\n"))
 	}
 	if slices.Contains(processes, name) {
 		out.WriteString("[Configuration](configuration.md) has its flags.\n\n")
 	} else {
 		before := out.Len()
+		var shared []string
 		c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
 			most := slices.Contains(ofMost, f.Name) && f.Usage == common.Lookup(f.Name).Usage && f.DefValue == common.Lookup(f.Name).DefValue
-			if !f.Hidden && !cli.IsHelp(f.Name) && !most {
+			if s := several[f.Name]; s != nil && s.Usage == f.Usage && s.DefValue == f.DefValue {
+				shared = append(shared, "`--"+f.Name+"`")
+			} else if !f.Hidden && !cli.IsHelp(f.Name) && !most {
 				item(out, f)
 			}
 		})
+		if shared != nil {
+			fmt.Fprintf(out, "* of [several commands](#commands): %s\n", strings.Join(shared, ", "))
+		}
 		if out.Len() > before {
 			out.WriteString("\n")
 		}
 	}
 	for _, sub := range c.Commands() {
 		if !sub.Hidden && sub.Name() != "help" {
-			describe(out, sub, common)
+			describe(out, sub, common, several)
 		}
 	}
 }

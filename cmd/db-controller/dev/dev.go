@@ -37,11 +37,10 @@ func NewDev() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dev",
 		Short: "Start a playground: PostgreSQL, a registry, two services in two regions",
-		Long: `dev starts PostgreSQL, a registry and four deployments, each a process with its own database and certificate. It runs until Ctrl-C, and then stops all
-processes. With --scenario it plays a scenario and exits; "demo" is built in, and so is "adopt", about tables that applications already have.
+		Long: `dev starts PostgreSQL, a registry and four deployments, each a process with its own database and certificate, and stops them at Ctrl-C.
+With --scenario it plays a scenario and exits; "demo" is built in, and so is "adopt", about tables that applications already have.
 
-Each deployment needs at least 6 connections to PostgreSQL; before dev uses the server of --postgres, it checks that enough are free and that no other
-playground runs on it.`,
+A server of --postgres needs 6 free connections for each deployment, and no other playground.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := runDev(cmd, cfg)

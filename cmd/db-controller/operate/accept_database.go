@@ -22,12 +22,12 @@ func NewAcceptDatabase() *cobra.Command {
 		Short: "Declare that the current database of a deployment has replaced its former one for good",
 		Long: `Declare to every other deployment that the current database of a deployment has replaced its former one for good.
 
-Until then the others ignore messages of a new database, because the deployment may have been started with an empty or a wrong one by mistake. A restored backup
-and a failover need no declaration. After it, once both sides have compared their records, in all other deployments:
+Until then the others ignore messages of a new database. A restored backup and a failover need no declaration. After it, once both sides have
+compared their records, in all other deployments:
   - resources that were blocked by resources of the lost database can be deleted
   - references to resources of the lost database are marked as dangling: a person decides
   - resources whose only owners were in the lost database are deleted
-This cannot be undone. The command lists the deployments that do not answer: run it again when they do.`,
+The command lists the deployments that do not answer: run it again when they do.`,
 		Example: `  db-controller accept-database iam.example.com/us-west2 --reason "disk lost, no backup, ticket 4711" --yes`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -29,11 +29,11 @@ ca.crt for the flag --certs. An identity is
   registry                    the environment registry
   host/NAME                   a server that is known by its host name or address, such as PostgreSQL
 
-Certificates of deployments and of the registry also contain the names and addresses of --dns and --ip, for clients in most languages, which
-compare them with the address of the connection. db-controller itself compares the identity.
+Certificates of deployments and of the registry also have the names of --dns and --ip, for clients in other languages, which compare them with
+the address of the connection.
 
-Running processes load replaced certificates within seconds. The authority's key is stored beside its certificate: for
-production use your own authority, whose certificates carry one URI, spiffe://TRUST-DOMAIN/IDENTITY.`,
+The authority's key is stored beside its certificate: for production use your own authority, whose certificates carry one URI,
+spiffe://TRUST-DOMAIN/IDENTITY.`,
 		Example: `  db-controller certs --dir certs --trust-domain example.org deployment/iam.example.com/us-west2 registry operator/alice`,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

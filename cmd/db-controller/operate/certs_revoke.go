@@ -17,8 +17,8 @@ func newRevokeCerts() *cobra.Command {
 		Use:   "revoke IDENTITY...",
 		Short: "Revoke the certificates of identities",
 		Long: `revoke adds the certificates of the identities' folders to the authority's revocation list, and copies the list, ca.crl, to
-each folder below DIR. Processes that run with these folders refuse the certificates within seconds, and close the
-connections that use them. A certificate that is made for the same identity afterwards is accepted.`,
+each folder below DIR. Processes refuse the certificates within seconds, and close their connections. A certificate that is
+made for the same identity afterwards is accepted.`,
 		Example: `  db-controller certs revoke --dir certs user/mallory`,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -27,11 +27,8 @@ func NewConsole() *cobra.Command {
 			}
 			return serveConsole(cmd, c, listen, actions)
 		})
-	cmd.Long = `Show all deployments in a browser: a map of services and regions with the watches between them, outstanding work, running
-deletions, stuck resources and work with their reasons, single resources, and who changed the environment.
-
-The page is served on this machine only, to everybody who has the printed address. It calls the deployments with the identity of the context. It
-only reads, unless --actions allows it to pause, resume and retry.`
+	cmd.Long = `Show all deployments in a browser: a map of services and regions, running deletions, stuck resources and work, single resources, and changes of
+the environment. The page is served on this machine only, to everybody who has the printed address, with the identity of the context.`
 	cmd.Flags().BoolVar(&actions, "actions", false, "allow the page to pause, resume and retry, with the identity of the context")
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "loopback host:port; port 0 takes a free one")
 	return cmd

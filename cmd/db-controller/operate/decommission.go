@@ -35,8 +35,7 @@ Until then its resources count as existing. Afterwards, in all other deployments
   - references to its resources are unset or cascade, as declared; blocking references act as --blocking says
   - its resources are removed from owner lists; a resource that loses its last owner is deleted
   - its calls are refused, and its name cannot be used again
-This cannot be undone: without --yes the command counts what it would do in each deployment, and changes nothing. It lists the deployments that do not
-answer: run it again when they do.`,
+Without --yes the command counts what it would do in each deployment. It lists the deployments that do not answer: run it again when they do.`,
 		Example: `  db-controller decommission iam.example.com/us-west2 --reason "region closed, ticket 4711" --yes`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -69,9 +69,9 @@ func NewDoctor() *cobra.Command {
 	}
 	cmd.Long = `Look for problems of the registry and of deployments, of all by default: each with its remedy.
 
-It looks at the answers of the processes, their readiness, certificates and clocks, pauses, recoveries, failures, old work, watches that are behind, references without
-targets, attached rows, single processes, versions, the default of the rights, and, as far as the role of the process may see them, at PostgreSQL's settings, connections, standbys, the archive
-of the log, and old transactions. It changes nothing, and sees neither disks nor whether a backup can be restored. With a finding the exit code is 3.`
+It looks at the processes and their certificates and clocks, pauses, recoveries, failures, old work, watches that are behind, references without targets, attached rows, single processes,
+versions, the default of the rights, and, as far as the role of the process may see them, at PostgreSQL's settings, connections, standbys, the archive of the log, and old
+transactions. It sees neither disks nor whether a backup can be restored. With a finding the exit code is 3.`
 	cmd.Flags().DurationVar(&within, "certificates-within", 14*24*time.Hour, "report certificates that end within this time")
 	cmd.Flags().BoolVar(&errorsOnly, "errors-only", false, "leave warnings out, also of the exit code")
 	cmd.ValidArgsFunction = cli.CompleteDeployments(cli.Many)

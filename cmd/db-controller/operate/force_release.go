@@ -47,28 +47,23 @@ func NewForceRelease() *cobra.Command {
 			}
 			return f.run(cmd, c, name)
 		})
-	cmd.Long = `Release wrong rows that keep a resource, for example because their deployment was restored from an old backup. First try retry, verify --repair, and decommission of
-a deployment that never comes back.
+	cmd.Long = `Release wrong rows that keep a resource. First try retry, verify --repair, and decommission of a deployment that never comes back.
 
 Without --key the command lists the rows that tie the resource to others, with a key for each that can be released: blockades of references in
 other deployments; entries of deployments with other references to it, or with resources that it owns, which can be released while it is being
 deleted and waits for them; otherwise its owners, and the rights of other deployments to refer to it without asking. With --key it prints the effects of the release, and
-with --yes it releases.
+with --yes it releases. A repetition changes nothing, and a reference that exists, and that its deployment still reports, is established again.
 
-With --unconfirmed-of it lists all references of a deployment that does not answer to resources of DEPLOYMENT that it has never confirmed, and with --reason and --yes
-it releases them: their write may or may not have been committed, or they are rights to refer that nothing is known to use. Each refuses the deletion of its target
-while that deployment is silent. Confirmed references stay.
-
-A key contains uids and a number that differs in an equal row that is written later: a repetition changes nothing, and a reference that
-exists, and that its deployment still reports, is established again.
+With --unconfirmed-of it lists, and with --yes it releases, the references of a deployment that does not answer to resources of DEPLOYMENT that
+it has never confirmed: their write may or may not have been committed, or they are rights to refer that nothing is known to use. Each refuses
+the deletion of its target while that deployment is silent. Confirmed references stay.
 
 The deployment of a holder entry is asked first to end its rights to refer to the resource without asking; if it does not answer, nothing is
 released. With --unanswered the entry is released all the same: if that deployment has a right, it goes on writing references to the resource,
-also when the resource is gone, until it answers: it is asked again and again (end_rights in status). They dangle, and only verify there
-reports them.
+also when that is gone, until it answers (end_rights in status). They dangle, and only verify there reports them.
 
-Rights are taken back without waiting: the list and status show them until their deployment says that they have ended. Processes of this deployment that run with
---delegations give them again.`
+Rights are taken back without waiting: the list and status show them until their deployment says that they have ended. Processes of this
+deployment that run with --delegations give them again.`
 	cmd.ValidArgsFunction = cli.CompleteNames(1)
 	cmd.Flags().StringArrayVar(&f.keys, "key", nil, "key of a row to release, from the list; can be repeated")
 	cmd.Flags().StringVar(&f.reason, "reason", "", "the reason, which the deployment stores")

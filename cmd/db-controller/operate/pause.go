@@ -45,17 +45,16 @@ func NewPause() *cobra.Command {
 	cmd.Long = `Stop deletions or a handler in a deployment until resume.
 
 Nothing is marked or removed in the deployment: deletes are answered UNAVAILABLE, and deletions of other deployments that reach it
-wait; with --of, only the deletions of one other deployment. References are written, confirmed and released all the same.
+wait; with --of, only those of one other deployment. References are written, confirmed and released.
 
-With --handler, one handler stops in every process within a second, for all deployments or for the one of --of; its work waits in the
-database, and everything else goes on:
+With --handler, only this handler stops, in every process within a second; its work waits in the database:
 
   owned-pending         confirms, releases, resolves, checks of owners, derivations, comparisons after a failover. References whose writers
                         did not answer stay undecided: deletes of their targets wait
   owned-deleting        the removal of resources in DELETING that wait for nothing any more, and of deleted owners
   subscribed-deleting   cascades and unsets for deletions in other deployments, which wait for this one
 
-Nothing is lost, also after restarts. A transaction that has begun may still end. status, stuck and explain show each pause and the operator who began it.`
+A pause outlives restarts. A transaction that has begun may still end. status, stuck and explain show each pause and its operator.`
 	return cmd
 }
 
@@ -98,8 +97,7 @@ func (t pauseTexts) print(out cli.Printer, at schema.DeploymentID, p pausing) {
 // it and the named pause.
 func newPauseCommand(name, short string, texts pauseTexts, call func(context.Context, *client.Client, adminv1.AdminServiceClient, pausing) error, note func(pauses []*adminv1.Pause, named *adminv1.Pause) string) *cobra.Command {
 	var p pausing
-	cmd := cli.NewDeploymentCommand(name+" DEPLOYMENT [--handler HANDLER] [--of OTHER] --reason TEXT", short, `  db-controller `+name+` iam.example.com/us-west2 --reason "ticket 4711"
-  db-controller `+name+` iam.example.com/us-west2 --of devices.example.com/eastus2 --reason "ticket 4711"
+	cmd := cli.NewDeploymentCommand(name+" DEPLOYMENT [--handler HANDLER] [--of OTHER] --reason TEXT", short, `  db-controller `+name+` iam.example.com/us-west2 --of devices.example.com/eastus2 --reason "ticket 4711"
   db-controller `+name+` iam.example.com/us-west2 --handler owned-pending --reason "ticket 4711"`, cli.OfDeployment,
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			at, err := schema.ParseDeploymentID(args[0])

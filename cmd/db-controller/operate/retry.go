@@ -28,8 +28,7 @@ type retried struct {
 // NewRetry returns the command retry.
 func NewRetry() *cobra.Command {
 	var of, reason string
-	cmd := cli.NewDeploymentCommand("retry DEPLOYMENT|RESOURCE [--of OTHER] --reason TEXT", "Repeat failed work at once, for operators", `  db-controller retry iam.example.com/us-west2 --reason "the network is back"
-  db-controller retry iam.example.com/us-west2 --of devices.example.com/eastus2 --reason "the network is back"
+	cmd := cli.NewDeploymentCommand("retry DEPLOYMENT|RESOURCE [--of OTHER] --reason TEXT", "Repeat failed work at once, for operators", `  db-controller retry iam.example.com/us-west2 --of devices.example.com/eastus2 --reason "the network is back"
   db-controller retry //iam.example.com/us-west2/projects/acme --reason "ticket 4711"`, cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			req := &adminv1.RetryRequest{Of: of, Reason: reason}
@@ -54,7 +53,7 @@ func NewRetry() *cobra.Command {
 
 Work that fails is tried again after pauses that grow to 10 seconds (rows of attached tables: to an hour after a mistake of a person).
 This command ends the pauses in all processes of a deployment: of all its work, of the work for one other deployment (--of), or of the
-work of one resource; then the deployments that the resource waits for try again as well. Work that fails again waits again.`
+work of one resource; then the deployments that the resource waits for try again as well.`
 	cmd.ValidArgsFunction = cli.CompleteDeployments(1)
 	cmd.Flags().StringVar(&of, "of", "", "service/region of another deployment: the work for it, and for its deletions")
 	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which the deployment stores")

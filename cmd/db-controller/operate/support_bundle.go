@@ -49,9 +49,9 @@ func NewSupportBundle() *cobra.Command {
 		})
 	cmd.Long = `Write the state of all deployments to a file for support.
 
-It has the version of this program, and of each deployment the version, the status, and the resources and work that are stuck.
-Names of resources and of people are replaced by hashes with a key that is thrown away: the same name has the same hash within one
-file. Kinds, services, regions and reasons stay readable, without passwords, tokens and private keys as far as they can be told from other text: look through the file before you send it.`
+It has the version of this program, and of each deployment the version, the status, and the resources and work that are stuck. Names of
+resources and of people are replaced by hashes: the same name has the same hash within one file. Kinds, services, regions and reasons stay
+readable, without passwords, tokens and private keys as far as they can be told from other text: look through the file before you send it.`
 	cmd.Flags().StringVar(&file, "file", "", "file to write (default: db-controller-TIME.tar.gz)")
 	cmd.Flags().BoolVar(&names, "names", false, "keep the names of resources and people")
 	return cmd

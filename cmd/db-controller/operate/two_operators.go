@@ -22,15 +22,10 @@ type twoOperators struct {
 	propose, approve string
 }
 
-// helpTwoOperators is a part of the help of each such command.
-const helpTwoOperators = `
-
-Where the rights ask for two operators (two_operators), one signs the decision with --propose FILE, and another one sends it within 24 hours with --approve FILE --yes.`
-
 func (o *twoOperators) flags(cmd *cobra.Command) {
-	cmd.Long += helpTwoOperators
-	cmd.Flags().StringVar(&o.propose, "propose", "", "sign the decision into the new `FILE` for another operator, and change nothing")
-	cmd.Flags().StringVar(&o.approve, "approve", "", "send the decision that another operator has signed into `FILE`")
+
+	cmd.Flags().StringVar(&o.propose, "propose", "", "where the rights ask for two operators (two_operators): sign the decision into the new `FILE`, and change nothing")
+	cmd.Flags().StringVar(&o.approve, "approve", "", "send the decision that another operator has signed into `FILE` within the last 24 hours; needs --yes")
 }
 
 // check returns an error for flags of the decision beside --approve, whose file has them.

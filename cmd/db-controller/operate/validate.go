@@ -38,10 +38,9 @@ A warning ends with its id in brackets. A descriptor acknowledges an intended on
   acknowledge:
     - { warning: blocked-cascade, at: "kinds[Device].references[account]", reason: a device outlives its account }
 
-With --dsn the declared tables are compared with those of databases, as attach does: the table, its columns and their types, the unique key, an index
-by the columns of each reference, NOT NULL against UNSET, partitions, inheritance and rules. It reads the catalogue alone.
+With --dsn the declared tables are compared with those of databases, as attach does, by the catalogue alone.
 
-The exit code is 1 when a file cannot be applied, or a table cannot be attached, and with --strict 3 when there are warnings that are not acknowledged.`,
+The exit code is 1 when a file cannot be applied, or a table cannot be attached.`,
 		Example: `  db-controller validate services/*.yaml --strict -o json
   db-controller validate references.yaml --dsn shop=postgres://reader@db1/shop`,
 		Args: func(cmd *cobra.Command, args []string) error {

@@ -30,19 +30,17 @@ func NewVerify() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify [DEPLOYMENT...]",
 		Short: "Compare references, blockades and owners between deployments; list differences, and make the certain repairs",
-		Long: `Compare the references, blockades and owners of deployments with the records of the other deployments, and the references in
-bodies with the stored references. Without arguments it compares all deployments.
+		Long: `Compare the references, blockades and owners of deployments, of all by default, with the records of the other deployments, and the references in
+bodies with the stored references.
 
-Only a database that loses commits (a failover to a standby that lagged behind, a restored backup) causes differences. Each is read twice, so that messages in
-flight are not reported.
+Only a database that loses commits (a failover to a standby that lagged behind, a restored backup) causes differences.
 
 --repair repairs the differences whose repair is certain: a reference that the deployment of its target has lost is
 established again, blockades without a reference are removed, owners are checked again, references are derived from bodies
 again. When the target of a reference does not exist any more, a person decides about its holder.
 
-With --repair --dangling=act, an operator decides about all of these at once: they act as at a deletion of their targets, as
-their holders' descriptors say. Values are unset, and holders are deleted with everything that cascades from them; references
-that block are left. It prints the numbers first, and acts with --yes only. The records of removals name the operator. The effects cannot be undone. If it is interrupted, run it again.
+With --repair --dangling=act, an operator decides about all of these at once: values are unset, and holders deleted with everything that cascades
+from them, as their descriptors say; references that block are left. Without --yes it prints the numbers. If it is interrupted, run it again.
 
 The command fails when differences remain, or when a deployment did not answer.`,
 		Example: `  db-controller verify

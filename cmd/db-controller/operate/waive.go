@@ -76,10 +76,9 @@ func NewWaive() *cobra.Command {
 		})
 	cmd.Long = `Let a deployment delete again without waiting for the comparison of another one.
 
-After a failover or a restore of either database, a deployment deletes nothing until the other deployment has compared its
-references. It waits without a limit while the other deployment is down; status shows that. This command ends the wait once:
-targets of references that the deployment has lost can be deleted, and the references are marked as dangling when the other
-deployment compares later. Decommission a deployment that never comes back instead.`
+After a failover or a restore of either database, a deployment deletes nothing until the other one has compared its references, without a
+limit of time. This command ends the wait once: targets of references that the deployment has lost can be deleted, and the references are marked
+as dangling when the other deployment compares later. Decommission a deployment that never comes back instead.`
 	cmd.ValidArgsFunction = cli.CompleteDeployments(1)
 	cmd.Flags().StringVar(&of, "of", "", "service/region of the deployment that has not compared")
 	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which the deployment stores")

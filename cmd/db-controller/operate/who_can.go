@@ -41,9 +41,8 @@ func NewWhoCan() *cobra.Command {
 			limited := env.Rights != nil && len(env.Rights.Operators) > 0
 			return printHolders(cli.PrinterOf(cmd), holders, open, limited)
 		})
-	cmd.Long = `Show who has a right on a resource, whether or not that exists, and by which grant. Operators have every right that their limits
-leave them. An authorization service of the
-deployment can deny more, and is not asked.`
+	cmd.Long = `Show who has a right on a resource, whether or not that exists, and by which grant. Operators have every right that
+their limits leave them. An authorization service can deny more, and is not asked.`
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {
 			return verbNames(), cobra.ShellCompDirectiveNoFileComp

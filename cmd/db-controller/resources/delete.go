@@ -51,7 +51,6 @@ type deleted struct {
 func NewDelete() *cobra.Command {
 	var d deletion
 	cmd := cli.NewDeploymentCommand("delete NAME... | delete -f FILE | delete DEPLOYMENT --filter FILTER", "Delete resources with everything that cascades", `  db-controller delete //iam.example.com/us-west2/projects/acme --wait 10s
-  db-controller delete //iam.example.com/us-west2/projects/acme --timeout 30s
   db-controller delete //iam.example.com/us-west2/projects/acme --atomic
   db-controller delete -f resources.yaml --ignore-not-found
   db-controller delete devices.example.com/eastus2 --kind Device --filter 'labels.env = "test"' --dry-run
@@ -88,16 +87,15 @@ func NewDelete() *cobra.Command {
 	}
 	cmd.Long = `Delete resources with everything that cascades.
 
-Several resources of one deployment, at most 1,000 (names, those of a file, or what --kind and --filter select), are deleted together, in one transaction, or none is. What refers to one of them
-and is deleted with another one does not block. Each deployment has a request of its own: a refused one does not stop the others, and is sent again when another one was accepted,
-which may have deleted its blockers.
+Several resources of one deployment, at most 1,000, are deleted together, in one transaction, or none is. What refers to one of them and is
+deleted with another one does not block. Each deployment has a request of its own: a refused one does not stop the others, and is sent again when
+another one was accepted.
 
 --atomic deletes in all deployments or in none: all resources that the delete reaches are kept from changing before it is decided, so that no new reference can block a part of it. It is
 refused while a deployment that it reaches does not answer. Without it a reference that is written between the answer of the delete and the cascade can keep a part.
 
---detach first removes what blocks the delete, in all deployments: it unsets these references, or deletes their holders (--detach=delete). --orphan first removes
-the references and owners by which other resources would be deleted along. Both take your rights to these holders, list what they change, and change it only with
---yes, one holder after the other: what is changed stays so if the delete is refused after all.`
+--detach and --orphan act in all deployments with your rights, one holder after the other: what is changed stays so if the delete is refused
+after all. Without --yes they list what they would change.`
 	d.selected.flags(cmd)
 	d.releasing.flags(cmd)
 	cmd.Flags().DurationVar(&d.timeout, "timeout", 0, "how long to wait for the answers of deployments and for undecided references (default: the limit of the deployment, 5s)")

@@ -41,7 +41,6 @@ func NewPut() *cobra.Command {
   db-controller put //iam.example.com/us-west2/projects/acme --set title=Acme --set quota.devices=5
   db-controller put //devices.example.com/eastus2/projects/acme/devices/d1 -f device.yaml
   db-controller put //devices.example.com/eastus2/fleets/f --owner Project=//iam.example.com/us-west2/projects/acme
-  db-controller put -f resources.yaml
   db-controller put -f exported.yaml --create`, p.checkArguments,
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if len(args) == 0 {
@@ -52,14 +51,14 @@ func NewPut() *cobra.Command {
 	cmd.Use = "put NAME [BODY] | put -f FILE"
 	cmd.Long = `Create or replace resources.
 
-A put replaces everything: a field that the body lacks is dropped, and without --owner the owners are; "patch" changes some fields. Without a body, also with
---set alone, a put only creates. --set adds to the body that is given, and not to the one that is stored.
+A put replaces everything: a field that the body lacks is dropped, and without --owner the owners are; "patch" changes some fields. Without a
+body, also with --set alone, a put only creates.
 
 Without NAME, the file has resources as "get -o yaml" and "list -o json" print them: a full name (or a name and a deployment), body, labels and ownerReferences.
 Those of one deployment that follow one another are written in one transaction, and may refer to one another in any order. A resource with a revision is written
 only while it has this revision. blockDeletion is set again, a status is stored where there is none, and a resource that is in DELETING in the file is refused.
 
-With --create the resources are made anew, as after a loss: uids, revisions and the uids of owners are left out. It is refused for resources that exist.`
+With --create uids, revisions and the uids of owners are left out, as after a loss. It is refused for resources that exist.`
 	cmd.Flags().StringVarP(&p.file, "file", "f", "", "file with the body, or with resources; - for standard input")
 	cmd.Flags().BoolVar(&p.create, "create", false, "make the resources of the file anew, whatever uids and revisions they had")
 	cmd.Flags().StringArrayVar(&p.set, "set", nil, "PATH=VALUE of a field of the given body, or of the new resource, such as quota.devices=5; the value is YAML (patch changes an existing one)")

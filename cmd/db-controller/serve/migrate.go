@@ -196,14 +196,14 @@ func (m *migrated) newRotateKeys() *cobra.Command {
 		}
 		return out.Document(map[string]bool{"token_key": true, "loopback_password": rotated})
 	})
-	cmd.Long = `rotate-keys replaces the keys that the database keeps, while processes serve it: no restart is needed, and no watch is interrupted.
+	cmd.Long = `rotate-keys replaces the keys that the database keeps, without a restart, and interrupts no watch:
 
   - the key that authenticates resume tokens. Tokens of the key before stay valid until the next rotation: rotate again when all watches have been
     open since, and all deployments have been heard.
   - of a deployment, the password of the role that attach has made, by which statements on strict tables ask for rights; not that of --loopback-dsn.
 
 A backup from before a rotation lacks the new key, so that positions which other deployments show do not reveal that it was restored: start with
---restored after each restore, as always. It needs the owner of the schema, and for the password a user who may change that role.`
+--restored. It needs the owner of the schema, and for the password a user who may change that role.`
 	return cmd
 }
 

@@ -71,17 +71,14 @@ func NewAttach() *cobra.Command {
 		Use:   "attach [FILE...] --postgres DSN",
 		Short: "Let the rows of a deployment's tables be resources",
 		Long: `attach checks the tables that FILE declares for the service of the database, and gives each of them triggers. Afterwards the rows are
-resources, and their columns references, answered by the indexes of the columns: nothing is stored of a row. It needs the role that owns the
-tables, waits for no lock longer than 200 ms, and does not change existing objects. --dry-run prints the findings and the statements instead.
+resources, and their columns references. It needs the role that owns the tables, waits for no lock longer than 200 ms, and does not change
+existing objects.
 
-For strict references it makes the extension dblink and a role that may do nothing but ask for rights, and says what it may not make; --loopback-dsn names
-such a session yourself. detach removes them.
+For strict references it makes the extension dblink and a role that may do nothing but ask for rights, and says what it may not make.
 
---print-detach-sql prints the statements that free a copy of the database, such as one for tests, from the triggers: without its processes,
-statements on strict tables would fail there.
+--print-detach-sql is for a copy of the database, such as one for tests: without its processes, statements on strict tables fail there.
 
-Of several versions of the service in FILE it takes the last, or that of --version. --status lists the attached tables, and fails when
-their triggers differ from those that attach creates, or their declaration from that of the version that runs.`,
+--status fails when the triggers differ from those that attach creates, or the declaration from that of the version that runs.`,
 		Example: `  db-controller attach references.yaml --postgres service=shop --dry-run
   db-controller attach --status --postgres service=shop
   db-controller attach --print-detach-sql --postgres service=shop > detach.sql`,

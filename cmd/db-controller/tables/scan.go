@@ -46,18 +46,16 @@ func NewScan() *cobra.Command {
 		Short: "Find orphans, fan-outs and missing indexes of the references between the databases that you have",
 		Long: `Find orphans, fan-outs and missing indexes of the references between the databases that you have, and the reach of a cascade.
 
-FILE declares the tables and their references. Without one, references are guessed from names, types and native keys;
---write writes the guess as a first FILE.
+FILE declares the tables and their references. Without one, references are guessed from names, types and native keys.
 
 NAME is a service, or service/region for one of several databases of a service; a name without a dot stands for
-NAME.example.com, or for the service of FILE whose first label it is. DSN is a connection string of PostgreSQL; a password in it can be seen in the list of processes,
-one in ~/.pgpass (or PGPASSFILE) cannot.
+NAME.example.com, or for the service of FILE whose first label it is. The list of processes shows a password in DSN, and not one in ~/.pgpass
+(or PGPASSFILE).
 
-A scan needs SELECT only and writes nothing to the databases. It has two connections to each, reads one table at a time,
-in one snapshot, at most --rate rows a second, and locks nothing beyond ACCESS SHARE. Interrupted, it prints the part that it has.
+A scan needs SELECT only. It has two connections to each database, reads one table at a time, in one snapshot, and locks nothing beyond
+ACCESS SHARE. Interrupted, it prints the part that it has.
 
-The exit code is 0; with --strict 3 when something should be done about a reference; 2 for wrong arguments; and 1 when the scan failed
-or was interrupted.`,
+The exit code is 1 when the scan failed or was interrupted.`,
 		Example: `  db-controller scan --dsn shop=postgres://reader@db1/shop --dsn crm=postgres://reader@db2/crm --write references.yaml
   db-controller scan references.yaml --dsn shop=service=shop --dsn crm=service=crm --html report.html`,
 		RunE: func(cmd *cobra.Command, args []string) error { return runScan(cmd, args, &f) },
