@@ -110,6 +110,8 @@ type Freeze struct {
 	Deletion    AttemptID
 	Root        string        // the name of the first resource that the deletion names
 	For         time.Duration // then a participant asks for the decision
+	// ParticipantEpoch is that of the participant's database in its first answer; zero: it has not answered yet.
+	ParticipantEpoch uuid.UUID
 }
 
 // DeletionKey is the key in a question about the decision on an atomic deletion.

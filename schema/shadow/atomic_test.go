@@ -332,6 +332,11 @@ func TestANewEpochDropsFreezes_I35(t *testing.T) {
 		Targets: []peer.PlanTarget{{Deployment: b.ID(aEast), UID: b.Get(middle).UID}}, Limit: 10, Freeze: &f,
 	})
 	require.ErrorIs(t, err, peer.ErrStaleEpoch)
+	f.Epoch, f.ParticipantEpoch = uuid.Max, uuid.New()
+	_, err = b.Stores[b.ID(bEast)].Deletions.Plan(t.Context(), peer.PlanQuestion{
+		Targets: []peer.PlanTarget{{Deployment: b.ID(aEast), UID: b.Get(middle).UID}}, Limit: 10, Freeze: &f,
+	})
+	require.ErrorContains(t, err, "failed over during the deletion")
 }
 
 // A participant that has begun a new epoch may have lost what it had frozen.

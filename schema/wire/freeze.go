@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/google/uuid"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/db-controller/db-controller/schema"
@@ -13,7 +14,11 @@ import (
 
 // FreezeProto is the message of an atomic deletion in a question of its coordinator.
 func FreezeProto(f *peer.Freeze) *schemav1.PlanDeletionRequest_Freeze {
-	return &schemav1.PlanDeletionRequest_Freeze{Epoch: f.Epoch[:], Deletion: f.Deletion[:], Root: f.Root, For: durationpb.New(f.For)}
+	out := &schemav1.PlanDeletionRequest_Freeze{Epoch: f.Epoch[:], Deletion: f.Deletion[:], Root: f.Root, For: durationpb.New(f.For)}
+	if f.ParticipantEpoch != uuid.Nil {
+		out.ParticipantEpoch = f.ParticipantEpoch[:]
+	}
+	return out
 }
 
 // Freeze reads the message of a coordinator.
@@ -24,6 +29,11 @@ func Freeze(coordinator schema.DeploymentID, f *schemav1.PlanDeletionRequest_Fre
 	}
 	if out.Deletion, err = UID(f.GetDeletion()); err != nil {
 		return nil, fmt.Errorf("deletion: %w", err)
+	}
+	if raw := f.GetParticipantEpoch(); len(raw) > 0 {
+		if out.ParticipantEpoch, err = UID(raw); err != nil {
+			return nil, fmt.Errorf("participant_epoch: %w", err)
+		}
 	}
 	switch {
 	case out.Deletion.Version() != 7:

@@ -95,10 +95,12 @@ func (d *deletion) fromRoots(o *obstacle) *obstacle {
 
 // Plan asks a deployment to freeze its members. It is the peer of a look-ahead.
 func (f *frozen) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQuestion) (*peer.Plan, error) {
+	freeze := f.Freeze
 	f.mu.Lock()
-	f.epochs[at] = f.epochs[at] // it may freeze, whatever it answers
+	freeze.ParticipantEpoch = f.epochs[at]
+	f.epochs[at] = freeze.ParticipantEpoch // it may freeze, whatever it answers
 	f.mu.Unlock()
-	q.Freeze = &f.Freeze
+	q.Freeze = &freeze
 	answer, err := f.peers.Plan(ctx, at, q)
 	pauses := retry.Backoff{First: 20 * time.Millisecond, Max: 100 * time.Millisecond}
 	for range repeatedFreezes {

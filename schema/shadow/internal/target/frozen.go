@@ -81,6 +81,9 @@ func (s *Keeper) Freeze(ctx context.Context, f Freezing) (all bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if f.ParticipantEpoch != uuid.Nil && f.ParticipantEpoch != f.Own {
+		return false, fmt.Errorf("%w: this database was restored or failed over during the deletion", peer.ErrAborted)
+	}
 	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		found, err := f.Find(ctx, tx)
 		if err != nil {

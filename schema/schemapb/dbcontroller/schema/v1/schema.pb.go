@@ -4188,9 +4188,11 @@ type PlanDeletionRequest_Freeze struct {
 	// The name of the first resource that the deletion names, for people.
 	Root string `protobuf:"bytes,3,opt,name=root,proto3" json:"root,omitempty"`
 	// The coordinator is asked for its decision after this time.
-	For           *durationpb.Duration `protobuf:"bytes,4,opt,name=for,proto3" json:"for,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	For *durationpb.Duration `protobuf:"bytes,4,opt,name=for,proto3" json:"for,omitempty"`
+	// Of the database of the participant, from its first response; empty in the first question. In another one it has lost what it had frozen, and refuses.
+	ParticipantEpoch []byte `protobuf:"bytes,5,opt,name=participant_epoch,json=participantEpoch,proto3" json:"participant_epoch,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *PlanDeletionRequest_Freeze) Reset() {
@@ -4247,6 +4249,13 @@ func (x *PlanDeletionRequest_Freeze) GetRoot() string {
 func (x *PlanDeletionRequest_Freeze) GetFor() *durationpb.Duration {
 	if x != nil {
 		return x.For
+	}
+	return nil
+}
+
+func (x *PlanDeletionRequest_Freeze) GetParticipantEpoch() []byte {
+	if x != nil {
+		return x.ParticipantEpoch
 	}
 	return nil
 }
@@ -5332,7 +5341,7 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\x05epoch\x18\x03 \x01(\fR\x05epoch\x12\x19\n" +
 	"\bin_parts\x18\x04 \x01(\bR\ainParts\"2\n" +
 	"\x1cAcknowledgeDeletionsResponse\x12\x12\n" +
-	"\x04more\x18\x01 \x01(\bR\x04more\"\xd7\x03\n" +
+	"\x04more\x18\x01 \x01(\bR\x04more\"\x85\x04\n" +
 	"\x13PlanDeletionRequest\x12L\n" +
 	"\atargets\x18\x01 \x03(\v22.dbcontroller.schema.v1.PlanDeletionRequest.TargetR\atargets\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x1a\n" +
@@ -5344,12 +5353,13 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
 	"deployment\x12\x10\n" +
-	"\x03uid\x18\x02 \x01(\fR\x03uid\x1a{\n" +
+	"\x03uid\x18\x02 \x01(\fR\x03uid\x1a\xa8\x01\n" +
 	"\x06Freeze\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\fR\x05epoch\x12\x1a\n" +
 	"\bdeletion\x18\x02 \x01(\fR\bdeletion\x12\x12\n" +
 	"\x04root\x18\x03 \x01(\tR\x04root\x12+\n" +
-	"\x03for\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03for\"\x9d\x0e\n" +
+	"\x03for\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03for\x12+\n" +
+	"\x11participant_epoch\x18\x05 \x01(\fR\x10participantEpoch\"\x9d\x0e\n" +
 	"\x14PlanDeletionResponse\x12M\n" +
 	"\amembers\x18\x01 \x03(\v23.dbcontroller.schema.v1.PlanDeletionResponse.MemberR\amembers\x12P\n" +
 	"\bblockers\x18\x02 \x03(\v24.dbcontroller.schema.v1.PlanDeletionResponse.BlockerR\bblockers\x12\x1c\n" +
