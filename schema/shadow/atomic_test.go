@@ -3,6 +3,7 @@ package shadow_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -530,4 +531,16 @@ func TestAResourceThatLeavesBeforeTheLock_I35(t *testing.T) {
 	b.Gone(target, middle)
 	requireActive(t, b, holder)
 	requireNothingFrozen(t, b, everywhere...)
+}
+
+func TestDeletesOfAnAtomicKind_I35(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, strings.Replace(services, "kind: Target\n", "kind: Target\n    deletion: atomic\n", 1), nil, aWest, bEast)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.Settle()
+	b.MustDelete(target)
+	require.Equal(t, 1, b.Count(bEast, "frozen"))
+	b.Settle()
+	b.Gone(target, holder)
 }
