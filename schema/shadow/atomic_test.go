@@ -237,6 +237,9 @@ func TestTheMembersOfAnAbandonedDeletionAreOpened_I35(t *testing.T) {
 	b.Expire(bEast)
 	b.Settle()
 	require.Equal(t, 1, b.Count(bEast, "frozen"))
+	outstanding, err := b.Stores[b.ID(bEast)].Admin.Outstanding(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "resolve", outstanding[0].Group)
 	b.SetDown(aWest, false)
 	b.Settle()
 	require.Equal(t, 1, b.Count(aEast, "frozen")) // has not expired

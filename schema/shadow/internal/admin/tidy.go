@@ -184,7 +184,10 @@ UNION ALL
 SELECT {deleting_group}, '', count(*), COALESCE(extract(epoch FROM now() - min(updated_at)), 0)::float8 FROM dbcontroller.shadow WHERE state = {deleting}
 UNION ALL
 SELECT {resolve_group}, d.service || '/' || d.region, count(*), COALESCE(extract(epoch FROM now() - min(b.expires_at)), 0)::float8
-FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployment_id WHERE ` + db.ExpiredSQL + `$1::interval) GROUP BY 2`)
+FROM (
+    SELECT deployment_id, expires_at FROM dbcontroller.blockade b WHERE ` + db.ExpiredSQL + `$1::interval)
+    UNION ALL SELECT deployment_id, expires_at FROM dbcontroller.freeze f WHERE NOT f.committed AND ` + target.FreezeExpiredSQL + `
+) AS b JOIN dbcontroller.deployment d ON d.id = b.deployment_id GROUP BY 2`)
 
 // Outstanding counts one group of outstanding work for one deployment.
 type Outstanding struct {
@@ -195,7 +198,8 @@ type Outstanding struct {
 }
 
 // Outstanding counts the outstanding work by group and deployment: messages owed (such as confirm and release), resources to look at
-// again (finalise), deletions that other deployments have not acknowledged, resources in DELETING, and expired tentative blockades.
+// again (finalise), deletions that other deployments have not acknowledged, resources in DELETING, and what has expired and is undecided: tentative
+// blockades, and freezes by atomic deletions.
 func (s *Admin) Outstanding(ctx context.Context) ([]Outstanding, error) {
 	rows, err := s.Pool.Query(ctx, countsSQL, s.Tuning.Load().TentativeTTL)
 	if err != nil {
