@@ -95,6 +95,7 @@ the references and owners by which other resources would be deleted along. Both 
 --yes, one holder after the other: what is changed stays so if the delete is refused after all.`
 	d.selected.flags(cmd)
 	d.releasing.flags(cmd)
+	cli.NamesToo(cmd)
 	cmd.Flags().DurationVar(&d.timeout, "timeout", 0, "how long to wait for the answers of deployments and for undecided references (default: the limit of the deployment, 5s)")
 	cmd.Flags().DurationVar(&d.wait, "wait", 0, "how long to wait until each resource is removed")
 	progressFlag(cmd, &d.progress)
@@ -263,13 +264,15 @@ func (d *deletion) report(cmd *cobra.Command, names []string, results deletions,
 		if failed != nil && only.State == "" {
 			return failed
 		}
-		return errors.Join(out.Document(only), failed)
+		return errors.Join(out.Names(only.Name), out.Document(only), failed)
 	}
-	all := make([]*deleted, len(names))
+	all, accepted := make([]*deleted, len(names)), []string{}
 	for i, name := range names {
-		all[i] = results[name]
+		if all[i] = results[name]; all[i].State != "" {
+			accepted = append(accepted, name)
+		}
 	}
-	return errors.Join(out.Document(all), failed)
+	return errors.Join(out.Names(accepted...), out.Document(all), failed)
 }
 
 // together deletes the resources of one deployment, and reports whether the delete was accepted. A refused
