@@ -64,7 +64,7 @@ func statusOf(ctx context.Context, c *client.Client, id schema.DeploymentID) (*a
 // deploymentStatus is the answer of a deployment, or the reason why there is none.
 type deploymentStatus struct {
 	Deployment string          `json:"deployment"`
-	Status     json.RawMessage `json:"status,omitempty"`
+	Status     json.RawMessage `json:"status,omitempty" message:"dbcontroller.admin.v1.StatusResponse"`
 	Error      string          `json:"error,omitempty"`
 	// NeverRan: the deployment is described and was never started.
 	NeverRan bool `json:"neverRan,omitempty"`

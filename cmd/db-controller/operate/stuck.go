@@ -23,7 +23,7 @@ import (
 // stuckAt has the resources and the work of a deployment that wait, or the reason why they are unknown.
 type stuckAt struct {
 	Deployment string          `json:"deployment"`
-	Stuck      json.RawMessage `json:"stuck,omitempty"`
+	Stuck      json.RawMessage `json:"stuck,omitempty" message:"dbcontroller.admin.v1.ListStuckResponse"`
 	Error      string          `json:"error,omitempty"`
 
 	answer *adminv1.ListStuckResponse

@@ -38,9 +38,9 @@ type deleted struct {
 	Name string `json:"name"`
 	// GONE, DELETING, or empty after an error.
 	State      string            `json:"state,omitempty"`
-	Conditions []json.RawMessage `json:"conditions,omitempty"`
+	Conditions []json.RawMessage `json:"conditions,omitempty" message:"dbcontroller.resource.v1.Condition"`
 	// Unasked are deployments that did not answer whether their resources block the cascade.
-	Unasked []json.RawMessage `json:"unasked,omitempty"`
+	Unasked []json.RawMessage `json:"unasked,omitempty" message:"dbcontroller.resource.v1.UnaskedDeployment"`
 	// Counts are the numbers of removed and unset resources, after --wait and unless --progress is none.
 	Counts *totals `json:"counts,omitempty"`
 	Error  string  `json:"error,omitempty"`

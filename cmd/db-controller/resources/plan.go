@@ -50,18 +50,19 @@ Several resources of one deployment have one plan, as they are deleted together 
 
 // keptPlan is a plan, with what keeps the names of the resources that were asked for after the delete.
 type keptPlan struct {
-	plan    *resourcev1.PlanDeletionResponse
-	Keepers []keeper
+	plan *resourcev1.PlanDeletionResponse
+	keptNames
+}
+
+type keptNames struct {
+	Keepers []keeper `json:"keepers"`
 	// Incomplete says why there may be more keepers.
-	Incomplete string
+	Incomplete string `json:"keepersIncomplete,omitempty"`
 }
 
 // MarshalJSON adds the keepers to the fields of the plan.
 func (p *keptPlan) MarshalJSON() ([]byte, error) {
-	more, err := json.Marshal(struct {
-		Keepers    []keeper `json:"keepers"`
-		Incomplete string   `json:"keepersIncomplete,omitempty"`
-	}{p.Keepers, p.Incomplete})
+	more, err := json.Marshal(p.keptNames)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +85,7 @@ func printPlans(cmd *cobra.Command, c *client.Client, names []string) error {
 		if err != nil {
 			return err
 		}
-		k := &keptPlan{plan: plan, Keepers: []keeper{}}
+		k := &keptPlan{plan, keptNames{Keepers: []keeper{}}}
 		if len(s.names) > keepersOf {
 			k.Incomplete = fmt.Sprintf("what keeps the names is listed for %d resources of this plan: plan the others by themselves", keepersOf)
 		}

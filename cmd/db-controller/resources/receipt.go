@@ -51,7 +51,7 @@ type receiptTotals struct {
 // receiptAt is the part of a receipt in one deployment.
 type receiptAt struct {
 	Deployment string            `json:"deployment"`
-	Removals   []json.RawMessage `json:"removals,omitempty"`
+	Removals   []json.RawMessage `json:"removals,omitempty" message:"dbcontroller.admin.v1.Removal"`
 	// Unset is the number of references that were unset, as long as the deployment keeps the counts of the deletion.
 	Unset int64  `json:"unset,omitempty"`
 	Error string `json:"error,omitempty"`

@@ -157,7 +157,7 @@ func removalsAt(cmd *cobra.Command, c *client.Client, at schema.DeploymentID, re
 
 // chain is a removal with its causes, up to the root as far as records are kept.
 type chain struct {
-	Removals []json.RawMessage `json:"removals"`
+	Removals []json.RawMessage `json:"removals" message:"dbcontroller.admin.v1.Removal"`
 	// Incomplete says why the chain ends before its root.
 	Incomplete string `json:"incomplete,omitempty"`
 

@@ -2,6 +2,7 @@
 package resources
 
 import (
+	"context"
 	"errors"
 	"strconv"
 	"strings"
@@ -112,10 +113,18 @@ func (l *listing) run(cmd *cobra.Command, c *client.Client, args []string) error
 		}
 		found, next = append(found, page.GetResources()...), page.GetNextPageToken()
 	}
-	if next != "" {
+	if next != "" && l.follows(cmd.Context(), resources, next) {
 		defer cmd.PrintErrf("there are more resources: use --limit %d, or --page-token %s\n", 10*l.limit, next)
 	}
 	return show(cmd, found, true)
+}
+
+// follows reports whether a token has a resource behind it: a full page has a token, also when it is the last one.
+func (l *listing) follows(ctx context.Context, resources resourcev1.ResourceServiceClient, token string) bool {
+	page, err := resources.ListResources(ctx, &resourcev1.ListResourcesRequest{
+		Kind: l.query.Kind, Filter: l.query.Filter, OrderBy: l.query.OrderBy, PageToken: token, PageSize: 1, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}},
+	})
+	return err != nil || len(page.GetResources()) > 0 // unknown is not none
 }
 
 // total is the number of resources that a list would have.
