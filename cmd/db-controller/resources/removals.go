@@ -46,6 +46,9 @@ func NewRemovals() *cobra.Command {
 			return printChains(cmd, c, args[0], uid)
 		})
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := cli.AtMostOne("uid", "root", "request", "deletion", "since", "verify")(cmd, args); err != nil {
+			return err
+		}
 		for flag, id := range map[string]string{"uid": uid, "deletion": deletion, "request": request} {
 			if _, err := uuid.Parse(id); err != nil && id != "" {
 				return cli.Usage("--%s: %w", flag, err)
@@ -76,7 +79,6 @@ is told the hash, as the request id of a call: its audit log, if it has reads, h
 	cmd.Flags().StringVar(&deletion, "deletion", "", "the receipt of the deletion with this id (delete -o json, removals -o json)")
 	cmd.Flags().StringVar(&since, "since", "", "what was removed after this token of a watch")
 	cmd.Flags().StringVar(&verify, "verify", "", "`FILE` with a receipt in JSON, whose hash is computed again")
-	cmd.MarkFlagsMutuallyExclusive("uid", "root", "request", "deletion", "since", "verify")
 	cli.NamesToo(cmd)
 	cmd.ValidArgsFunction = cli.CompleteNames(1)
 	return cmd

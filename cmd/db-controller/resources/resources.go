@@ -65,15 +65,14 @@ func NewList() *cobra.Command {
 	cmd := cli.NewDeploymentCommand("list DEPLOYMENT", "List the resources of a deployment", `  db-controller list devices.example.com/eastus2 --kind Device
   db-controller list devices.example.com/eastus2 --filter 'labels.team = "a" AND body.size > 5' --order 'body.size desc'
   db-controller list devices.example.com/eastus2 --kind Device --total
-  db-controller list devices.example.com/eastus2 --kind Device -o name | xargs -n 1 db-controller explain`, cli.OfDeployment, l.run)
+  db-controller list devices.example.com/eastus2 --kind Device -o name | xargs -n 1 db-controller explain`, nil, l.run)
 	cmd.Flags().StringVar(&l.query.Kind, "kind", "", "only this kind")
 	cmd.Flags().StringVar(&l.query.Filter, "filter", "", "only resources that match a filter (AIP-160)")
 	cmd.Flags().StringVar(&l.query.OrderBy, "order", "", "fields to sort by, such as 'create_time desc, body.size'")
 	cmd.Flags().IntVar(&l.limit, "limit", 100, "maximum number of resources")
 	cmd.Flags().StringVar(&l.page, "page-token", "", "list what follows an earlier list with the same kind, filter and order, which has printed this token at its end")
 	cmd.Flags().BoolVar(&l.total, "total", false, "print the number of resources, and not the resources: they are read page by page")
-	cmd.MarkFlagsMutuallyExclusive("total", "limit")
-	cmd.MarkFlagsMutuallyExclusive("total", "page-token")
+	cmd.Args = cobra.MatchAll(cli.OfDeployment, cli.AtMostOne("total", "limit"), cli.AtMostOne("total", "page-token"))
 	cli.NamesToo(cmd)
 	cli.CompleteDeploymentAndKind(cmd)
 	return cmd

@@ -47,20 +47,22 @@ WHERE r.name = @name AND (@any OR r.uid = @uid) AND ` + removalPageSQL
 	selectRemovalsOfDeletionSQL = removalColumnsSQL + `
 FROM dbcontroller.cause x JOIN dbcontroller.removal r ON r.decided_at = x.noted_at AND r.cause_id = x.id LEFT JOIN dbcontroller.shadow s ON s.uid = r.uid
 WHERE x.deletion_id = @deletion AND ` + removalPageSQL
+)
 
+var (
 	// Only what was asked for has an entry in the index.
-	selectRemovalsOfRequestSQL = removalColumnsSQL + `
+	selectRemovalsOfRequestSQL = db.Codes(removalColumnsSQL + `
 FROM dbcontroller.cause x JOIN dbcontroller.removal r ON r.decided_at = x.noted_at AND r.cause_id = x.id LEFT JOIN dbcontroller.shadow s ON s.uid = r.uid
-WHERE x.request_id = @request AND x.how = 1 AND ` + removalPageSQL
+WHERE x.request_id = @request AND x.how = {requested} AND ` + removalPageSQL)
 
 	// By the change that removed a resource: its removal may have been decided before the position. Changes are kept for a shorter time than records.
-	selectRemovalsSinceSQL = `
+	selectRemovalsSinceSQL = db.Codes(`
 SELECT c.kind_id, c.name, c.uid, x.how, COALESCE(r.decided_at, c.changed_at), c.changed_at, x.via_deployment_id, x.via_uid, x.via_name, true, ` + read.CauseColumnsSQL + `
 FROM dbcontroller.change c
 LEFT JOIN dbcontroller.removal r ON r.name = c.name AND r.uid = c.uid LEFT JOIN dbcontroller.cause x ON x.id = r.cause_id
-WHERE c.xid >= pg_snapshot_xmin(@position::text::pg_snapshot) AND NOT pg_visible_in_snapshot(c.xid, @position::text::pg_snapshot) AND c.state = 3
+WHERE c.xid >= pg_snapshot_xmin(@position::text::pg_snapshot) AND NOT pg_visible_in_snapshot(c.xid, @position::text::pg_snapshot) AND c.state = {gone}
     AND (@after::timestamptz IS NULL OR (c.changed_at, c.uid) < (@after, @after_uid))
-ORDER BY c.changed_at DESC, c.uid DESC LIMIT @at_most`
+ORDER BY c.changed_at DESC, c.uid DESC LIMIT @at_most`)
 )
 
 // RemovalQuery selects removals here: of the resources with a name, with a non-zero uid of this resource
