@@ -95,7 +95,7 @@ func (l *library) ListRemovals(ctx context.Context, req *adminv1.ListRemovalsReq
 		return out, nil
 	case req.GetSince() == "old":
 		return nil, status.Error(codes.OutOfRange, "it is older than the retention of changes")
-	case req.GetName() == "people/ada", req.GetDeletion() == adaDeletion, req.GetRequestId() == adaRequest, req.GetSince() == "token":
+	case req.GetName() == "people/ada", req.GetDeletion() == adaDeletion, req.GetRequest() == adaRequest, req.GetSince() == "token":
 		return out, nil
 	}
 	return &adminv1.ListRemovalsResponse{}, nil

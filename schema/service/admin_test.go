@@ -445,9 +445,9 @@ func TestRemovalsAreListedWithTheirRoot(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "after of "+uid(3).String(), got.GetNextPageToken())
 	for says, req := range map[string]*adminv1.ListRemovalsRequest{
-		"name: want one of: a name, a deletion, a request_id, since": {Name: "devices/d", Deletion: uid(3).String()},
-		"name: want one of":           {Since: "token", RequestId: uid(3).String()},
-		"request_id: invalid":         {RequestId: "x"},
+		"name: want one of: a name, a deletion, a request, since": {Name: "devices/d", Deletion: uid(3).String()},
+		"name: want one of":           {Since: "token", Request: uid(3).String()},
+		"request: invalid":            {Request: "x"},
 		"deletion: invalid":           {Deletion: "x"},
 		"uid: ":                       {Name: "devices/d", Uid: "1"},
 		"name: name is empty":         {},

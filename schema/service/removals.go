@@ -28,7 +28,7 @@ func (a *admin) listRemovals(ctx context.Context, req *adminv1.ListRemovalsReque
 	if err != nil {
 		return nil, err
 	}
-	request, err := optionalUUID("request_id", req.GetRequestId())
+	request, err := optionalUUID("request", req.GetRequest())
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func (a *admin) listRemovals(ctx context.Context, req *adminv1.ListRemovalsReque
 		}
 	}
 	if selected > 1 {
-		return nil, outcome.Invalid("name", errors.New("want one of: a name, a deletion, a request_id, since"))
+		return nil, outcome.Invalid("name", errors.New("want one of: a name, a deletion, a request, since"))
 	}
 	if deletion == uuid.Nil && request == uuid.Nil && q.Since == "" {
 		if q.Name, err = a.nameOf(req.GetName()); err != nil {

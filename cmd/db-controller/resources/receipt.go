@@ -89,7 +89,7 @@ func printReceiptsOfRequest(cmd *cobra.Command, c *client.Client, request string
 	var deletions []string
 	var failed error
 	for _, d := range env.Deployments {
-		found, err := removalsAt(cmd, c, d.DeploymentID, &adminv1.ListRemovalsRequest{RequestId: request, PageSize: 1000})
+		found, err := removalsAt(cmd, c, d.DeploymentID, &adminv1.ListRemovalsRequest{Request: request, PageSize: 1000})
 		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", d.DeploymentID, err))
 		}

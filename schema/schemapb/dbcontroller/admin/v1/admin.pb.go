@@ -1208,15 +1208,15 @@ type ListRemovalsRequest struct {
 	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
 	// At most 1,000; 100 when it is 0.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of an earlier answer to a request with the same name and uid, deletion, since or request_id.
+	// next_page_token of an earlier answer to a request with the same name and uid, deletion, since or request.
 	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// All resources here that this deletion has removed or marked (Removal.deletion), instead of those of a name.
 	Deletion string `protobuf:"bytes,5,opt,name=deletion,proto3" json:"deletion,omitempty"`
 	// A resume_token of any watch of resources here: all resources that were removed after it, instead of those of a name. It fails as the watch does when the
 	// token is older than the kept changes.
 	Since string `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
-	// The resources here that the delete with this request_id asked for, instead of those of a name.
-	RequestId     string `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The resources here that the delete with this request_id asked for, instead of those of a name. It is not the id of this request.
+	Request       string `protobuf:"bytes,7,opt,name=request,proto3" json:"request,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1293,9 +1293,9 @@ func (x *ListRemovalsRequest) GetSince() string {
 	return ""
 }
 
-func (x *ListRemovalsRequest) GetRequestId() string {
+func (x *ListRemovalsRequest) GetRequest() string {
 	if x != nil {
-		return x.RequestId
+		return x.Request
 	}
 	return ""
 }
@@ -4202,7 +4202,7 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\bexpected\x18\b \x01(\x03R\bexpected\x12%\n" +
 	"\x0eexpected_unset\x18\t \x01(\x03R\rexpectedUnset\x12-\n" +
 	"\x04left\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\x04left\"\xc8\x01\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x04left\"\xc3\x01\n" +
 	"\x13ListRemovalsRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1b\n" +
@@ -4210,9 +4210,8 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"page_token\x18\x04 \x01(\tR\tpageToken\x12\x1a\n" +
 	"\bdeletion\x18\x05 \x01(\tR\bdeletion\x12\x14\n" +
-	"\x05since\x18\x06 \x01(\tR\x05since\x12\x1d\n" +
-	"\n" +
-	"request_id\x18\a \x01(\tR\trequestId\"\"\n" +
+	"\x05since\x18\x06 \x01(\tR\x05since\x12\x18\n" +
+	"\arequest\x18\a \x01(\tR\arequest\"\"\n" +
 	"\fPurgeRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"E\n" +
 	"\rPurgeResponse\x12\x18\n" +
