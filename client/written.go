@@ -18,9 +18,10 @@ type Written struct {
 
 type writtenKey struct{}
 
-// OnWrite returns a context in which f is called after each successful Create, Put, Update, UpdateStatus, Batch, Delete and DeleteAll, once for
-// each resource, in the goroutine of the call; then the function of an outer context is. A write whose outcome is unknown is not reported.
-// Package controller gives such a context to each run.
+// OnWrite returns a context in which f is called after each successful Create, Put, Update, UpdateStatus,
+// Batch, Delete and DeleteAll, once for each resource, in the goroutine of the call; then the function of an
+// outer context is. A write whose outcome is unknown is not reported. Package controller gives such a context
+// to each run.
 func OnWrite(ctx context.Context, f func(Written)) context.Context {
 	return context.WithValue(ctx, writtenKey{}, func(w Written) {
 		f(w)
@@ -28,7 +29,8 @@ func OnWrite(ctx context.Context, f func(Written)) context.Context {
 	})
 }
 
-// Wrote calls the function of OnWrite, if the context has one, for writes that no Client has made, such as those of package embed.
+// Wrote calls the function of OnWrite, if the context has one, for writes that no Client has made, such as
+// those of package embed.
 func Wrote(ctx context.Context, all ...Written) {
 	f, ok := ctx.Value(writtenKey{}).(func(Written))
 	if !ok {

@@ -50,7 +50,8 @@ type loop struct {
 	running  map[key]bool // true: once more after this run
 	failing  map[key]bool // the log has one line when a key begins to fail, and one when it ends
 	initial  int          // initialisers that have not succeeded yet
-	// awaited are the writes of the last run of each key that the caches lack, awaiting the same by resource, and patience by age.
+	// awaited are the writes of the last run of each key that the caches lack, awaiting the same by resource,
+	// and patience by age.
 	awaited  map[key]*awaited
 	awaiting map[schema.FullName][]*awaited
 	patience []*awaited

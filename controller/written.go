@@ -13,12 +13,14 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// awaitLimit bounds how long a key waits for the caches to have the writes of its last run. They may never have one: the caller may not read the
-// resource, or somebody else has replaced it while a watch was interrupted.
+// awaitLimit bounds how long a key waits for the caches to have the writes of its last run. They may never
+// have one: the caller may not read the resource, or somebody else has replaced it while a watch was
+// interrupted.
 const awaitLimit = 10 * time.Second
 
-// Await tells the controller of resources that a run has written by other means than a client.Client or an embed.Application, as a deployment
-// answered them: the next run of the same resource sees them. It returns at once.
+// Await tells the controller of resources that a run has written by other means than a client.Client or an
+// embed.Application, as a deployment answered them: the next run of the same resource sees them. It returns
+// at once.
 func Await(ctx context.Context, written ...*Resource) {
 	for _, r := range written {
 		client.Wrote(ctx, client.WrittenOf(r))
@@ -114,7 +116,8 @@ func (l *loop) await(e ended) {
 	}
 }
 
-// held reports whether a key waits for the writes of its last run; it is queued again when the caches have them.
+// held reports whether a key waits for the writes of its last run; it is queued again when the caches have
+// them.
 func (l *loop) held(k key) bool {
 	a := l.awaited[k]
 	if a != nil {

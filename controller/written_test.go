@@ -26,7 +26,8 @@ func ownedBy(v *controller.View, device, id string) *resourcev1.Resource {
 	return j
 }
 
-// A reconciler gives its children names of chance. Each resource is reconciled again before its watch has delivered the child.
+// A reconciler gives its children names of chance. Each resource is reconciled again before its watch has
+// delivered the child.
 func TestAChildIsMadeOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := newMemory(here)
@@ -51,7 +52,8 @@ func TestAChildIsMadeOnce(t *testing.T) {
 	})
 }
 
-// A run sees the newest state of what the run before it has written: created, changed, in a batch, by a status, or removed.
+// A run sees the newest state of what the run before it has written: created, changed, in a batch, by a
+// status, or removed.
 func TestARunSeesTheWritesOfTheRunBefore(t *testing.T) {
 	newJob := &resourcev1.Resource{Name: full(jobs, "jobs/j"), Body: fields(map[string]any{"title": "new"})}
 	for does, write := range map[string]func(ctx context.Context, c *client.Client, m *memory) error{
@@ -172,7 +174,8 @@ func TestAWriteThatIsRemovedIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// A watch that is resumed at the position of a view has what the view lacks, such as removals while no controller ran.
+// A watch that is resumed at the position of a view has what the view lacks, such as removals while no
+// controller ran.
 func TestAViewHasAPosition(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := newMemory(here)

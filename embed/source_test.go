@@ -231,7 +231,8 @@ func TestTheWatchesOfAnApplicationShareTheirResources(t *testing.T) {
 	}
 }
 
-// The writes of an application's transactions are reported to the controller whose run has made them, so that its next run sees them.
+// The writes of an application's transactions are reported to the controller whose run has made them, so that
+// its next run sees them.
 func TestTheWritesOfAnApplicationAreReported(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -22,7 +22,8 @@ import (
 
 const schemasFolder = "../../docs/schemas/" + cli.OutputVersion
 
-// docs/schemas has the schemas that `config schema OUTPUT` prints: go test ./cmd/db-controller -run TestTheReference -write.
+// docs/schemas has the schemas that `config schema OUTPUT` prints: go test ./cmd/db-controller -run
+// TestTheReference -write.
 func TestTheReferenceOfOutputsIsThatOfTheCode(t *testing.T) {
 	t.Parallel()
 	want := map[string]string{}
@@ -113,7 +114,8 @@ var schemas = sync.OnceValues(func() (map[string]*jsonschema.Schema, error) {
 	return all, nil
 })
 
-// checkDocuments compares what a command has printed for programs with its schemas: each field is in one of them. The helper that runs commands calls it.
+// checkDocuments compares what a command has printed for programs with its schemas: each field is in one of
+// them. The helper that runs commands calls it.
 func checkDocuments(t *testing.T, args []string, out string) {
 	t.Helper()
 	at := slices.Index(args, "-o")

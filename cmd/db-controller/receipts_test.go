@@ -120,8 +120,8 @@ func libraryAt(t *testing.T) (*library, []string) {
 	return l, []string{"--context", stub.New(t, stub.Services{Resources: l, Admin: l, Descriptors: file.Services}).Context}
 }
 
-// A receipt of a root, of a request and of a deletion are the same, with the fields that keep the name. Its hash is told to the root's deployment, and
-// finds each change of the file.
+// A receipt of a root, of a request and of a deletion are the same, with the fields that keep the name. Its
+// hash is told to the root's deployment, and finds each change of the file.
 func TestAReceiptIsFoundByItsRootAndByItsRequest(t *testing.T) {
 	t.Parallel()
 	l, at := libraryAt(t)

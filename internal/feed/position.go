@@ -154,8 +154,8 @@ func (l *Log) QueueOpen(ctx context.Context, b *pgx.Batch, token, filter string)
 	return p
 }
 
-// OpenIn reads a token back in a transaction, of any watch whose filter begins with a text. Rows after its position are all still there; otherwise it is
-// ErrReset, as in QueueOpen.
+// OpenIn reads a token back in a transaction, of any watch whose filter begins with a text. Rows after its
+// position are all still there; otherwise it is ErrReset, as in QueueOpen.
 func (l *Log) OpenIn(ctx context.Context, tx Querier, token, prefix string) (Position, error) {
 	st, err := l.state(ctx, tx)
 	if err != nil {

@@ -159,7 +159,8 @@ func resourcesToken(t *testing.T, store *shadow.Store, kind, filter string) (tok
 	return token
 }
 
-// What was removed after a token is there, whatever the watch of the token was, and when the removal was decided; until its changes are compacted away.
+// What was removed after a token is there, whatever the watch of the token was, and when the removal was
+// decided; until its changes are compacted away.
 func TestRemovalsAreListedSinceAToken(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -220,8 +221,8 @@ func TestRemovalsAreListedSinceAToken(t *testing.T) {
 	require.ErrorContains(t, err, "retention of changes")
 }
 
-// Nothing of what a removed resource contained is left in the tables, and a repeated request is not carried out again. What belongs to a later resource of the
-// name, and to others of a batch, stays.
+// Nothing of what a removed resource contained is left in the tables, and a repeated request is not carried
+// out again. What belongs to a later resource of the name, and to others of a batch, stays.
 func TestAPurgeForgetsWhatARemovedResourceContained_I29(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

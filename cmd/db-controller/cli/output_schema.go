@@ -15,11 +15,13 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// OutputVersion is the version of the documents that commands print. Within a version fields and values are added, and none is removed or gets another type.
+// OutputVersion is the version of the documents that commands print. Within a version fields and values are
+// added, and none is removed or gets another type.
 const OutputVersion = "v1"
 
-// Output is a document that commands print with -o json and -o yaml: a value of its type, and a sentence about it. The value is a message, a slice of messages,
-// or a value for encoding/json; a json.RawMessage in it has the full name of its message in the tag "message".
+// Output is a document that commands print with -o json and -o yaml: a value of its type, and a sentence
+// about it. The value is a message, a slice of messages, or a value for encoding/json; a json.RawMessage in
+// it has the full name of its message in the tag "message".
 type Output struct {
 	About string
 	Value any
@@ -34,7 +36,8 @@ type MessageWith struct {
 	More    any
 }
 
-// Schema returns the JSON Schema of an Output. A strict one refuses fields that it lacks; others may come later.
+// Schema returns the JSON Schema of an Output. A strict one refuses fields that it lacks; others may come
+// later.
 func (all Outputs) Schema(name string, strict bool) (map[string]any, error) {
 	o, ok := all[name]
 	if !ok {
@@ -66,7 +69,8 @@ var (
 	protoType  = reflect.TypeFor[proto.Message]()
 )
 
-// value returns the schema of a type of Go. An example has the type of a message inside an interface or a slice.
+// value returns the schema of a type of Go. An example has the type of a message inside an interface or a
+// slice.
 func (w *schemaWriter) value(t reflect.Type, example any, message string) object {
 	if with, ok := example.(MessageWith); ok {
 		return w.messageWith(with)

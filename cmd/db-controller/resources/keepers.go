@@ -19,7 +19,8 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// keeper is a resource with a field that names another one and does not act upon its deletion (ALLOW_DANGLING): it keeps the name.
+// keeper is a resource with a field that names another one and does not act upon its deletion
+// (ALLOW_DANGLING): it keeps the name.
 type keeper struct {
 	Holder string `json:"holder"`
 	Kind   string `json:"kind"`
@@ -115,7 +116,8 @@ func keepersBefore(ctx context.Context, c *client.Client, name schema.FullName) 
 // filterable is a path that filters can name.
 var filterable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
 
-// filter selects resources of which a field is a name, full or relative; empty when the paths are in lists or maps, so that each body has to be read.
+// filter selects resources of which a field is a name, full or relative; empty when the paths are in lists or
+// maps, so that each body has to be read.
 func (k keeping) filter(name schema.FullName) string {
 	var terms []string
 	for _, path := range k.paths {
@@ -129,7 +131,8 @@ func (k keeping) filter(name schema.FullName) string {
 	return strings.Join(terms, " OR ")
 }
 
-// keepersAfter finds what keeps the name of a resource that is removed, in the bodies: the references are gone.
+// keepersAfter finds what keeps the name of a resource that is removed, in the bodies: the references are
+// gone.
 func keepersAfter(ctx context.Context, c *client.Client, name schema.FullName) (found []keeper, failed error) {
 	env, err := c.Environment(ctx)
 	if err != nil {

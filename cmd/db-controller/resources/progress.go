@@ -95,7 +95,8 @@ func (r *counter) ask(ctx context.Context) {
 	_ = g.Wait() // no errors
 }
 
-// grown returns the newer counts of a deployment, of which none is smaller than before: an answer may be of a process that has not heard of the newest ones.
+// grown returns the newer counts of a deployment, of which none is smaller than before: an answer may be of a
+// process that has not heard of the newest ones.
 func grown(before, now []*adminv1.Deletion) []*adminv1.Deletion {
 	if len(now) == 0 {
 		return before

@@ -10,7 +10,8 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 )
 
-// The counts of a deployment never fall, whichever of its processes answers, also when none knows the deletion any more; what is expected may turn out to be less.
+// The counts of a deployment never fall, whichever of its processes answers, also when none knows the
+// deletion any more; what is expected may turn out to be less.
 func TestTheProgressOfADeletionOnlyGrows(t *testing.T) {
 	t.Parallel()
 	var last []*adminv1.Deletion

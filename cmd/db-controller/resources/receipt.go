@@ -26,7 +26,8 @@ import (
 // receipt lists what one deletion has done in all deployments.
 type receipt struct {
 	Deletion string `json:"deletion"`
-	// Root is the full name of the resource with which it began, and Actor who asked for it; empty when no record of it is kept.
+	// Root is the full name of the resource with which it began, and Actor who asked for it; empty when no
+	// record of it is kept.
 	Root        string       `json:"root,omitempty"`
 	RootUID     string       `json:"rootUid,omitempty"`
 	Actor       string       `json:"actor,omitempty"`
@@ -80,7 +81,8 @@ func printReceiptOfRoot(cmd *cobra.Command, c *client.Client, root string) error
 	return cli.WithCode(cli.Refused, fmt.Errorf("there is no record that a deletion began with %s: it was not deleted, or longer ago than --removals-kept of its deployment", name))
 }
 
-// printReceiptsOfRequest prints the receipts of the deletions that a request has begun, in whichever deployment.
+// printReceiptsOfRequest prints the receipts of the deletions that a request has begun, in whichever
+// deployment.
 func printReceiptsOfRequest(cmd *cobra.Command, c *client.Client, request string) error {
 	env, err := c.Environment(cmd.Context())
 	if err != nil {
@@ -125,7 +127,8 @@ func printReceipt(cmd *cobra.Command, c *client.Client, deletion string) error {
 	return errors.Join(out.Names(of.names()...), out.Document(of), err)
 }
 
-// receiptFor asks every deployment of the environment for what a deletion has done there. An error that comes with a receipt says what it lacks.
+// receiptFor asks every deployment of the environment for what a deletion has done there. An error that comes
+// with a receipt says what it lacks.
 func receiptFor(cmd *cobra.Command, c *client.Client, deletion string) (*receipt, error) {
 	env, err := c.Environment(cmd.Context())
 	if err != nil {
@@ -247,7 +250,8 @@ func verifyReceipt(cmd *cobra.Command, path string) error {
 	return errors.Join(out.Document(verified), err)
 }
 
-// verifiedReceipt is a receipt whose hash is right, and the request id of the call that has told it to the deployment of its root.
+// verifiedReceipt is a receipt whose hash is right, and the request id of the call that has told it to the
+// deployment of its root.
 type verifiedReceipt struct {
 	Deletion  string `json:"deletion"`
 	Hash      string `json:"hash"`

@@ -118,7 +118,8 @@ func (l *listing) run(cmd *cobra.Command, c *client.Client, args []string) error
 	return show(cmd, found, true)
 }
 
-// follows reports whether a token has a resource behind it: a full page has a token, also when it is the last one.
+// follows reports whether a token has a resource behind it: a full page has a token, also when it is the last
+// one.
 func (l *listing) follows(ctx context.Context, resources resourcev1.ResourceServiceClient, token string) bool {
 	page, err := resources.ListResources(ctx, &resourcev1.ListResourcesRequest{
 		Kind: l.query.Kind, Filter: l.query.Filter, OrderBy: l.query.OrderBy, PageToken: token, PageSize: 1, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}},

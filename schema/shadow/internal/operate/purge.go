@@ -12,8 +12,9 @@ const (
 	purgeSQL  = `SELECT changes, requests FROM dbcontroller.purge($1)`
 )
 
-// Purge removes what removed resources of a name contained from the recent changes and from the recorded outcomes of requests, and returns how many of each
-// there were. It fails with ErrExists while a resource has the name, also in DELETING. One that is created meanwhile keeps its changes.
+// Purge removes what removed resources of a name contained from the recent changes and from the recorded
+// outcomes of requests, and returns how many of each there were. It fails with ErrExists while a resource has
+// the name, also in DELETING. One that is created meanwhile keeps its changes.
 func (s *Operations) Purge(ctx context.Context, name string) (changes, requests int64, err error) {
 	var exists bool
 	if err := s.Pool.QueryRow(ctx, existsSQL, name).Scan(&exists); err != nil {

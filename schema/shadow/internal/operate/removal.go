@@ -55,7 +55,8 @@ var (
 FROM dbcontroller.cause x JOIN dbcontroller.removal r ON r.decided_at = x.noted_at AND r.cause_id = x.id LEFT JOIN dbcontroller.shadow s ON s.uid = r.uid
 WHERE x.request_id = @request AND x.how = {requested} AND ` + removalPageSQL)
 
-	// By the change that removed a resource: its removal may have been decided before the position. Changes are kept for a shorter time than records.
+	// By the change that removed a resource: its removal may have been decided before the position. Changes
+	// are kept for a shorter time than records.
 	selectRemovalsSinceSQL = db.Codes(`
 SELECT c.kind_id, c.name, c.uid, x.how, COALESCE(r.decided_at, c.changed_at), c.changed_at, x.via_deployment_id, x.via_uid, x.via_name, true, ` + read.CauseColumnsSQL + `
 FROM dbcontroller.change c
@@ -66,7 +67,8 @@ ORDER BY c.changed_at DESC, c.uid DESC LIMIT @at_most`)
 )
 
 // RemovalQuery selects removals here: of the resources with a name, with a non-zero uid of this resource
-// alone; of a deletion; of the resources that a request asked to delete; or all after the token of a watch of resources.
+// alone; of a deletion; of the resources that a request asked to delete; or all after the token of a watch of
+// resources.
 type RemovalQuery struct {
 	Name     string
 	UID      uuid.UUID
@@ -75,8 +77,8 @@ type RemovalQuery struct {
 	Since    string
 }
 
-// Removals returns a page of removals, newest first, and the token of the next one. It fails with *peer.InvalidError, and with
-// peer.ErrReset for a token that is too old.
+// Removals returns a page of removals, newest first, and the token of the next one. It fails with
+// *peer.InvalidError, and with peer.ErrReset for a token that is too old.
 func (s *Operations) Removals(ctx context.Context, q RemovalQuery, token string, limit int) (out []Removal, next string, err error) {
 	after, err := db.ParsePage(token)
 	if err != nil {
@@ -110,7 +112,8 @@ func (s *Operations) removals(ctx context.Context, q RemovalQuery, after db.Page
 	return s.removalsOf(ctx, all)
 }
 
-// removalsSince reads in one transaction: the next connection may be to a promoted standby, of which the position says nothing.
+// removalsSince reads in one transaction: the next connection may be to a promoted standby, of which the
+// position says nothing.
 func (s *Operations) removalsSince(ctx context.Context, token string, after db.Page, limit int) ([]Removal, error) {
 	var all []foundRemoval
 	err := pgx.BeginTxFunc(ctx, s.Pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
