@@ -4,11 +4,14 @@ package resources
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
@@ -174,6 +177,9 @@ func NewWatch() *cobra.Command {
 				msg, err := stream.Recv()
 				if cmd.Context().Err() != nil {
 					return nil // Ctrl-C
+				}
+				if from != "" && status.Code(err) == codes.OutOfRange {
+					return fmt.Errorf("%w: --from takes a token of a watch with the same --kind and --filter, up to 24 hours old; without --from a watch begins with all resources", cli.Plain(err))
 				}
 				if err != nil {
 					return cli.Plain(err)
