@@ -54,7 +54,7 @@ func (c *Client) UpdateStatus(ctx context.Context, name string, status any, only
 			return nil, err
 		}
 	}
-	return c.call(ctx, name, "", func(ctx context.Context, door resourcev1.ResourceServiceClient) (*resourcev1.Resource, error) {
+	return c.write(ctx, name, "", func(ctx context.Context, door resourcev1.ResourceServiceClient) (*resourcev1.Resource, error) {
 		return door.UpdateResourceStatus(ctx, &resourcev1.UpdateResourceStatusRequest{
 			Name: name, Uid: only.UID, Status: fields, StatusGeneration: only.Generation,
 		})

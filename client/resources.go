@@ -25,7 +25,7 @@ func (c *Client) Get(ctx context.Context, name string) (*resourcev1.Resource, er
 // Create stores a new resource; its name is the full one. It fails with ErrExists if there is one of this name.
 func (c *Client) Create(ctx context.Context, r *resourcev1.Resource) (*resourcev1.Resource, error) {
 	id := requestID(ctx)
-	return c.call(ctx, r.GetName(), id, func(ctx context.Context, door resourcev1.ResourceServiceClient) (*resourcev1.Resource, error) {
+	return c.write(ctx, r.GetName(), id, func(ctx context.Context, door resourcev1.ResourceServiceClient) (*resourcev1.Resource, error) {
 		return door.CreateResource(ctx, &resourcev1.CreateResourceRequest{Resource: r, RequestId: id})
 	})
 }
@@ -35,7 +35,7 @@ func (c *Client) Create(ctx context.Context, r *resourcev1.Resource) (*resourcev
 // refused, with ErrInvalid, and with ErrDeleting.
 func (c *Client) Put(ctx context.Context, r *resourcev1.Resource) (*resourcev1.Resource, error) {
 	id := requestID(ctx)
-	return c.call(ctx, r.GetName(), id, func(ctx context.Context, door resourcev1.ResourceServiceClient) (*resourcev1.Resource, error) {
+	return c.write(ctx, r.GetName(), id, func(ctx context.Context, door resourcev1.ResourceServiceClient) (*resourcev1.Resource, error) {
 		return door.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: r, RequestId: id})
 	})
 }
@@ -44,7 +44,7 @@ func (c *Client) Put(ctx context.Context, r *resourcev1.Resource) (*resourcev1.R
 // without a mask all of them; its name is the full one. It fails with ErrNotFound, or with ErrConflict as Put does.
 func (c *Client) Update(ctx context.Context, r *resourcev1.Resource, mask ...string) (*resourcev1.Resource, error) {
 	id := requestID(ctx)
-	return c.call(ctx, r.GetName(), id, func(ctx context.Context, door resourcev1.ResourceServiceClient) (*resourcev1.Resource, error) {
+	return c.write(ctx, r.GetName(), id, func(ctx context.Context, door resourcev1.ResourceServiceClient) (*resourcev1.Resource, error) {
 		return door.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{
 			Resource: r, RequestId: id, UpdateMask: &fieldmaskpb.FieldMask{Paths: mask},
 		})
@@ -74,7 +74,11 @@ func UpdateOf(r *resourcev1.Resource, mask ...string) *Write {
 // Batch writes all resources of one deployment, or none; they may refer to one another. It returns them in the order of the writes. It fails
 // as Create, Put and Update do.
 func (c *Client) Batch(ctx context.Context, at schema.DeploymentID, writes ...*Write) ([]*resourcev1.Resource, error) {
-	return c.batch(ctx, at, &resourcev1.BatchWriteResourcesRequest{Writes: writes, RequestId: requestID(ctx)})
+	stored, err := c.batch(ctx, at, &resourcev1.BatchWriteResourcesRequest{Writes: writes, RequestId: requestID(ctx)})
+	for _, r := range stored {
+		Wrote(ctx, WrittenOf(r))
+	}
+	return stored, err
 }
 
 // Validate returns the resources that Batch would store, with defaults, or fails as it would; nothing is stored. New resources have no uid, and the
@@ -114,6 +118,9 @@ func (c *Client) Delete(ctx context.Context, name string, only Version) (*resour
 		answer, err = door.DeleteResource(ctx, req)
 		return err
 	})
+	if err == nil {
+		Wrote(ctx, deleted(name, only.UID, answer))
+	}
 	return answer, err
 }
 
@@ -137,7 +144,23 @@ func (c *Client) DeleteAll(ctx context.Context, names ...string) (answers []*res
 		answers = answer.GetResponses()
 		return err
 	})
+	if err == nil {
+		for i := range min(len(names), len(answers)) {
+			Wrote(ctx, deleted(names[i], "", answers[i]))
+		}
+	}
 	return answers, err
+}
+
+// write is call for a write, which it reports.
+func (c *Client) write(ctx context.Context, name, id string,
+	request func(context.Context, resourcev1.ResourceServiceClient) (*resourcev1.Resource, error),
+) (*resourcev1.Resource, error) {
+	r, err := c.call(ctx, name, id, request)
+	if err == nil {
+		Wrote(ctx, WrittenOf(r))
+	}
+	return r, err
 }
 
 func (c *Client) call(ctx context.Context, name, id string,

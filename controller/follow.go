@@ -18,6 +18,8 @@ type batch struct {
 	from    schema.DeploymentID
 	changes []change
 	synced  bool // all resources were delivered
+	// position is the token behind the batch; empty: the source has given none.
+	position string
 }
 
 // change is a stored resource, or a removed one.
@@ -73,6 +75,7 @@ func (l *loop) follow(ctx context.Context, id schema.DeploymentID) error {
 		if e.Token == "" && e.Type != client.Synced { // within a snapshot, or within a transaction
 			continue
 		}
+		b.position = e.Token
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -40,13 +41,20 @@ type loop struct {
 	phase    phase
 	unprimed map[schema.DeploymentID]bool
 	caches   map[schema.DeploymentID]*cache.Cache[*object]
-	view     *View // nil after a change
-	queue    queue.Queue[key]
+	// positions are the tokens behind the last batches.
+	positions map[schema.DeploymentID]string
+	view      *View // nil after a change
+	queue     queue.Queue[key]
 	// unmapped are the former states of resources for which their mapper was not called yet.
 	unmapped map[key][]*Resource
 	running  map[key]bool // true: once more after this run
 	failing  map[key]bool // the log has one line when a key begins to fail, and one when it ends
 	initial  int          // initialisers that have not succeeded yet
+	// awaited are the writes of the last run of each key that the caches lack, awaiting the same by resource,
+	// and patience by age.
+	awaited  map[key]*awaited
+	awaiting map[schema.FullName][]*awaited
+	patience []*awaited
 	// tenures are the shards of this process, returning shards whose runs may still be under way included.
 	tenures   map[int]*tenure
 	returning []handing
@@ -60,7 +68,9 @@ func newLoop(c *Controller, r Reconciler, k *kinds, fail context.CancelCauseFunc
 		batches: make(chan batch), wanted: make(chan []Request), done: make(chan ended), handings: make(chan handing),
 		stopped: make(chan struct{}), tenures: map[int]*tenure{},
 		unprimed: map[schema.DeploymentID]bool{}, caches: map[schema.DeploymentID]*cache.Cache[*object]{},
-		queue:    queue.Queue[key]{Pauses: c.pauses},
+		positions: map[schema.DeploymentID]string{},
+		queue:     queue.Queue[key]{Pauses: c.pauses},
+		awaited:   map[key]*awaited{}, awaiting: map[schema.FullName][]*awaited{},
 		unmapped: map[key][]*Resource{}, running: map[key]bool{}, failing: map[key]bool{}, initial: len(c.initialisers),
 	}
 	for id := range k.declared {
@@ -113,6 +123,7 @@ func (l *loop) goFailing(ctx context.Context, f func() error) {
 func (l *loop) start(ctx context.Context) time.Duration {
 	now := time.Now()
 	l.queue.Resume(now)
+	impatient, waiting := l.losePatience(now)
 	for len(l.running) < l.c.workers {
 		k, ok := l.queue.Take()
 		if !ok {
@@ -122,13 +133,20 @@ func (l *loop) start(ctx context.Context) time.Duration {
 			l.running[k] = true
 			continue
 		}
+		if l.held(k) {
+			continue
+		}
 		if during, ours := l.contextOf(ctx, k); ours {
 			l.running[k] = false
 			l.startWorker(ctx, during, k)
 		}
 	}
 	l.c.observer.Waiting(l.queue.Len())
-	if due, waits := l.queue.Due(); waits {
+	due, waits := l.queue.Due()
+	if waiting && (!waits || impatient.Before(due)) {
+		due, waits = impatient, true
+	}
+	if waits {
 		return max(0, due.Sub(now))
 	}
 	return time.Hour
@@ -137,6 +155,9 @@ func (l *loop) start(ctx context.Context) time.Duration {
 // take puts a batch into its cache, and queues the requests that it causes. No worker gets a view of a part of it.
 func (l *loop) take(ctx context.Context, b batch) {
 	l.view = nil
+	if b.position != "" {
+		l.positions[b.from] = b.position
+	}
 	for _, c := range b.changes {
 		l.change(b.from, c)
 	}
@@ -150,13 +171,13 @@ func (l *loop) change(from schema.DeploymentID, c change) {
 	if c.stored == nil {
 		for _, gone := range l.caches[from].Delete(0, c.removed) {
 			l.changed(gone.kind, gone.resource, nil)
+			l.seen(schema.FullName{Deployment: from, Name: c.removed}, nil, gone.resource.GetUid())
 		}
 		return
 	}
-	var former *Resource
-	if old, ok := l.caches[from].View().Get(c.stored.resource.GetName()); ok {
-		former = old.resource
-	}
+	name := schema.FullName{Deployment: from, Name: c.stored.resource.GetName()}
+	former := l.cached(name)
+	l.seen(name, c.stored.resource, "") // also when an index refuses it
 	if _, err := l.caches[from].Upsert(c.stored); err != nil {
 		l.c.log.Error("an index refused a resource: the cache has the former one", zap.Error(err))
 		return
@@ -267,7 +288,7 @@ func (l *loop) isOurs(name schema.FullName) bool {
 // present returns the view of the present state.
 func (l *loop) present() *View {
 	if l.view == nil {
-		l.view = &View{kinds: l.kinds, of: map[schema.DeploymentID]*cache.View[*object]{}}
+		l.view = &View{kinds: l.kinds, of: map[schema.DeploymentID]*cache.View[*object]{}, positions: maps.Clone(l.positions)}
 		for id, of := range l.caches {
 			l.view.of[id] = of.Copies()
 		}
@@ -280,6 +301,7 @@ func (l *loop) finish(ctx context.Context, e ended) {
 	again := l.running[e.key]
 	delete(l.running, e.key)
 	l.c.observer.Ran(e.key.does.String(), e.took, e.err)
+	l.await(e)
 	l.request(e.requests...)
 	if len(e.unmapped) > 0 {
 		l.unmapped[e.key] = append(e.unmapped, l.unmapped[e.key]...)

@@ -65,6 +65,7 @@ type memory struct {
 	cutting  chan struct{}                          // guarded by mu; closed to end all streams
 	reset    bool                                   // guarded by mu; tokens cannot be resumed
 	snapshot func(r *resourcev1.Resource)           // called for each resource of a snapshot; may be nil
+	late     func()                                 // called before each transaction is sent; may be nil
 	revision int64                                  // guarded by mu
 	denied   map[string]bool                        // kinds
 }
@@ -264,6 +265,9 @@ func (m *memory) WatchResources(req *resourcev1.WatchResourcesRequest, stream re
 				sent = append(sent, &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Bookmark_{Bookmark: &resourcev1.WatchResourcesResponse_Bookmark{ResumeToken: token}}})
 			}
 			sent[len(sent)-1].ResumeToken = token
+			if m.late != nil {
+				m.late()
+			}
 			for _, e := range sent {
 				if err := stream.Send(e); err != nil {
 					return err

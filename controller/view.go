@@ -22,7 +22,14 @@ var ErrUnknown = errors.New("unknown")
 type View struct {
 	kinds *kinds
 	of    map[schema.DeploymentID]*cache.View[*object]
+	// positions are tokens.
+	positions map[schema.DeploymentID]string
 }
+
+// Position is the token of the watch behind the state of a deployment: the changes after it are those that
+// the view lacks. `db-controller watch --from` goes on there, and `removals --since` lists what was removed
+// after it, also while no controller ran. Empty for a deployment that is not watched.
+func (v *View) Position(of schema.DeploymentID) string { return v.positions[of] }
 
 // object is a resource in a cache.
 type object struct {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -46,20 +47,24 @@ type ended struct {
 	result   Result
 	requests []Request   // of a mapper
 	unmapped []*Resource // the states for which the mapper failed
+	view     *View       // of the run
+	wrote    map[schema.FullName]client.Written
 	err      error
 	took     time.Duration
 }
 
 // startWorker does a piece of work in a goroutine of its own, with the present state and a context for it.
 func (l *loop) startWorker(ctx, during context.Context, k key) {
-	v, e := l.present(), ended{key: k}
+	v, wrote := l.present(), &writes{}
+	e := ended{key: k, view: v}
+	during = client.OnWrite(during, wrote.add)
 	work := l.work(k, v)
 	l.runners.Add(1)
 	l.workers.Go(func() {
 		defer l.runners.Done()
 		err, began := errExited, time.Now() // unless the call returns
 		defer func() {
-			e.err, e.took = errors.Join(e.err, err), time.Since(began)
+			e.err, e.took, e.wrote = errors.Join(e.err, err), time.Since(began), wrote.take()
 			select {
 			case l.done <- e:
 			case <-ctx.Done():

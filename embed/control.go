@@ -58,6 +58,9 @@ func (a *Application) UpdateStatusIn(ctx context.Context, s Status, fn func(tx p
 		return Resource{}, &InvalidError{Name: s.Name, err: fmt.Errorf("the status: %w", err)}
 	}
 	r, err := a.store.Write.UpdateStatusWithin(ctx, a.within(fn), name, s.UID, text, s.Generation)
+	if err == nil {
+		a.wrote(ctx, resourceOf(r))
+	}
 	return resourceOf(r), a.errorOf(err)
 }
 

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
@@ -237,7 +238,18 @@ func (a *Application) Save(ctx context.Context, writes []Write, fn func(tx pgx.T
 	if err != nil {
 		return nil, a.errorOf(err)
 	}
-	return resourcesOf(saved), nil
+	stored := resourcesOf(saved)
+	a.wrote(ctx, stored...)
+	return stored, nil
+}
+
+// wrote reports writes to the controller whose run has made them.
+func (a *Application) wrote(ctx context.Context, all ...Resource) {
+	for _, r := range all {
+		client.Wrote(ctx, client.Written{
+			Name: schema.FullName{Deployment: a.cfg.Deployment, Name: r.Name}, Version: client.Version{UID: r.UID.String(), Revision: r.Revision},
+		})
+	}
 }
 
 // Delete selects the resource to delete, by its relative or full name. UID and Revision select one incarnation, or one state of it; zero
@@ -259,7 +271,19 @@ func (a *Application) DeleteIn(ctx context.Context, del Delete, fn func(tx pgx.T
 	deleted, err := a.store.Deletions.DeleteWithin(ctx, a.within(fn), shadow.DeleteRequest{
 		Name: name, UID: del.UID, Revision: peer.Revision(del.Revision), Actor: a.credentials.Identity.String(),
 	})
-	return deletedOf(deleted), a.errorOf(err)
+	made := deletedOf(deleted)
+	switch {
+	case err != nil:
+	case made.Resource != nil:
+		a.wrote(ctx, *made.Resource)
+	default:
+		gone := client.Written{Name: schema.FullName{Deployment: a.cfg.Deployment, Name: name}, Gone: true}
+		if del.UID != uuid.Nil {
+			gone.UID = del.UID.String()
+		}
+		client.Wrote(ctx, gone)
+	}
+	return made, a.errorOf(err)
 }
 
 // errorOf converts an error of the store.

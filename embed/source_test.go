@@ -14,6 +14,7 @@ import (
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/controller"
 	"github.com/db-controller/db-controller/embed"
+	"github.com/db-controller/db-controller/schema"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/test/wait"
@@ -228,4 +229,31 @@ func TestTheWatchesOfAnApplicationShareTheirResources(t *testing.T) {
 		}
 		require.Less(t, n, 100, "they never share")
 	}
+}
+
+// The writes of an application's transactions are reported to the controller whose run has made them, so that
+// its next run sees them.
+func TestTheWritesOfAnApplicationAreReported(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var wrote []client.Written
+	ctx := client.OnWrite(t.Context(), func(one client.Written) { wrote = append(wrote, one) })
+	saved, err := w.Save(ctx, []embed.Write{{Name: "devices/a"}, {Name: "devices/b"}}, nil)
+	require.NoError(t, err)
+	set, err := w.UpdateStatusIn(ctx, embed.Status{Name: "devices/a", Status: fields{"n": 1}}, nil)
+	require.NoError(t, err)
+	_, err = w.DeleteIn(ctx, embed.Delete{Name: "devices/a"}, nil)
+	require.NoError(t, err)
+	_, err = w.DeleteIn(ctx, embed.Delete{Name: "devices/b", UID: saved[1].UID}, nil)
+	require.NoError(t, err)
+	_, err = w.DeleteIn(ctx, embed.Delete{Name: "devices/b"}, nil)
+	require.ErrorIs(t, err, embed.ErrNotFound)
+	a, b := schema.FullName{Deployment: devices, Name: "devices/a"}, schema.FullName{Deployment: devices, Name: "devices/b"}
+	require.Equal(t, []client.Written{
+		{Name: a, Version: client.Version{UID: saved[0].UID.String(), Revision: saved[0].Revision}},
+		{Name: b, Version: client.Version{UID: saved[1].UID.String(), Revision: saved[1].Revision}},
+		{Name: a, Version: client.Version{UID: saved[0].UID.String(), Revision: set.Revision}},
+		{Name: a, Gone: true},
+		{Name: b, Version: client.Version{UID: saved[1].UID.String()}, Gone: true},
+	}, wrote)
 }

@@ -91,6 +91,7 @@ var forbidden = map[string][]string{
 		`UPDATE dbcontroller.wish SET answered = true`,
 	},
 	"controller": {
+		`SELECT dbcontroller.purge('x')`,
 		`INSERT INTO dbcontroller.shadow (uid, kind_id, state, shard, revision, generation, name) VALUES (gen_random_uuid(), 1, 1, 1, 1, 1, 'x')`,
 		`INSERT INTO dbcontroller.resource (id, body) VALUES (1, '{}')`,
 		`INSERT INTO dbcontroller.request (id, hash, outcome) VALUES (gen_random_uuid(), 'x', '{}')`,
@@ -112,6 +113,7 @@ var forbidden = map[string][]string{
 		`DELETE FROM dbcontroller.change`,
 		`SELECT setval('dbcontroller.object_id', 1)`,
 		`SELECT dbcontroller.forget_removals('8 days', 1)`,
+		`SELECT dbcontroller.purge('x')`,
 		`SELECT dbcontroller.analyze_grown(1000, '')`,
 	},
 	"audit": {
@@ -130,6 +132,7 @@ var forbidden = map[string][]string{
 		`LOCK TABLE dbcontroller.shadow IN ACCESS EXCLUSIVE MODE`,
 		`SELECT nextval('dbcontroller.revision')`,
 		`SELECT dbcontroller.forget_removals('8 days', 1)`,
+		`SELECT dbcontroller.purge('x')`,
 		`SELECT dbcontroller.analyze_grown(1000, '')`,
 	},
 }

@@ -257,7 +257,7 @@ func TestAReceiptHasAllThatADeletionRemoved(t *testing.T) {
 	t.Parallel()
 	const id, root = "01a226b2-9991-7465-a0a7-6dce752cb2da", "//iam.example.com/us-west2/projects/acme"
 	at := []string{"--context", stub.New(t, stub.Services{Admin: &receipts{deletion: id, root: root}, Described: "eastus2"}).Context}
-	got := command(t, append(at, "removals", root, "--all")...)
+	got := command(t, append(at, "removals", "--root", root)...)
 	require.Equal(t, cli.Unavailable, got.code)
 	require.Contains(t, got.out, "deletion "+id+" of "+root+", 2001-09-09T01:46:40Z by user/ann, request r1\n")
 	require.Contains(t, got.out, "iam.example.com/us-west2: 25 resources removed, 1 of them still DELETING, 3 references unset\n  "+root+"/accounts/0  Account  uid u0  2001-09-09T01:46:40Z\n")
@@ -282,7 +282,7 @@ type receipts struct {
 func (r *receipts) ListRemovals(_ context.Context, req *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
 	out := &adminv1.ListRemovalsResponse{}
 	if req.GetName() != "" {
-		return &adminv1.ListRemovalsResponse{Removals: []*adminv1.Removal{{Name: r.root, Deletion: r.deletion}}}, nil
+		return &adminv1.ListRemovalsResponse{Removals: []*adminv1.Removal{{Name: r.root, Deletion: r.deletion, How: "REQUESTED"}}}, nil
 	}
 	if req.GetDeletion() != r.deletion {
 		return out, nil

@@ -68,6 +68,7 @@ func reference(t *testing.T) []byte {
 	for _, name := range ofMost {
 		item(&out, explain.Flags().Lookup(name))
 	}
+	out.WriteString("\nDocuments of `-o json` and `-o yaml` have schemas, which `config schema NAME` prints ([the command line](operations.md#the-command-line)).\n")
 	fmt.Fprintf(&out, "\nCommands without `--output`: %s; without `--context` and `--token-file`: %s.\n\n", without(root, "output"), without(root, "context"))
 	require.Equal(t, without(root, "context"), without(root, "token-file"))
 	out.WriteString("Flags of several commands:\n\n")
@@ -172,6 +173,9 @@ func describe(out *bytes.Buffer, c *cobra.Command, common *pflag.FlagSet, severa
 		}
 		if out.Len() > before {
 			out.WriteString("\n")
+		}
+		if names := printed[name]; len(names) > 0 {
+			fmt.Fprintf(out, "Documents: `%s`.\n\n", strings.Join(names, "`, `"))
 		}
 	}
 	for _, sub := range c.Commands() {

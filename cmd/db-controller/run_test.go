@@ -42,6 +42,7 @@ func commandWith(t *testing.T, stdin string, args ...string) ran {
 	defer cancel()
 	var out, errOut bytes.Buffer
 	code := run(ctx, args, strings.NewReader(stdin), &out, &errOut)
+	checkDocuments(t, args, out.String())
 	return ran{code, out.String(), errOut.String()}
 }
 
@@ -96,7 +97,7 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		{[]string{"migrate", "up", "--role"}, "unknown flag: --role: did you mean --roles?"},
 		{[]string{"delete", acmeName, "--wait"}, "flag needs an argument: --wait: want a duration with its unit, such as 30s or 5m"},
 		{[]string{"migrate", "up", "--postgres", "postgres://127.0.0.1/x", "--role-prefix", "iam"}, "--role-prefix is for --roles, which is missing"},
-		{[]string{"get", "//a.example.com/r/ps/p", "-o", "xml"}, "--output xml: want table, json or yaml"},
+		{[]string{"get", "//a.example.com/r/ps/p", "-o", "xml"}, "--output xml: want table, json, yaml or name"},
 		{[]string{"get", "//a.example.com/r/ps/p", "--context", "/nonexistent/client.yaml"}, "/nonexistent/client.yaml does not exist: start `db-controller dev`"},
 		{[]string{"validate"}, "requires at least 1 arg(s)"},
 		{[]string{"validate", "x.yaml", "-o", "xml"}, "--output xml: want table, json or yaml"},
@@ -323,8 +324,17 @@ func (r *project) GetResource(_ context.Context, req *resourcev1.GetResourceRequ
 	return acme(), nil
 }
 
-func (r *project) ListResources(context.Context, *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
-	return &resourcev1.ListResourcesResponse{Resources: []*resourcev1.Resource{acme(), acme(), acme()}}, nil
+// ListResources has three resources, in pages of two at most; the token is the number of those before.
+func (r *project) ListResources(_ context.Context, req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+	out, before := &resourcev1.ListResourcesResponse{}, len(req.GetPageToken())
+	for len(out.GetResources()) < min(2, int(req.GetPageSize())) && before < 3 {
+		out.Resources = append(out.Resources, acme())
+		before++
+	}
+	if full := len(out.GetResources()) == int(req.GetPageSize()); before < 3 || full && before == 3 {
+		out.NextPageToken = strings.Repeat("x", before)
+	}
+	return out, nil
 }
 
 func (r *project) CreateResource(context.Context, *resourcev1.CreateResourceRequest) (*resourcev1.Resource, error) {
@@ -404,7 +414,13 @@ func TestListSaysThatThereAreMore(t *testing.T) {
 	got := command(t, append(at, "list", "iam.example.com/us-west2", "--limit", "2")...)
 	require.Zero(t, got.code, got.errOut)
 	require.Equal(t, 3, strings.Count(got.out, "\n"), got.out)
-	require.Contains(t, got.errOut, "--limit 20")
+	require.Equal(t, "there are more resources: use --limit 20, or --page-token xx\n", got.errOut)
+	got = command(t, append(at, "list", "iam.example.com/us-west2", "--page-token", "xx", "-o", "name")...)
+	require.Equal(t, ran{0, acmeName + "\n", ""}, got)
+	got = command(t, append(at, "list", "iam.example.com/us-west2", "--limit", "3", "-o", "name")...)
+	require.Equal(t, ran{0, strings.Repeat(acmeName+"\n", 3), ""}, got, "the last page is full: there are no more")
+	require.Equal(t, ran{0, "3\n", ""}, command(t, append(at, "list", "iam.example.com/us-west2", "--total")...))
+	require.JSONEq(t, `{"total": 3}`, command(t, append(at, "list", "iam.example.com/us-west2", "--total", "-o", "json")...).out)
 	got = command(t, append(at, "list", "iam.example.com/us-west2", "-o", "name")...)
 	require.Equal(t, ran{0, strings.Repeat(acmeName+"\n", 3), ""}, got)
 	got = command(t, append(at, "list", "iam.example.com/us-west2", "--limit", "0")...)

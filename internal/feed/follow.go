@@ -137,7 +137,7 @@ func begin[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver 
 		return st, at, err
 	}
 	if st.compactedBeyond(at) {
-		return st, at, fmt.Errorf("%w: it is older than the retention of changes", ErrReset)
+		return st, at, errCompacted
 	}
 	return st, at, nil
 }

@@ -154,6 +154,38 @@ func (l *Log) QueueOpen(ctx context.Context, b *pgx.Batch, token, filter string)
 	return p
 }
 
+// OpenIn reads a token back in a transaction, of any watch whose filter begins with a text. Rows after its
+// position are all still there; otherwise it is ErrReset, as in QueueOpen.
+func (l *Log) OpenIn(ctx context.Context, tx Querier, token, prefix string) (Position, error) {
+	st, err := l.state(ctx, tx)
+	if err != nil {
+		return Position{}, err
+	}
+	filter := filterOf(token)
+	if !strings.HasPrefix(filter, prefix) {
+		return Position{}, fmt.Errorf("%w: of another watch", ErrReset)
+	}
+	p, err := l.open(ctx, st, token, filter)
+	if err == nil && st.compactedBeyond(p) {
+		err = errCompacted
+	}
+	return p, err
+}
+
+// filterOf returns the filter that a token names, authentic or not; empty for a malformed one.
+func filterOf(token string) string {
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil || len(raw) < macBytes {
+		return ""
+	}
+	if parts := strings.Split(string(raw[macBytes:]), "|"); len(parts) > 3 {
+		return parts[3]
+	}
+	return ""
+}
+
+var errCompacted = fmt.Errorf("%w: it is older than the retention of changes", ErrReset)
+
 // CheckAhead fails, with ErrReset, when a stored token shows that the database is an older copy: the token is ahead of the database, or
 // of a later epoch that the database has not begun. It fails with ErrUnknownKey for a token of a key that is not here: it was invented, or the copy is older than
 // a rotation of the keys. Any other token shows nothing.

@@ -434,6 +434,7 @@ CREATE TABLE dbcontroller.cause (
     noted_at          timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX cause_deletion ON dbcontroller.cause (deletion_id); -- what a deletion has removed here
+CREATE INDEX cause_request ON dbcontroller.cause (request_id) WHERE how = 1; -- what a request has asked for
 CREATE INDEX cause_age ON dbcontroller.cause USING brin (noted_at); -- old causes are removed
 
 -- Why a resource was removed: written in the transaction that decides so, kept for an auditor. One index is what a large cascade can afford: names
@@ -566,6 +567,26 @@ $$;
 CREATE FUNCTION dbcontroller.key_part(part text) RETURNS text LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
 SELECT replace(replace(part, E'\\', E'\\\\'), ',', E'\\,')
 $$;
+
+-- Takes what removed resources of a name contained out of the changes and out of the outcomes of requests, before the end of their retention. The changes that
+-- removed them stay: a watch that is resumed delivers these alone. An outcome stays an answer: a repeated request is not carried out again.
+CREATE FUNCTION dbcontroller.purge(of text, OUT changes bigint, OUT requests bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    DELETE FROM dbcontroller.change c
+    WHERE c.name = of AND c.state <> 3 AND NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.name = of AND s.uid = c.uid);
+    GET DIAGNOSTICS changes = ROW_COUNT;
+    UPDATE dbcontroller.request q SET outcome = jsonb_set(q.outcome, '{saved}', (
+        SELECT jsonb_agg(CASE WHEN saved.one->>'Name' <> of THEN saved.one
+            ELSE saved.one - ARRAY['Labels', 'Owners', 'Status'] || jsonb_build_object('Body', encode('{}', 'base64')) END ORDER BY saved.n)
+        FROM jsonb_array_elements(q.outcome->'saved') WITH ORDINALITY AS saved (one, n)
+    ))
+    WHERE jsonb_path_exists(q.outcome, '$.saved[*] ? (@.Name == $of && @.Body != $empty)', jsonb_build_object('of', of, 'empty', encode('{}', 'base64')))
+        AND NOT EXISTS (
+            SELECT FROM jsonb_array_elements(q.outcome->'saved') AS saved (one) JOIN dbcontroller.shadow s ON s.name = of AND s.uid::text = saved.one->>'UID' WHERE saved.one->>'Name' = of
+        );
+    GET DIAGNOSTICS requests = ROW_COUNT;
+END $$;
 
 -- Forgets old removals, and nothing else: a process may write removals, and not strike them out. The removal of a resource that is still in DELETING, and its cause, are needed until it is removed: other deployments are told the cause,
 -- also those that were away for longer than removals are kept.
@@ -1328,7 +1349,7 @@ END $$;
 -- +goose StatementEnd
 
 -- Functions that are called with the rights of their owner, or from triggers.
-REVOKE ALL ON FUNCTION dbcontroller.forget_removals, dbcontroller.analyze_grown, dbcontroller.refuse_gone, dbcontroller.rows_deleted, dbcontroller.table_truncated, dbcontroller.look_at_rights, dbcontroller.look_at_rights_to,
+REVOKE ALL ON FUNCTION dbcontroller.forget_removals, dbcontroller.purge, dbcontroller.analyze_grown, dbcontroller.refuse_gone, dbcontroller.rows_deleted, dbcontroller.table_truncated, dbcontroller.look_at_rights, dbcontroller.look_at_rights_to,
     dbcontroller.here, dbcontroller.number_of_deployment, dbcontroller.number_of_kind, dbcontroller.take, dbcontroller.take_known, dbcontroller.refer, dbcontroller.take_rights,
     dbcontroller.rows_added, dbcontroller.timeout_of, dbcontroller.acquire_timeout, dbcontroller.await_rights, dbcontroller.loopback, dbcontroller.ask_outside, dbcontroller.ask, dbcontroller.unanswered,
     dbcontroller.acquire_as, dbcontroller.acquire, dbcontroller.acquired, dbcontroller.change_rows, dbcontroller.fire_deferred, dbcontroller.may_defer, dbcontroller.number_of_command, dbcontroller.forget_commands,

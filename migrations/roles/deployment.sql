@@ -127,7 +127,7 @@ BEGIN
     EXECUTE format('GRANT %I TO %I, %I', prefix || '_rows', prefix || '_api', prefix || '_controller');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.session_state, dbcontroller.refuse_changed_session, dbcontroller.may_defer, dbcontroller.number_of_command, dbcontroller.forget_commands, dbcontroller.is_gone,
         dbcontroller.is_missing TO %I', prefix || '_rows');
-    EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.change_rows, dbcontroller.fire_deferred TO %I', prefix || '_api');
+    EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.change_rows, dbcontroller.fire_deferred, dbcontroller.purge TO %I', prefix || '_api');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.change_rows TO %I', prefix || '_controller');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.fire_deferred TO %I', prefix || '_controller');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.forget_removals TO %I', prefix || '_controller');

@@ -97,6 +97,7 @@ type admin struct {
 	kept          keptReader
 	processes     processStatus
 	progress      progressReader
+	purger        purger
 	releaser      releaser
 	rows          rowCounter
 	verifier      referenceVerifier
@@ -123,7 +124,7 @@ func newAdmin(cfg Config) *admin {
 	store := cfg.Store
 	return &admin{
 		self: store.Deployment(), administrator: store.Admin, databases: store.Gate, decisions: store.Operate, delegations: store.Targets,
-		inspector: store.Operate, kept: store.Read, processes: store, progress: store.Progress, releaser: store.Operate, rows: store.DeletedRows, verifier: store.Verify,
+		inspector: store.Operate, kept: store.Read, processes: store, progress: store.Progress, purger: store.Operate, releaser: store.Operate, rows: store.DeletedRows, verifier: store.Verify,
 		notReady: notReady, failures: failures, watches: watches, log: cfg.Logger,
 	}
 }

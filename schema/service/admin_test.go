@@ -46,6 +46,10 @@ func (s *adminStore) Status(context.Context) (string, int64, []shadow.Derivation
 	return "v2", 7, []shadow.Derivation{{Kind: "Device", Done: 3, Total: 9, SetAside: 1}}, s.failing["Status"]
 }
 
+func (s *adminStore) Purge(_ context.Context, name string) (changes, requests int64, err error) {
+	return int64(len(name)), 1, s.failing["Purge"]
+}
+
 func (s *adminStore) Outstanding(context.Context) ([]shadow.Outstanding, error) {
 	return s.outstanding, s.failing["Outstanding"]
 }
@@ -177,7 +181,7 @@ func (s *adminStore) DeletionsLeft(context.Context) (shadow.DeletionsLeft, error
 
 func newAdminService(store *adminStore, failures ...Failure) *admin {
 	return &admin{
-		self: self, administrator: store, databases: store, decisions: store, delegations: store, inspector: store, kept: store, processes: store, progress: store, releaser: store, rows: store, verifier: store,
+		self: self, administrator: store, databases: store, decisions: store, delegations: store, inspector: store, kept: store, processes: store, progress: store, purger: store, releaser: store, rows: store, verifier: store,
 		watches: func() []Watch {
 			return []Watch{{Name: "deletions", Deployment: other.String(), Primed: true, Heard: time.Unix(9, 0), Lost: 4}}
 		},
@@ -441,12 +445,14 @@ func TestRemovalsAreListedWithTheirRoot(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "after of "+uid(3).String(), got.GetNextPageToken())
 	for says, req := range map[string]*adminv1.ListRemovalsRequest{
-		"deletion: want a deletion, or a name": {Name: "devices/d", Deletion: uid(3).String()},
-		"deletion: invalid":                    {Deletion: "x"},
-		"uid: ":                                {Name: "devices/d", Uid: "1"},
-		"name: name is empty":                  {},
-		"name: name \"devices\"":               {Name: "devices"},
-		"belongs to b.example.com/us":          {Name: "//b.example.com/us-west2/devices/d"},
+		"name: want one of: a name, a deletion, a request, since": {Name: "devices/d", Deletion: uid(3).String()},
+		"name: want one of":           {Since: "token", Request: uid(3).String()},
+		"request: invalid":            {Request: "x"},
+		"deletion: invalid":           {Deletion: "x"},
+		"uid: ":                       {Name: "devices/d", Uid: "1"},
+		"name: name is empty":         {},
+		"name: name \"devices\"":      {Name: "devices"},
+		"belongs to b.example.com/us": {Name: "//b.example.com/us-west2/devices/d"},
 	} {
 		_, err := a.ListRemovals(as(t, operator), req)
 		require.Equal(t, codes.InvalidArgument, status.Code(err), says)
@@ -455,6 +461,21 @@ func TestRemovalsAreListedWithTheirRoot(t *testing.T) {
 	a = newAdminService(&adminStore{removals: func(string, uuid.UUID, int) ([]shadow.Removal, error) { return nil, peer.ErrAborted }})
 	_, err = a.ListRemovals(as(t, operator), &adminv1.ListRemovalsRequest{Name: "devices/d"})
 	require.Equal(t, codes.Aborted, status.Code(err))
+}
+
+func TestAPurgeIsOfRemovedResourcesHere(t *testing.T) {
+	t.Parallel()
+	a := newAdminService(&adminStore{})
+	got, err := a.Purge(as(t, operator), &adminv1.PurgeRequest{Name: "//a.example.com/us-west2/devices/d"})
+	require.NoError(t, err)
+	require.Equal(t, []int64{9, 1}, []int64{got.GetChanges(), got.GetRequests()}, "of devices/d")
+	for _, name := range []string{"", "devices", "//b.example.com/us-west2/devices/d"} {
+		_, err = a.Purge(as(t, operator), &adminv1.PurgeRequest{Name: name})
+		require.Equal(t, codes.InvalidArgument, status.Code(err), name)
+	}
+	a = newAdminService(&adminStore{failing: map[string]error{"Purge": peer.ErrExists}})
+	_, err = a.Purge(as(t, operator), &adminv1.PurgeRequest{Name: "devices/d"})
+	require.Equal(t, codes.AlreadyExists, status.Code(err))
 }
 
 // The decision about dangling references has the calling operator.

@@ -28,16 +28,24 @@ func (a *admin) listRemovals(ctx context.Context, req *adminv1.ListRemovalsReque
 	if err != nil {
 		return nil, err
 	}
-	q := shadow.RemovalQuery{UID: uid, Deletion: deletion}
-	if deletion == uuid.Nil {
-		if q.Name, err = ownName(a.self, req.GetName()); err != nil {
+	request, err := optionalUUID("request", req.GetRequest())
+	if err != nil {
+		return nil, err
+	}
+	q := shadow.RemovalQuery{UID: uid, Deletion: deletion, Request: request, Since: req.GetSince()}
+	selected := 0
+	for _, given := range []bool{req.GetName() != "" || uid != uuid.Nil, deletion != uuid.Nil, request != uuid.Nil, q.Since != ""} {
+		if given {
+			selected++
+		}
+	}
+	if selected > 1 {
+		return nil, outcome.Invalid("name", errors.New("want one of: a name, a deletion, a request, since"))
+	}
+	if deletion == uuid.Nil && request == uuid.Nil && q.Since == "" {
+		if q.Name, err = a.nameOf(req.GetName()); err != nil {
 			return nil, err
 		}
-		if err := schema.CheckName(q.Name); err != nil {
-			return nil, outcome.Invalid("name", err)
-		}
-	} else if req.GetName() != "" || req.GetUid() != "" {
-		return nil, outcome.Invalid("deletion", errors.New("want a deletion, or a name"))
 	}
 	found, next, err := a.inspector.Removals(ctx, q, req.GetPageToken(), pageSize(req.GetPageSize()))
 	if err != nil {
@@ -48,6 +56,36 @@ func (a *admin) listRemovals(ctx context.Context, req *adminv1.ListRemovalsReque
 		out.Removals = append(out.Removals, removalProto(a.self, r))
 	}
 	return out, nil
+}
+
+// nameOf returns a correct relative name.
+func (a *admin) nameOf(given string) (string, error) {
+	name, err := ownName(a.self, given)
+	if err != nil {
+		return "", err
+	}
+	if err := schema.CheckName(name); err != nil {
+		return "", outcome.Invalid("name", err)
+	}
+	return name, nil
+}
+
+// purger forgets the contents of removed resources.
+type purger interface {
+	Purge(ctx context.Context, name string) (changes, requests int64, err error)
+}
+
+// Purge is for operators.
+func (a *admin) Purge(ctx context.Context, req *adminv1.PurgeRequest) (*adminv1.PurgeResponse, error) {
+	name, err := a.nameOf(req.GetName())
+	if err != nil {
+		return nil, outcome.Status(a.log, err)
+	}
+	changes, requests, err := a.purger.Purge(ctx, name)
+	if err != nil {
+		return nil, outcome.Status(a.log, err)
+	}
+	return &adminv1.PurgeResponse{Changes: changes, Requests: requests}, nil
 }
 
 func removalProto(self schema.DeploymentID, r shadow.Removal) *adminv1.Removal {

@@ -81,6 +81,7 @@ var policy = identity.Policy{
 
 	adminv1.AdminService_Verify_FullMethodName:       {identity.RoleOperator},
 	adminv1.AdminService_ListRemovals_FullMethodName: {identity.RoleOperator},
+	adminv1.AdminService_Purge_FullMethodName:        {identity.RoleOperator},
 
 	schemav1.SchemaService_EstablishReferences_FullMethodName:           {identity.RoleDeployment, identity.RoleApplication},
 	schemav1.SchemaService_ConfirmBlockades_FullMethodName:              {identity.RoleDeployment},

@@ -2,13 +2,15 @@ package cli
 
 import (
 	"errors"
+	"maps"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
-// NewConfigCommand returns the command config.
-func NewConfigCommand() *cobra.Command {
+// NewConfigCommand returns the command config, which prints the schemas of the documents that commands print.
+func NewConfigCommand(outputs Outputs) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Show the configuration that a command has, and describe the file of --config",
@@ -26,7 +28,7 @@ keys beside the sections those of every command that has such a flag:
 
 A key that no command knows is an error, and so is a variable whose name is similar to a known one.`,
 	}
-	cmd.AddCommand(newConfigPrint(), newConfigSchema())
+	cmd.AddCommand(newConfigPrint(), newConfigSchema(outputs))
 	return cmd
 }
 
@@ -106,15 +108,27 @@ func printSettings(out Printer, of *cobra.Command) error {
 	return out.Document(all)
 }
 
-func newConfigSchema() *cobra.Command {
-	return &cobra.Command{
-		Use:   "schema",
-		Short: "Print the JSON Schema of the file of --config, for editors",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return Printer{cmd.OutOrStdout(), "json"}.Document(configurationSchema(cmd.Root()))
+func newConfigSchema(outputs Outputs) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "schema [OUTPUT]",
+		Short: "Print the JSON Schema of the file of --config, for editors; or of an output of commands",
+		Example: `  db-controller config schema
+  db-controller config schema resource`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			out := Printer{cmd.OutOrStdout(), "json"}
+			if len(args) == 0 {
+				return out.Document(configurationSchema(cmd.Root()))
+			}
+			s, err := outputs.Schema(args[0], false)
+			if err != nil {
+				return err
+			}
+			return out.Document(s)
 		},
 	}
+	cmd.ValidArgsFunction = cobra.FixedCompletions(slices.Sorted(maps.Keys(outputs)), cobra.ShellCompDirectiveNoFileComp)
+	return cmd
 }
 
 type object = map[string]any

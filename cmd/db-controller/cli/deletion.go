@@ -43,11 +43,12 @@ func (p Progress) String() string {
 	return text
 }
 
-// Estimate is the end of a line, or empty without an estimate. Less than a second says nothing.
+// Estimate is the end of a line, or empty without an estimate. It is of what has been found: what is deleted
+// along with that is not known before. Less than a second says nothing.
 func (p Progress) Estimate() string {
 	left := p.Left.Round(time.Second)
 	if left == 0 {
 		return ""
 	}
-	return ", about " + left.String() + " left"
+	return ", at least " + left.String() + " left"
 }

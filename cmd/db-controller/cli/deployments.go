@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -58,6 +59,22 @@ func NewDeploymentCommand(use, short, example string, args cobra.PositionalArgs,
 	ContextFlag(cmd)
 	OutputFlag(cmd)
 	return cmd
+}
+
+// AtMostOne refuses more than one of some flags.
+func AtMostOne(flags ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, _ []string) error {
+		var given []string
+		for _, name := range flags {
+			if cmd.Flags().Changed(name) {
+				given = append(given, "--"+name)
+			}
+		}
+		if len(given) > 1 {
+			return Usage("%s: want one of them", strings.Join(given, " and "))
+		}
+		return nil
+	}
 }
 
 // OfDeployment requires one argument, the name of a deployment, before a context is read.

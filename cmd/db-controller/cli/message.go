@@ -38,7 +38,8 @@ func FullNameIn(deployment, name string) string {
 	return "//" + deployment + "/" + name
 }
 
-// withFullNames returns a message whose resources, and their owners, have full names.
+// withFullNames returns a message whose resources, and their owners, have full names. The token of an event is in
+// the same field, whatever the event.
 func withFullNames(m proto.Message) proto.Message {
 	switch m := m.(type) {
 	case *resourcev1.Resource:
@@ -55,6 +56,10 @@ func withFullNames(m proto.Message) proto.Message {
 			e.Upsert = withFullNames(e.Upsert).(*resourcev1.Resource)
 		case *resourcev1.WatchResourcesResponse_Delete:
 			e.Delete = withFullNames(e.Delete).(*resourcev1.Resource)
+		case *resourcev1.WatchResourcesResponse_EndOfSnapshot_:
+			named.ResumeToken = e.EndOfSnapshot.GetResumeToken()
+		case *resourcev1.WatchResourcesResponse_Bookmark_:
+			named.ResumeToken = e.Bookmark.GetResumeToken()
 		}
 		return named
 	}

@@ -42,6 +42,15 @@ func TestMessagesArePrintedInTheWordsThatCommandsTake(t *testing.T) {
 	event := printed(&resourcev1.WatchResourcesResponse{ResumeToken: "t", Event: &resourcev1.WatchResourcesResponse_Delete{Delete: r}})
 	require.Equal(t, "//iam.example.com/eu/projects/acme", event["delete"].(map[string]any)["name"])
 
+	// A script reads the token of each event from one field.
+	for _, m := range []*resourcev1.WatchResourcesResponse{
+		{ResumeToken: "t", Event: &resourcev1.WatchResourcesResponse_Delete{Delete: r}},
+		{Event: &resourcev1.WatchResourcesResponse_Bookmark_{Bookmark: &resourcev1.WatchResourcesResponse_Bookmark{ResumeToken: "t"}}},
+		{Event: &resourcev1.WatchResourcesResponse_EndOfSnapshot_{EndOfSnapshot: &resourcev1.WatchResourcesResponse_EndOfSnapshot{ResumeToken: "t"}}},
+	} {
+		require.Equal(t, "t", printed(m)["resumeToken"])
+	}
+
 	d := &schemav1.ServiceDescriptor{Kinds: []*schemav1.KindDescriptor{{References: []*schemav1.ReferenceDescriptor{{Behaviour: schemav1.Behaviour_BEHAVIOUR_BLOCK}, {Behaviour: 99}}}}}
 	references := printed(d)["kinds"].([]any)[0].(map[string]any)["references"].([]any)
 	require.Equal(t, "BLOCK", references[0].(map[string]any)["behaviour"])

@@ -13,6 +13,7 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/proto"
 )
@@ -22,7 +23,25 @@ var outputs = []string{"table", "json", "yaml"}
 // OutputFlag adds the flag of every command that prints a result.
 func OutputFlag(cmd *cobra.Command) {
 	cmd.Flags().StringP("output", "o", "table", "table, json or yaml")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+	_ = cmd.RegisterFlagCompletionFunc("output", func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return formatsOf(cmd.Flags().Lookup("output")), cobra.ShellCompDirectiveNoFileComp
+	}) // the flag exists
+}
+
+// nameFormat is the output of names alone, one in each line, as other commands take them.
+const nameFormat = "name"
+
+// NamesToo adds the output of names to a command that lists something, and prints it with Printer.Names.
+func NamesToo(cmd *cobra.Command) {
+	OutputIn(cmd, append(outputs[:len(outputs):len(outputs)], nameFormat)...)
+}
+
+// formatsOf returns the formats of an output flag.
+func formatsOf(flag *pflag.Flag) []string {
+	if own := flag.Annotations[formatsKey]; len(own) > 0 {
+		return own
+	}
+	return outputs
 }
 
 // formatsKey is the annotation of an output flag with formats of its own.
@@ -41,11 +60,7 @@ func CheckOutput(cmd *cobra.Command) error {
 	if flag == nil {
 		return nil
 	}
-	formats := outputs
-	if own := flag.Annotations[formatsKey]; len(own) > 0 {
-		formats = own
-	}
-	if slices.Contains(formats, flag.Value.String()) {
+	if slices.Contains(formatsOf(flag), flag.Value.String()) {
 		return nil
 	}
 	// A format that the environment or a file sets for all commands is none that this command has been given.
@@ -60,7 +75,7 @@ func CheckOutput(cmd *cobra.Command) error {
 // errors go to the standard error in both cases.
 type Printer struct {
 	Out    io.Writer
-	Format string // one of outputs; empty: table
+	Format string // one of outputs, or name; empty: table
 }
 
 // PrinterOf returns the printer for the --output of a command.
@@ -107,9 +122,22 @@ func Legible(text string) string {
 	}, text)
 }
 
+// Names prints names for -o name, and nothing for other formats.
+func (r Printer) Names(names ...string) error {
+	if r.Format != nameFormat {
+		return nil
+	}
+	for _, name := range names {
+		if _, err := fmt.Fprintln(r.Out, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Document prints the result for programs: a message, a slice of messages, or a value for encoding/json.
 func (r Printer) Document(v any) error {
-	if r.People() {
+	if r.People() || r.Format == nameFormat {
 		return nil
 	}
 	return r.Write(v, "  ")

@@ -163,7 +163,7 @@ func (d *decommissioning) plan(cmd *cobra.Command) error {
 // plannedPart has the effects of decommissioning in one deployment, or the reason why they are not known.
 type plannedPart struct {
 	Deployment string          `json:"deployment"`
-	Plan       json.RawMessage `json:"plan,omitempty"`
+	Plan       json.RawMessage `json:"plan,omitempty" message:"dbcontroller.admin.v1.DecommissionResponse.Plan"`
 	Error      string          `json:"error,omitempty"`
 }
 

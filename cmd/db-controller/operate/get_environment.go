@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -36,7 +37,7 @@ func NewGetEnvironment() *cobra.Command {
 
 // NewGetServices returns the command get services.
 func NewGetServices() *cobra.Command {
-	return cli.NewDeploymentCommand("services [SERVICE|SERVICE@VERSION]...", "Show the descriptors of services, of all by default; -o yaml writes a file for apply", "  db-controller get services iam.example.com@v2 -o yaml", cobra.ArbitraryArgs,
+	cmd := cli.NewDeploymentCommand("services [SERVICE|SERVICE@VERSION]...", "Show the descriptors of services, of all by default; -o yaml writes a file for apply", "  db-controller get services iam.example.com@v2 -o yaml", cobra.ArbitraryArgs,
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			env, err := currentEnvironment(cmd, c)
 			if err != nil {
@@ -48,8 +49,14 @@ func NewGetServices() *cobra.Command {
 			}
 			out := cli.PrinterOf(cmd)
 			printServices(out, found, env)
-			return writeBack(out, &schema.File{Services: found}, cli.Messages(wire.EnvironmentProto(&schema.Environment{Services: found}).GetServices()))
+			names := make([]string, len(found))
+			for i, d := range found {
+				names[i] = d.ServiceVersion.String()
+			}
+			return errors.Join(out.Names(names...), writeBack(out, &schema.File{Services: found}, cli.Messages(wire.EnvironmentProto(&schema.Environment{Services: found}).GetServices())))
 		})
+	cli.NamesToo(cmd)
+	return cmd
 }
 
 // selectServices returns the descriptors of services, or versions of services; all of them by default.

@@ -2,6 +2,8 @@ package operate
 
 import (
 	"cmp"
+	"errors"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -46,13 +48,15 @@ type (
 
 // newEnvironmentCommand returns a command that shows a part of the registered environment.
 func newEnvironmentCommand(use, short, example string, args cobra.PositionalArgs, show func(out cli.Printer, env *schema.Environment, args []string) error) *cobra.Command {
-	return cli.NewDeploymentCommand(use, short, example, args, func(cmd *cobra.Command, c *client.Client, args []string) error {
+	cmd := cli.NewDeploymentCommand(use, short, example, args, func(cmd *cobra.Command, c *client.Client, args []string) error {
 		env, err := currentEnvironment(cmd, c)
 		if err != nil {
 			return err
 		}
 		return show(cli.PrinterOf(cmd), env, args)
 	})
+	cli.NamesToo(cmd)
+	return cmd
 }
 
 // NewGetDeployments returns the command get deployments.
@@ -64,7 +68,7 @@ func NewGetDeployments() *cobra.Command {
 				all[i] = describedDeployment{d.DeploymentID.String(), d.Version, d.Address, d.Disabled}
 			}
 			printDeployments(out, env)
-			return out.Document(all)
+			return errors.Join(out.Names(deploymentNames(env)...), out.Document(all))
 		})
 }
 
@@ -83,7 +87,7 @@ func NewGetRegions() *cobra.Command {
 				rows[i] = []any{region, strings.Join(all[i].Deployments, ",")}
 			}
 			out.Table("REGION DEPLOYMENTS", rows)
-			return out.Document(all)
+			return errors.Join(out.Names(env.Regions...), out.Document(all))
 		})
 }
 
@@ -95,7 +99,7 @@ func NewGetKinds() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all, rows := []describedKind{}, [][]any{}
+			all, names, rows := []describedKind{}, []string{}, [][]any{}
 			for _, d := range services {
 				for i := range d.Kinds {
 					k := &d.Kinds[i]
@@ -107,11 +111,14 @@ func NewGetKinds() *cobra.Command {
 						one.Finalizers = append(one.Finalizers, f.Name)
 					}
 					all = append(all, one)
+					if !slices.Contains(names, one.Kind) { // several versions have it
+						names = append(names, one.Kind)
+					}
 					rows = append(rows, []any{one.Kind, one.Version, strings.Join(one.RunsIn, ","), strings.Join(one.Patterns, ","), one.Table})
 				}
 			}
 			out.Table("KIND VERSION RUNS_IN PATTERNS TABLE", rows)
-			return out.Document(all)
+			return errors.Join(out.Names(names...), out.Document(all))
 		})
 }
 
@@ -136,7 +143,13 @@ func NewGetReferences() *cobra.Command {
 				rows[i] = []any{r.Holder, r.Version, field, strings.Join(r.Targets, ","), r.Behaviour, strings.Join(r.RunsIn, ",")}
 			}
 			out.Table("HOLDER VERSION FIELD TARGETS BEHAVIOUR RUNS_IN", rows)
-			return out.Document(all)
+			names := []string{}
+			for _, r := range all {
+				if !slices.Contains(names, r.Holder) {
+					names = append(names, r.Holder)
+				}
+			}
+			return errors.Join(out.Names(names...), out.Document(all))
 		})
 }
 

@@ -3,6 +3,7 @@ package operate
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -38,7 +39,7 @@ func NewStatus() *cobra.Command {
 			}
 			out := cli.PrinterOf(cmd)
 			printStatus(out, s)
-			return out.Document(s)
+			return errors.Join(out.Names(s.GetDeployment()), out.Document(s))
 		})
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if all {
@@ -46,6 +47,7 @@ func NewStatus() *cobra.Command {
 		}
 		return cli.OfDeployment(cmd, args)
 	}
+	cli.NamesToo(cmd)
 	cmd.Flags().BoolVar(&all, "all", false, "a line for each deployment of the environment")
 	cmd.ValidArgsFunction = cli.CompleteDeployments(1)
 	return cmd
@@ -62,7 +64,7 @@ func statusOf(ctx context.Context, c *client.Client, id schema.DeploymentID) (*a
 // deploymentStatus is the answer of a deployment, or the reason why there is none.
 type deploymentStatus struct {
 	Deployment string          `json:"deployment"`
-	Status     json.RawMessage `json:"status,omitempty"`
+	Status     json.RawMessage `json:"status,omitempty" message:"dbcontroller.admin.v1.StatusResponse"`
 	Error      string          `json:"error,omitempty"`
 	// NeverRan: the deployment is described and was never started.
 	NeverRan bool `json:"neverRan,omitempty"`
@@ -134,7 +136,11 @@ func printStatuses(out cli.Printer, found []deploymentStatus) error {
 	} else {
 		out.Table("DEPLOYMENT VERSION PROCESSES OUTSTANDING OLDEST NOTES", rows)
 	}
-	err := out.Document(found)
+	names := make([]string, len(found))
+	for i, f := range found {
+		names[i] = f.Deployment
+	}
+	err := errors.Join(out.Names(names...), out.Document(found))
 	if err == nil && silent > 0 {
 		err = cli.WithCode(cli.Unavailable, fmt.Errorf("%d of %s did not answer", silent, cli.Plural(len(found), "deployment")))
 	}

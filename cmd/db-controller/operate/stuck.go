@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -22,7 +23,7 @@ import (
 // stuckAt has the resources and the work of a deployment that wait, or the reason why they are unknown.
 type stuckAt struct {
 	Deployment string          `json:"deployment"`
-	Stuck      json.RawMessage `json:"stuck,omitempty"`
+	Stuck      json.RawMessage `json:"stuck,omitempty" message:"dbcontroller.admin.v1.ListStuckResponse"`
 	Error      string          `json:"error,omitempty"`
 
 	answer *adminv1.ListStuckResponse
@@ -55,6 +56,7 @@ func NewStuck() *cobra.Command {
 			}
 			return printStuck(cli.PrinterOf(cmd), stuckIn(cmd.Context(), c, at, longer, limit))
 		})
+	cli.NamesToo(cmd)
 	cmd.Flags().DurationVar(&longer, "longer", time.Minute, "list resources and work that have waited for longer than this")
 	cmd.Flags().IntVar(&limit, "limit", stuckListed, "list at most this number of resources of each deployment; their total is shown in any case")
 	return cmd
@@ -159,7 +161,13 @@ func printStuck(out cli.Printer, found []stuckAt) error {
 	default:
 		out.Table("DEPLOYMENT KIND OF SINCE REASON", rows)
 	}
-	err := out.Document(found)
+	var names []string
+	for _, f := range found {
+		for _, r := range f.answer.GetResources() {
+			names = append(names, r.GetName())
+		}
+	}
+	err := errors.Join(out.Names(names...), out.Document(found))
 	if err == nil && silent > 0 {
 		err = cli.WithCode(cli.Unavailable, fmt.Errorf("%d of %s did not answer", silent, cli.Plural(len(found), "deployment")))
 	}

@@ -79,7 +79,7 @@ func (o *twoOperators) write(cmd *cobra.Command, orders ...order) error {
 	out, until := cli.PrinterOf(cmd), now.Add(approval.Lifetime).UTC().Truncate(time.Second)
 	out.Line("%s has the decision, signed by %s; nothing has changed. Another operator sends it until %s:", o.propose, own.Identity, until.Format(time.RFC3339))
 	out.Line("  db-controller %s %s --approve %s --yes", cmd.Name(), strings.Join(cmd.Flags().Args(), " "), o.propose)
-	return out.Document(map[string]string{"file": o.propose, "signed_by": own.Identity.String(), "until": until.Format(time.RFC3339)})
+	return out.Document(map[string]string{"file": o.propose, "signedBy": own.Identity.String(), "until": until.Format(time.RFC3339)})
 }
 
 // read returns the requests in the file of --approve, each with its approval. It fails when one is not valid now.

@@ -93,7 +93,7 @@ type verified struct {
 	out cli.Printer
 
 	Deployments []verifiedDeployment `json:"deployments"`
-	Differences []json.RawMessage    `json:"differences"`
+	Differences []json.RawMessage    `json:"differences" message:"dbcontroller.admin.v1.VerifyResponse.Difference"`
 
 	found, repaired int64
 	dangling        int64 // of found, not repaired: the target is gone
@@ -103,7 +103,7 @@ type verified struct {
 // verifiedDeployment has the totals of a deployment, or the reason why there are none.
 type verifiedDeployment struct {
 	Deployment string          `json:"deployment"`
-	Totals     json.RawMessage `json:"totals,omitempty"`
+	Totals     json.RawMessage `json:"totals,omitempty" message:"dbcontroller.admin.v1.VerifyResponse.Progress"`
 	Error      string          `json:"error,omitempty"`
 }
 

@@ -52,24 +52,26 @@ their limits leave them. An authorization service can deny more, and is not aske
 	return cmd
 }
 
+// whoCan is a holder of a right, and the grant by which.
+type whoCan struct {
+	Who string `json:"who"`
+	By  string `json:"by"`
+}
+
 func printHolders(out cli.Printer, holders []grant.Holder, open, limited bool) error {
-	type row struct {
-		Who string `json:"who"`
-		By  string `json:"by"`
-	}
-	rows := []row{}
+	rows := []whoCan{}
 	if !limited {
-		rows = append(rows, row{"operators", "their certificates"})
+		rows = append(rows, whoCan{"operators", "their certificates"})
 	}
 	if open {
-		rows = append(rows, row{"everybody", "the default: allow"})
+		rows = append(rows, whoCan{"everybody", "the default: allow"})
 	}
 	for _, h := range holders {
 		if h.Limits {
-			rows = append(rows, row{h.Who, "the limits of operators"})
+			rows = append(rows, whoCan{h.Who, "the limits of operators"})
 			continue
 		}
-		rows = append(rows, row{h.Who, "the grant of " + h.Verbs + " on " + h.On})
+		rows = append(rows, whoCan{h.Who, "the grant of " + h.Verbs + " on " + h.On})
 	}
 	table := make([][]any, len(rows))
 	for i, r := range rows {

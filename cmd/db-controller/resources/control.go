@@ -84,8 +84,9 @@ func NewSetStatus() *cobra.Command {
 			}
 			out := cli.PrinterOf(cmd)
 			out.Line("%s has status generation %d", name, r.GetStatusGeneration())
-			return out.Document(r)
+			return errors.Join(out.Names(name.String()), out.Document(r))
 		})
+	cli.NamesToo(cmd)
 	cmd.Flags().StringVarP(&file, "file", "f", "", "file with the status; - for standard input")
 	cmd.ValidArgsFunction = cli.CompleteNames(1)
 	return cmd

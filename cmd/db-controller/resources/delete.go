@@ -39,9 +39,9 @@ type deleted struct {
 	Name string `json:"name"`
 	// GONE, DELETING, or empty after an error.
 	State      string            `json:"state,omitempty"`
-	Conditions []json.RawMessage `json:"conditions,omitempty"`
+	Conditions []json.RawMessage `json:"conditions,omitempty" message:"dbcontroller.resource.v1.Condition"`
 	// Unasked are deployments that did not answer whether their resources block the cascade.
-	Unasked []json.RawMessage `json:"unasked,omitempty"`
+	Unasked []json.RawMessage `json:"unasked,omitempty" message:"dbcontroller.resource.v1.UnaskedDeployment"`
 	// Counts are the numbers of removed and unset resources, after --wait and unless --progress is none.
 	Counts *totals `json:"counts,omitempty"`
 	Error  string  `json:"error,omitempty"`
@@ -98,6 +98,7 @@ refused while a deployment that it reaches does not answer. Without it a referen
 after all. Without --yes they list what they would change.`
 	d.selected.flags(cmd)
 	d.releasing.flags(cmd)
+	cli.NamesToo(cmd)
 	cmd.Flags().DurationVar(&d.timeout, "timeout", 0, "how long to wait for the answers of deployments and for undecided references (default: the limit of the deployment, 5s)")
 	cmd.Flags().DurationVar(&d.wait, "wait", 0, "how long to wait until each resource is removed")
 	progressFlag(cmd, &d.progress)
@@ -270,13 +271,15 @@ func (d *deletion) report(cmd *cobra.Command, names []string, results deletions,
 		if failed != nil && only.State == "" {
 			return failed
 		}
-		return errors.Join(out.Document(only), failed)
+		return errors.Join(out.Names(only.Name), out.Document(only), failed)
 	}
-	all := make([]*deleted, len(names))
+	all, accepted := make([]*deleted, len(names)), []string{}
 	for i, name := range names {
-		all[i] = results[name]
+		if all[i] = results[name]; all[i].State != "" {
+			accepted = append(accepted, name)
+		}
 	}
-	return errors.Join(out.Document(all), failed)
+	return errors.Join(out.Names(accepted...), out.Document(all), failed)
 }
 
 // together deletes the resources of one deployment, and reports whether the delete was accepted. A refused

@@ -1,7 +1,9 @@
 package resources
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -46,31 +48,72 @@ Several resources of one deployment have one plan, as they are deleted together 
 	return cmd
 }
 
+// keptPlan is a plan, with what keeps the names of the resources that were asked for after the delete.
+type keptPlan struct {
+	plan *resourcev1.PlanDeletionResponse
+	keptNames
+}
+
+type keptNames struct {
+	Keepers []keeper `json:"keepers"`
+	// Incomplete says why there may be more keepers.
+	Incomplete string `json:"keepersIncomplete,omitempty"`
+}
+
+// MarshalJSON adds the keepers to the fields of the plan.
+func (p *keptPlan) MarshalJSON() ([]byte, error) {
+	more, err := json.Marshal(p.keptNames)
+	if err != nil {
+		return nil, err
+	}
+	plan := bytes.TrimSuffix(cli.Message(p.plan), []byte("}"))
+	if len(plan) > 1 {
+		plan = append(plan, ',')
+	}
+	return append(plan, more[1:]...), nil
+}
+
 // printPlans shows a plan for each deployment.
 func printPlans(cmd *cobra.Command, c *client.Client, names []string) error {
 	all, err := selections(names)
 	if err != nil {
 		return err
 	}
-	var plans []*resourcev1.PlanDeletionResponse
+	var plans []*keptPlan
 	for _, s := range all {
 		plan, err := planOf(cmd.Context(), c, s.names)
 		if err != nil {
 			return err
 		}
-		plans = append(plans, plan)
+		k := &keptPlan{plan, keptNames{Keepers: []keeper{}}}
+		if len(s.names) > keepersOf {
+			k.Incomplete = fmt.Sprintf("what keeps the names is listed for %d resources of this plan: plan the others by themselves", keepersOf)
+		}
+		for _, name := range s.names[:min(len(s.names), keepersOf)] {
+			found, err := keepersBefore(cmd.Context(), c, name)
+			k.Keepers = append(k.Keepers, found...)
+			if err != nil {
+				k.Incomplete = err.Error()
+			}
+		}
+		plans = append(plans, k)
 	}
 	if out := cli.PrinterOf(cmd); !out.People() {
 		if len(plans) == 1 {
 			return out.Document(plans[0])
 		}
-		return out.Document(cli.Messages(plans))
+		return out.Document(plans)
 	}
-	for i, plan := range plans {
+	for i, kept := range plans {
+		plan := kept.plan
 		if i > 0 {
 			_, _ = fmt.Fprintln(cmd.OutOrStdout())
 		}
 		WritePlan(cmd.OutOrStdout(), plan)
+		printKeepers(cli.PrinterOf(cmd), kept.Keepers)
+		if kept.Incomplete != "" {
+			cli.PrinterOf(cmd).Line("not asked  %s", kept.Incomplete)
+		}
 		if selected(plan, names) {
 			_, _ = fmt.Fprintln(cmd.OutOrStdout(), "What refuses it is deleted with the other resources of this command, which sends the delete again after them.")
 		}

@@ -88,11 +88,24 @@ func (r *counter) ask(ctx context.Context) {
 			}
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.last[d.DeploymentID] = answer.GetDeletions()
+			r.last[d.DeploymentID] = grown(r.last[d.DeploymentID], answer.GetDeletions())
 			return nil
 		})
 	}
 	_ = g.Wait() // no errors
+}
+
+// grown returns the newer counts of a deployment, of which none is smaller than before: an answer may be of a
+// process that has not heard of the newest ones.
+func grown(before, now []*adminv1.Deletion) []*adminv1.Deletion {
+	if len(now) == 0 {
+		return before
+	}
+	if len(before) > 0 {
+		old, d := before[0], now[0]
+		d.Found, d.Removed, d.Unset = max(old.GetFound(), d.GetFound()), max(old.GetRemoved(), d.GetRemoved()), max(old.GetUnset(), d.GetUnset())
+	}
+	return now
 }
 
 func (t *totals) add(p *adminv1.Deletion) {

@@ -48,6 +48,7 @@ func NewPut() *cobra.Command {
 			}
 			return p.one(cmd, c, args)
 		})
+	cli.NamesToo(cmd)
 	cmd.Use = "put NAME [BODY] | put -f FILE"
 	cmd.Long = `Create or replace resources.
 
@@ -150,6 +151,7 @@ func NewPatch() *cobra.Command {
 			}
 			return show(cmd, []*resourcev1.Resource{r}, false)
 		})
+	cli.NamesToo(cmd)
 	cmd.Flags().StringArrayVar(&set, "set", nil, "PATH=VALUE of a field of the body, such as quota.devices=5; the value is YAML")
 	cmd.Flags().StringArrayVar(&unset, "unset", nil, "PATH of a field of the body that is removed, or of an element of a list: PATH[INDEX] or PATH[=VALUE]")
 	cmd.Flags().StringArrayVar(&labels, "label", nil, "KEY=VALUE of a label; without a value the label is removed")

@@ -61,10 +61,15 @@ func NewReferrers() *cobra.Command {
 			} else {
 				out.Table("NAME KIND FIELD BEHAVIOUR", rows)
 			}
-			return errors.Join(out.Document(found), silent)
+			names := make([]string, len(found))
+			for i, r := range found {
+				names[i] = r.Holder
+			}
+			return errors.Join(out.Names(names...), out.Document(found), silent)
 		})
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Second, "how long to wait for the deployments; the referrers of those that answered are printed")
 	cmd.Flags().IntVar(&limit, "limit", 1000, "maximum number of resources")
+	cli.NamesToo(cmd)
 	cmd.ValidArgsFunction = cli.CompleteNames(1)
 	return cmd
 }

@@ -2,13 +2,18 @@
 package resources
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
@@ -52,49 +57,102 @@ func NewGet() *cobra.Command {
 			}
 			return errors.Join(show(cmd, found, len(args) > 1), missing)
 		})
+	cli.NamesToo(cmd)
 	cmd.ValidArgsFunction = cli.CompleteNames(cli.Many)
 	return cmd
 }
 
 // NewList returns the command list.
 func NewList() *cobra.Command {
-	var query client.Query
-	var limit int
+	l := &listing{}
 	cmd := cli.NewDeploymentCommand("list DEPLOYMENT", "List the resources of a deployment", `  db-controller list devices.example.com/eastus2 --kind Device
   db-controller list devices.example.com/eastus2 --filter 'labels.team = "a" AND body.size > 5' --order 'body.size desc'
-  db-controller list devices.example.com/eastus2 --kind Device -o name | xargs -n 1 db-controller explain`, cli.OfDeployment,
-		func(cmd *cobra.Command, c *client.Client, args []string) error {
-			id, err := schema.ParseDeploymentID(args[0])
-			if err != nil {
-				return err
-			}
-			if limit <= 0 {
-				return cli.Usage("--limit %d: want at least 1", limit)
-			}
-			var found []*resourcev1.Resource
-			errEnough := errors.New("enough")
-			err = direct.Each(cmd.Context(), c, id, query, func(r *resourcev1.Resource) error {
-				if len(found) == limit {
-					return errEnough
-				}
-				found = append(found, r)
-				return nil
-			})
-			if err != nil && !errors.Is(err, errEnough) {
-				return cli.Plain(err)
-			}
-			if errors.Is(err, errEnough) {
-				defer cmd.PrintErrf("there are more resources: use --limit %d\n", 10*limit)
-			}
-			return show(cmd, found, true)
-		})
-	cmd.Flags().StringVar(&query.Kind, "kind", "", "only this kind")
-	cmd.Flags().StringVar(&query.Filter, "filter", "", "only resources that match a filter (AIP-160)")
-	cmd.Flags().StringVar(&query.OrderBy, "order", "", "fields to sort by, such as 'create_time desc, body.size'")
-	cmd.Flags().IntVar(&limit, "limit", 100, "maximum number of resources")
-	cli.OutputIn(cmd, "table", "json", "yaml", nameFormat)
+  db-controller list devices.example.com/eastus2 --kind Device --total
+  db-controller list devices.example.com/eastus2 --kind Device -o name | xargs -n 1 db-controller explain`, nil, l.run)
+	cmd.Flags().StringVar(&l.query.Kind, "kind", "", "only this kind")
+	cmd.Flags().StringVar(&l.query.Filter, "filter", "", "only resources that match a filter (AIP-160)")
+	cmd.Flags().StringVar(&l.query.OrderBy, "order", "", "fields to sort by, such as 'create_time desc, body.size'")
+	cmd.Flags().IntVar(&l.limit, "limit", 100, "maximum number of resources")
+	cmd.Flags().StringVar(&l.page, "page-token", "", "list what follows an earlier list with the same kind, filter and order, which has printed this token at its end")
+	cmd.Flags().BoolVar(&l.total, "total", false, "print the number of resources, and not the resources: they are read page by page")
+	cmd.Args = cobra.MatchAll(cli.OfDeployment, cli.AtMostOne("total", "limit"), cli.AtMostOne("total", "page-token"))
+	cli.NamesToo(cmd)
 	cli.CompleteDeploymentAndKind(cmd)
 	return cmd
+}
+
+// listing is one call of list.
+type listing struct {
+	query client.Query
+	limit int
+	page  string
+	total bool
+}
+
+func (l *listing) run(cmd *cobra.Command, c *client.Client, args []string) error {
+	id, err := schema.ParseDeploymentID(args[0])
+	if err != nil {
+		return err
+	}
+	if l.limit <= 0 {
+		return cli.Usage("--limit %d: want at least 1", l.limit)
+	}
+	if l.total {
+		return l.count(cmd, c, id)
+	}
+	resources, err := c.Resources(cmd.Context(), id)
+	if err != nil {
+		return err
+	}
+	found, next := []*resourcev1.Resource(nil), l.page
+	for again := true; again && len(found) < l.limit; again = next != "" {
+		page, err := resources.ListResources(cmd.Context(), &resourcev1.ListResourcesRequest{
+			Kind: l.query.Kind, Filter: l.query.Filter, OrderBy: l.query.OrderBy, PageToken: next,
+			PageSize: int32(min(l.limit-len(found), 1000)), //nolint:gosec // at most 1,000
+		})
+		if err != nil {
+			return cli.Plain(err)
+		}
+		found, next = append(found, page.GetResources()...), page.GetNextPageToken()
+	}
+	if next != "" && l.follows(cmd.Context(), resources, next) {
+		defer cmd.PrintErrf("there are more resources: use --limit %d, or --page-token %s\n", 10*l.limit, next)
+	}
+	return show(cmd, found, true)
+}
+
+// follows reports whether a token has a resource behind it: a full page has a token, also when it is the last
+// one.
+func (l *listing) follows(ctx context.Context, resources resourcev1.ResourceServiceClient, token string) bool {
+	page, err := resources.ListResources(ctx, &resourcev1.ListResourcesRequest{
+		Kind: l.query.Kind, Filter: l.query.Filter, OrderBy: l.query.OrderBy, PageToken: token, PageSize: 1, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}},
+	})
+	return err != nil || len(page.GetResources()) > 0 // unknown is not none
+}
+
+// total is the number of resources that a list would have.
+type total struct {
+	Total int64 `json:"total"`
+}
+
+func (l *listing) count(cmd *cobra.Command, c *client.Client, id schema.DeploymentID) error {
+	resources, err := c.Resources(cmd.Context(), id)
+	if err != nil {
+		return err
+	}
+	var all total
+	for token, again := "", true; again; again = token != "" {
+		page, err := resources.ListResources(cmd.Context(), &resourcev1.ListResourcesRequest{
+			Kind: l.query.Kind, Filter: l.query.Filter, PageToken: token, PageSize: 1000, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}},
+		})
+		if err != nil {
+			return cli.Plain(err)
+		}
+		all.Total, token = all.Total+int64(len(page.GetResources())), page.GetNextPageToken()
+	}
+	out := cli.PrinterOf(cmd)
+	out.Line("%d", all.Total)
+	return errors.Join(out.Names(strconv.FormatInt(all.Total, 10)), out.Document(all))
 }
 
 // NewWatch returns the command watch.
@@ -119,6 +177,9 @@ func NewWatch() *cobra.Command {
 				msg, err := stream.Recv()
 				if cmd.Context().Err() != nil {
 					return nil // Ctrl-C
+				}
+				if from != "" && status.Code(err) == codes.OutOfRange {
+					return fmt.Errorf("%w: --from takes a token of a watch with the same --kind and --filter, up to 24 hours old; without --from a watch begins with all resources", cli.Plain(err))
 				}
 				if err != nil {
 					return cli.Plain(err)
@@ -157,19 +218,15 @@ func stateWord(r *resourcev1.Resource) string {
 	return strings.TrimPrefix(r.GetState().String(), "STATE_")
 }
 
-// nameFormat is the output of full names alone, one in each line.
-const nameFormat = "name"
-
 // show prints resources: one as an object, several, or possibly several, as an array.
 func show(cmd *cobra.Command, found []*resourcev1.Resource, several bool) error {
 	r := cli.PrinterOf(cmd)
-	if r.Format == nameFormat {
-		for _, f := range found {
-			if _, err := fmt.Fprintln(r.Out, cli.FullName(f)); err != nil {
-				return err
-			}
-		}
-		return nil
+	names := make([]string, len(found))
+	for i, f := range found {
+		names[i] = cli.FullName(f)
+	}
+	if err := r.Names(names...); err != nil {
+		return err
 	}
 	if !r.People() {
 		if !several && len(found) == 1 {

@@ -194,7 +194,7 @@ func (m *migrated) newRotateKeys() *cobra.Command {
 		if rotated {
 			out.Line("the role by which statements on strict tables ask for rights has a new password")
 		}
-		return out.Document(map[string]bool{"token_key": true, "loopback_password": rotated})
+		return out.Document(map[string]bool{"tokenKey": true, "loopbackPassword": rotated})
 	})
 	cmd.Long = `rotate-keys replaces the keys that the database keeps, without a restart, and interrupts no watch:
 

@@ -27,11 +27,13 @@ type Removal struct {
 	Cause  *schema.Cause // nil when its retention has ended
 	// Gone: the resource is removed; otherwise it is in DELETING.
 	Gone bool
+
+	listedAt time.Time // by which pages are ordered
 }
 
 const (
 	removalColumnsSQL = `
-SELECT r.kind_id, r.name, r.uid, x.how, r.decided_at, x.via_deployment_id, x.via_uid, x.via_name, s.id IS NULL, ` + read.CauseColumnsSQL
+SELECT r.kind_id, r.name, r.uid, x.how, r.decided_at, r.decided_at, x.via_deployment_id, x.via_uid, x.via_name, s.id IS NULL, ` + read.CauseColumnsSQL
 
 	removalPageSQL = `(@after::timestamptz IS NULL OR (r.decided_at, r.uid) < (@after, @after_uid))
 ORDER BY r.decided_at DESC, r.uid DESC LIMIT @at_most`
@@ -47,43 +49,103 @@ FROM dbcontroller.cause x JOIN dbcontroller.removal r ON r.decided_at = x.noted_
 WHERE x.deletion_id = @deletion AND ` + removalPageSQL
 )
 
+var (
+	// Only what was asked for has an entry in the index.
+	selectRemovalsOfRequestSQL = db.Codes(removalColumnsSQL + `
+FROM dbcontroller.cause x JOIN dbcontroller.removal r ON r.decided_at = x.noted_at AND r.cause_id = x.id LEFT JOIN dbcontroller.shadow s ON s.uid = r.uid
+WHERE x.request_id = @request AND x.how = {requested} AND ` + removalPageSQL)
+
+	// By the change that removed a resource: its removal may have been decided before the position. Changes
+	// are kept for a shorter time than records.
+	selectRemovalsSinceSQL = db.Codes(`
+SELECT c.kind_id, c.name, c.uid, x.how, COALESCE(r.decided_at, c.changed_at), c.changed_at, x.via_deployment_id, x.via_uid, x.via_name, true, ` + read.CauseColumnsSQL + `
+FROM dbcontroller.change c
+LEFT JOIN dbcontroller.removal r ON r.name = c.name AND r.uid = c.uid LEFT JOIN dbcontroller.cause x ON x.id = r.cause_id
+WHERE c.xid >= pg_snapshot_xmin(@position::text::pg_snapshot) AND NOT pg_visible_in_snapshot(c.xid, @position::text::pg_snapshot) AND c.state = {gone}
+    AND (@after::timestamptz IS NULL OR (c.changed_at, c.uid) < (@after, @after_uid))
+ORDER BY c.changed_at DESC, c.uid DESC LIMIT @at_most`)
+)
+
 // RemovalQuery selects removals here: of the resources with a name, with a non-zero uid of this resource
-// alone; or of a deletion.
+// alone; of a deletion; of the resources that a request asked to delete; or all after the token of a watch of
+// resources.
 type RemovalQuery struct {
 	Name     string
 	UID      uuid.UUID
 	Deletion uuid.UUID
+	Request  uuid.UUID
+	Since    string
 }
 
-// Removals returns a page of removals, newest first, and the token of the next one. It fails with *peer.InvalidError.
+// Removals returns a page of removals, newest first, and the token of the next one. It fails with
+// *peer.InvalidError, and with peer.ErrReset for a token that is too old.
 func (s *Operations) Removals(ctx context.Context, q RemovalQuery, token string, limit int) (out []Removal, next string, err error) {
 	after, err := db.ParsePage(token)
 	if err != nil {
 		return nil, "", err
 	}
-	if out, err = s.removals(ctx, q, after, limit); err == nil && len(out) == limit {
+	if q.Since == "" {
+		out, err = s.removals(ctx, q, after, limit)
+	} else {
+		out, err = s.removalsSince(ctx, q.Since, after, limit)
+	}
+	if err == nil && len(out) == limit {
 		last := out[limit-1]
-		next = db.Page{At: last.DecidedAt, ID: last.UID}.Token()
+		next = db.Page{At: last.listedAt, ID: last.UID}.Token()
 	}
 	return out, next, err
 }
 
 func (s *Operations) removals(ctx context.Context, q RemovalQuery, after db.Page, limit int) ([]Removal, error) {
 	sql, named := selectRemovalsSQL, db.Named{"name": q.Name, "any": q.UID == uuid.Nil, "uid": q.UID}
-	if q.Deletion != uuid.Nil {
+	switch {
+	case q.Deletion != uuid.Nil:
 		sql, named = selectRemovalsOfDeletionSQL, db.Named{"deletion": q.Deletion}
+	case q.Request != uuid.Nil:
+		sql, named = selectRemovalsOfRequestSQL, db.Named{"request": q.Request}
 	}
 	named["after"], named["after_uid"], named["at_most"] = after.After(), after.ID, limit
-	rows, err := s.Pool.Query(ctx, sql, named)
+	all, err := foundRemovals(ctx, s.Pool, sql, named)
 	if err != nil {
 		return nil, fmt.Errorf("read removals: %w", err)
 	}
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f foundRemoval, err error) {
-		return f, row.Scan(append([]any{&f.kind, &f.Name, &f.UID, &f.how, &f.DecidedAt, &f.viaDeployment, &f.viaUID, &f.viaName, &f.Gone}, f.cause.Dest()...)...)
+	return s.removalsOf(ctx, all)
+}
+
+// removalsSince reads in one transaction: the next connection may be to a promoted standby, of which the
+// position says nothing.
+func (s *Operations) removalsSince(ctx context.Context, token string, after db.Page, limit int) ([]Removal, error) {
+	var all []foundRemoval
+	err := pgx.BeginTxFunc(ctx, s.Pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		at, err := s.Feeds.OpenIn(ctx, tx, token, read.ResourcesFilter)
+		if err != nil {
+			return read.Followed(s.gate, err)
+		}
+		all, err = foundRemovals(ctx, tx, selectRemovalsSinceSQL, db.Named{"position": at.Text, "after": after.After(), "after_uid": after.ID, "at_most": limit})
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read removals: %w", err)
 	}
+	return s.removalsOf(ctx, all)
+}
+
+// querier is a pool or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func foundRemovals(ctx context.Context, q querier, sql string, named db.Named) ([]foundRemoval, error) {
+	rows, err := q.Query(ctx, sql, named)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (f foundRemoval, err error) {
+		return f, row.Scan(append([]any{&f.kind, &f.Name, &f.UID, &f.how, &f.DecidedAt, &f.listedAt, &f.viaDeployment, &f.viaUID, &f.viaName, &f.Gone}, f.cause.Dest()...)...)
+	})
+}
+
+func (s *Operations) removalsOf(ctx context.Context, all []foundRemoval) (_ []Removal, err error) {
 	out := make([]Removal, len(all))
 	for i := range all {
 		if out[i], err = s.removal(ctx, &all[i]); err != nil {

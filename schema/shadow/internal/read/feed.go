@@ -188,9 +188,12 @@ type WatchRequest struct {
 	Form any
 }
 
+// ResourcesFilter begins the filters of all watches of resources.
+const ResourcesFilter = "resources of kind "
+
 // bound is the value to which the watch's tokens are bound, beside the caller.
 func (r WatchRequest) bound() string {
-	bound := "resources of kind " + r.Kind
+	bound := ResourcesFilter + r.Kind
 	if r.Filter != "" {
 		sum := sha256.Sum256([]byte(r.Filter))
 		bound += " " + hex.EncodeToString(sum[:16])

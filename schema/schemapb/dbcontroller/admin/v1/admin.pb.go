@@ -68,7 +68,7 @@ func (x VerifyRequest_Dangling) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use VerifyRequest_Dangling.Descriptor instead.
 func (VerifyRequest_Dangling) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{28, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{30, 0}
 }
 
 type ListStuckRequest struct {
@@ -1208,10 +1208,15 @@ type ListRemovalsRequest struct {
 	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
 	// At most 1,000; 100 when it is 0.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of an earlier answer to a request with the same name and uid, or deletion.
+	// next_page_token of an earlier answer to a request with the same name and uid, deletion, since or request.
 	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// All resources here that this deletion has removed or marked (Removal.deletion), instead of those of a name.
-	Deletion      string `protobuf:"bytes,5,opt,name=deletion,proto3" json:"deletion,omitempty"`
+	Deletion string `protobuf:"bytes,5,opt,name=deletion,proto3" json:"deletion,omitempty"`
+	// A resume_token of any watch of resources here: all resources that were removed after it, instead of those of a name. It fails as the watch does when the
+	// token is older than the kept changes.
+	Since string `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	// The resources here that the delete with this request_id asked for, instead of those of a name. It is not the id of this request.
+	Request       string `protobuf:"bytes,7,opt,name=request,proto3" json:"request,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1281,6 +1286,119 @@ func (x *ListRemovalsRequest) GetDeletion() string {
 	return ""
 }
 
+func (x *ListRemovalsRequest) GetSince() string {
+	if x != nil {
+		return x.Since
+	}
+	return ""
+}
+
+func (x *ListRemovalsRequest) GetRequest() string {
+	if x != nil {
+		return x.Request
+	}
+	return ""
+}
+
+type PurgeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A relative name, or the full name of a resource of this deployment.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PurgeRequest) Reset() {
+	*x = PurgeRequest{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PurgeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PurgeRequest) ProtoMessage() {}
+
+func (x *PurgeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PurgeRequest.ProtoReflect.Descriptor instead.
+func (*PurgeRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PurgeRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type PurgeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Recent changes that are gone.
+	Changes int64 `protobuf:"varint,1,opt,name=changes,proto3" json:"changes,omitempty"`
+	// Answers of requests that have no bodies any more.
+	Requests      int64 `protobuf:"varint,2,opt,name=requests,proto3" json:"requests,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PurgeResponse) Reset() {
+	*x = PurgeResponse{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PurgeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PurgeResponse) ProtoMessage() {}
+
+func (x *PurgeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PurgeResponse.ProtoReflect.Descriptor instead.
+func (*PurgeResponse) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *PurgeResponse) GetChanges() int64 {
+	if x != nil {
+		return x.Changes
+	}
+	return 0
+}
+
+func (x *PurgeResponse) GetRequests() int64 {
+	if x != nil {
+		return x.Requests
+	}
+	return 0
+}
+
 type ListRemovalsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The newest first.
@@ -1293,7 +1411,7 @@ type ListRemovalsResponse struct {
 
 func (x *ListRemovalsResponse) Reset() {
 	*x = ListRemovalsResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1305,7 +1423,7 @@ func (x *ListRemovalsResponse) String() string {
 func (*ListRemovalsResponse) ProtoMessage() {}
 
 func (x *ListRemovalsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1318,7 +1436,7 @@ func (x *ListRemovalsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRemovalsResponse.ProtoReflect.Descriptor instead.
 func (*ListRemovalsResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListRemovalsResponse) GetRemovals() []*Removal {
@@ -1366,7 +1484,7 @@ type Removal struct {
 
 func (x *Removal) Reset() {
 	*x = Removal{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1378,7 +1496,7 @@ func (x *Removal) String() string {
 func (*Removal) ProtoMessage() {}
 
 func (x *Removal) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1391,7 +1509,7 @@ func (x *Removal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Removal.ProtoReflect.Descriptor instead.
 func (*Removal) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Removal) GetName() string {
@@ -1507,7 +1625,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1519,7 +1637,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1532,7 +1650,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 type StatusResponse struct {
@@ -1586,7 +1704,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1598,7 +1716,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1611,7 +1729,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StatusResponse) GetDeployment() string {
@@ -1802,7 +1920,7 @@ type Decommissioned struct {
 
 func (x *Decommissioned) Reset() {
 	*x = Decommissioned{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1814,7 +1932,7 @@ func (x *Decommissioned) String() string {
 func (*Decommissioned) ProtoMessage() {}
 
 func (x *Decommissioned) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1827,7 +1945,7 @@ func (x *Decommissioned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decommissioned.ProtoReflect.Descriptor instead.
 func (*Decommissioned) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Decommissioned) GetDeployment() string {
@@ -1889,7 +2007,7 @@ type Word struct {
 
 func (x *Word) Reset() {
 	*x = Word{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1901,7 +2019,7 @@ func (x *Word) String() string {
 func (*Word) ProtoMessage() {}
 
 func (x *Word) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1914,7 +2032,7 @@ func (x *Word) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Word.ProtoReflect.Descriptor instead.
 func (*Word) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Word) GetDeployment() string {
@@ -1969,7 +2087,7 @@ type AcceptDatabaseRequest struct {
 
 func (x *AcceptDatabaseRequest) Reset() {
 	*x = AcceptDatabaseRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1981,7 +2099,7 @@ func (x *AcceptDatabaseRequest) String() string {
 func (*AcceptDatabaseRequest) ProtoMessage() {}
 
 func (x *AcceptDatabaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1994,7 +2112,7 @@ func (x *AcceptDatabaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptDatabaseRequest.ProtoReflect.Descriptor instead.
 func (*AcceptDatabaseRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AcceptDatabaseRequest) GetDeployment() string {
@@ -2040,7 +2158,7 @@ type AcceptDatabaseResponse struct {
 
 func (x *AcceptDatabaseResponse) Reset() {
 	*x = AcceptDatabaseResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2052,7 +2170,7 @@ func (x *AcceptDatabaseResponse) String() string {
 func (*AcceptDatabaseResponse) ProtoMessage() {}
 
 func (x *AcceptDatabaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2065,7 +2183,7 @@ func (x *AcceptDatabaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptDatabaseResponse.ProtoReflect.Descriptor instead.
 func (*AcceptDatabaseResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 type WaiveComparisonRequest struct {
@@ -2082,7 +2200,7 @@ type WaiveComparisonRequest struct {
 
 func (x *WaiveComparisonRequest) Reset() {
 	*x = WaiveComparisonRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2094,7 +2212,7 @@ func (x *WaiveComparisonRequest) String() string {
 func (*WaiveComparisonRequest) ProtoMessage() {}
 
 func (x *WaiveComparisonRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2107,7 +2225,7 @@ func (x *WaiveComparisonRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaiveComparisonRequest.ProtoReflect.Descriptor instead.
 func (*WaiveComparisonRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WaiveComparisonRequest) GetDeployment() string {
@@ -2139,7 +2257,7 @@ type WaiveComparisonResponse struct {
 
 func (x *WaiveComparisonResponse) Reset() {
 	*x = WaiveComparisonResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2151,7 +2269,7 @@ func (x *WaiveComparisonResponse) String() string {
 func (*WaiveComparisonResponse) ProtoMessage() {}
 
 func (x *WaiveComparisonResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2164,7 +2282,7 @@ func (x *WaiveComparisonResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaiveComparisonResponse.ProtoReflect.Descriptor instead.
 func (*WaiveComparisonResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 type VerifyRequest struct {
@@ -2181,7 +2299,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2193,7 +2311,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2206,7 +2324,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *VerifyRequest) GetRepair() bool {
@@ -2243,7 +2361,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2255,7 +2373,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2268,7 +2386,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *VerifyResponse) GetEvent() isVerifyResponse_Event {
@@ -2331,7 +2449,7 @@ type DecommissionRequest struct {
 
 func (x *DecommissionRequest) Reset() {
 	*x = DecommissionRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2343,7 +2461,7 @@ func (x *DecommissionRequest) String() string {
 func (*DecommissionRequest) ProtoMessage() {}
 
 func (x *DecommissionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2356,7 +2474,7 @@ func (x *DecommissionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionRequest.ProtoReflect.Descriptor instead.
 func (*DecommissionRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DecommissionRequest) GetDeployment() string {
@@ -2406,7 +2524,7 @@ type DecommissionResponse struct {
 
 func (x *DecommissionResponse) Reset() {
 	*x = DecommissionResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2418,7 +2536,7 @@ func (x *DecommissionResponse) String() string {
 func (*DecommissionResponse) ProtoMessage() {}
 
 func (x *DecommissionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2431,7 +2549,7 @@ func (x *DecommissionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionResponse.ProtoReflect.Descriptor instead.
 func (*DecommissionResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DecommissionResponse) GetDecommissioned() *Decommissioned {
@@ -2463,7 +2581,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2475,7 +2593,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2488,7 +2606,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Failure) GetHandler() string {
@@ -2536,7 +2654,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2548,7 +2666,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2561,7 +2679,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ExplainRequest) GetName() string {
@@ -2593,7 +2711,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2605,7 +2723,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2618,7 +2736,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ExplainResponse) GetName() string {
@@ -2699,7 +2817,7 @@ type ListStuckResponse_Resource struct {
 
 func (x *ListStuckResponse_Resource) Reset() {
 	*x = ListStuckResponse_Resource{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2711,7 +2829,7 @@ func (x *ListStuckResponse_Resource) String() string {
 func (*ListStuckResponse_Resource) ProtoMessage() {}
 
 func (x *ListStuckResponse_Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2781,7 +2899,7 @@ type ListStuckResponse_Work struct {
 
 func (x *ListStuckResponse_Work) Reset() {
 	*x = ListStuckResponse_Work{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2793,7 +2911,7 @@ func (x *ListStuckResponse_Work) String() string {
 func (*ListStuckResponse_Work) ProtoMessage() {}
 
 func (x *ListStuckResponse_Work) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2886,7 +3004,7 @@ type StatusResponse_PostgreSQL struct {
 
 func (x *StatusResponse_PostgreSQL) Reset() {
 	*x = StatusResponse_PostgreSQL{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2898,7 +3016,7 @@ func (x *StatusResponse_PostgreSQL) String() string {
 func (*StatusResponse_PostgreSQL) ProtoMessage() {}
 
 func (x *StatusResponse_PostgreSQL) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2911,7 +3029,7 @@ func (x *StatusResponse_PostgreSQL) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_PostgreSQL.ProtoReflect.Descriptor instead.
 func (*StatusResponse_PostgreSQL) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 0}
 }
 
 func (x *StatusResponse_PostgreSQL) GetVersion() string {
@@ -3009,7 +3127,7 @@ type StatusResponse_NotReady struct {
 
 func (x *StatusResponse_NotReady) Reset() {
 	*x = StatusResponse_NotReady{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3021,7 +3139,7 @@ func (x *StatusResponse_NotReady) String() string {
 func (*StatusResponse_NotReady) ProtoMessage() {}
 
 func (x *StatusResponse_NotReady) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3034,7 +3152,7 @@ func (x *StatusResponse_NotReady) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_NotReady.ProtoReflect.Descriptor instead.
 func (*StatusResponse_NotReady) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 1}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 1}
 }
 
 func (x *StatusResponse_NotReady) GetCheck() string {
@@ -3063,7 +3181,7 @@ type StatusResponse_AttachedRows struct {
 
 func (x *StatusResponse_AttachedRows) Reset() {
 	*x = StatusResponse_AttachedRows{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3075,7 +3193,7 @@ func (x *StatusResponse_AttachedRows) String() string {
 func (*StatusResponse_AttachedRows) ProtoMessage() {}
 
 func (x *StatusResponse_AttachedRows) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3088,7 +3206,7 @@ func (x *StatusResponse_AttachedRows) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_AttachedRows.ProtoReflect.Descriptor instead.
 func (*StatusResponse_AttachedRows) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 2}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 2}
 }
 
 func (x *StatusResponse_AttachedRows) GetWaiting() int64 {
@@ -3123,7 +3241,7 @@ type StatusResponse_Watch struct {
 
 func (x *StatusResponse_Watch) Reset() {
 	*x = StatusResponse_Watch{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3135,7 +3253,7 @@ func (x *StatusResponse_Watch) String() string {
 func (*StatusResponse_Watch) ProtoMessage() {}
 
 func (x *StatusResponse_Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3148,7 +3266,7 @@ func (x *StatusResponse_Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Watch.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Watch) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 3}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 3}
 }
 
 func (x *StatusResponse_Watch) GetName() string {
@@ -3198,7 +3316,7 @@ type StatusResponse_Delegations struct {
 
 func (x *StatusResponse_Delegations) Reset() {
 	*x = StatusResponse_Delegations{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3210,7 +3328,7 @@ func (x *StatusResponse_Delegations) String() string {
 func (*StatusResponse_Delegations) ProtoMessage() {}
 
 func (x *StatusResponse_Delegations) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3223,7 +3341,7 @@ func (x *StatusResponse_Delegations) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Delegations.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Delegations) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 4}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 4}
 }
 
 func (x *StatusResponse_Delegations) GetDeployment() string {
@@ -3252,7 +3370,7 @@ type StatusResponse_Kept struct {
 
 func (x *StatusResponse_Kept) Reset() {
 	*x = StatusResponse_Kept{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3264,7 +3382,7 @@ func (x *StatusResponse_Kept) String() string {
 func (*StatusResponse_Kept) ProtoMessage() {}
 
 func (x *StatusResponse_Kept) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3277,7 +3395,7 @@ func (x *StatusResponse_Kept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Kept.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Kept) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 5}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 5}
 }
 
 func (x *StatusResponse_Kept) GetKind() string {
@@ -3319,7 +3437,7 @@ type StatusResponse_Epoch struct {
 
 func (x *StatusResponse_Epoch) Reset() {
 	*x = StatusResponse_Epoch{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3331,7 +3449,7 @@ func (x *StatusResponse_Epoch) String() string {
 func (*StatusResponse_Epoch) ProtoMessage() {}
 
 func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3344,7 +3462,7 @@ func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Epoch.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Epoch) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 6}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 6}
 }
 
 func (x *StatusResponse_Epoch) GetOrdinal() int64 {
@@ -3396,7 +3514,7 @@ type StatusResponse_Process struct {
 
 func (x *StatusResponse_Process) Reset() {
 	*x = StatusResponse_Process{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3408,7 +3526,7 @@ func (x *StatusResponse_Process) String() string {
 func (*StatusResponse_Process) ProtoMessage() {}
 
 func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3421,7 +3539,7 @@ func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Process.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Process) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 7}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 7}
 }
 
 func (x *StatusResponse_Process) GetName() string {
@@ -3465,7 +3583,7 @@ type StatusResponse_Outstanding struct {
 
 func (x *StatusResponse_Outstanding) Reset() {
 	*x = StatusResponse_Outstanding{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3477,7 +3595,7 @@ func (x *StatusResponse_Outstanding) String() string {
 func (*StatusResponse_Outstanding) ProtoMessage() {}
 
 func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3490,7 +3608,7 @@ func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Outstanding.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Outstanding) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 8}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 8}
 }
 
 func (x *StatusResponse_Outstanding) GetGroup() string {
@@ -3534,7 +3652,7 @@ type StatusResponse_Derivation struct {
 
 func (x *StatusResponse_Derivation) Reset() {
 	*x = StatusResponse_Derivation{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3546,7 +3664,7 @@ func (x *StatusResponse_Derivation) String() string {
 func (*StatusResponse_Derivation) ProtoMessage() {}
 
 func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3559,7 +3677,7 @@ func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Derivation.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Derivation) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{21, 9}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 9}
 }
 
 func (x *StatusResponse_Derivation) GetKind() string {
@@ -3613,7 +3731,7 @@ type VerifyResponse_Difference struct {
 
 func (x *VerifyResponse_Difference) Reset() {
 	*x = VerifyResponse_Difference{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3625,7 +3743,7 @@ func (x *VerifyResponse_Difference) String() string {
 func (*VerifyResponse_Difference) ProtoMessage() {}
 
 func (x *VerifyResponse_Difference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3638,7 +3756,7 @@ func (x *VerifyResponse_Difference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse_Difference.ProtoReflect.Descriptor instead.
 func (*VerifyResponse_Difference) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{29, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{31, 0}
 }
 
 func (x *VerifyResponse_Difference) GetKind() string {
@@ -3731,7 +3849,7 @@ type VerifyResponse_Progress struct {
 
 func (x *VerifyResponse_Progress) Reset() {
 	*x = VerifyResponse_Progress{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3743,7 +3861,7 @@ func (x *VerifyResponse_Progress) String() string {
 func (*VerifyResponse_Progress) ProtoMessage() {}
 
 func (x *VerifyResponse_Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3756,7 +3874,7 @@ func (x *VerifyResponse_Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse_Progress.ProtoReflect.Descriptor instead.
 func (*VerifyResponse_Progress) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{29, 1}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{31, 1}
 }
 
 func (x *VerifyResponse_Progress) GetReferences() int64 {
@@ -3841,7 +3959,7 @@ type DecommissionResponse_Plan struct {
 
 func (x *DecommissionResponse_Plan) Reset() {
 	*x = DecommissionResponse_Plan{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3853,7 +3971,7 @@ func (x *DecommissionResponse_Plan) String() string {
 func (*DecommissionResponse_Plan) ProtoMessage() {}
 
 func (x *DecommissionResponse_Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3866,7 +3984,7 @@ func (x *DecommissionResponse_Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecommissionResponse_Plan.ProtoReflect.Descriptor instead.
 func (*DecommissionResponse_Plan) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{31, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{33, 0}
 }
 
 func (x *DecommissionResponse_Plan) GetDeleted() int64 {
@@ -3919,7 +4037,7 @@ type ExplainResponse_Reason struct {
 
 func (x *ExplainResponse_Reason) Reset() {
 	*x = ExplainResponse_Reason{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3931,7 +4049,7 @@ func (x *ExplainResponse_Reason) String() string {
 func (*ExplainResponse_Reason) ProtoMessage() {}
 
 func (x *ExplainResponse_Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3944,7 +4062,7 @@ func (x *ExplainResponse_Reason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse_Reason.ProtoReflect.Descriptor instead.
 func (*ExplainResponse_Reason) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{34, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{36, 0}
 }
 
 func (x *ExplainResponse_Reason) GetType() string {
@@ -4084,14 +4202,21 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\bexpected\x18\b \x01(\x03R\bexpected\x12%\n" +
 	"\x0eexpected_unset\x18\t \x01(\x03R\rexpectedUnset\x12-\n" +
 	"\x04left\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\x04left\"\x93\x01\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x04left\"\xc3\x01\n" +
 	"\x13ListRemovalsRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1b\n" +
 	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x04 \x01(\tR\tpageToken\x12\x1a\n" +
-	"\bdeletion\x18\x05 \x01(\tR\bdeletion\"z\n" +
+	"\bdeletion\x18\x05 \x01(\tR\bdeletion\x12\x14\n" +
+	"\x05since\x18\x06 \x01(\tR\x05since\x12\x18\n" +
+	"\arequest\x18\a \x01(\tR\arequest\"\"\n" +
+	"\fPurgeRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"E\n" +
+	"\rPurgeResponse\x12\x18\n" +
+	"\achanges\x18\x01 \x01(\x03R\achanges\x12\x1a\n" +
+	"\brequests\x18\x02 \x01(\x03R\brequests\"z\n" +
 	"\x14ListRemovalsResponse\x12:\n" +
 	"\bremovals\x18\x01 \x03(\v2\x1e.dbcontroller.admin.v1.RemovalR\bremovals\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa9\x03\n" +
@@ -4332,8 +4457,7 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x120\n" +
 	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\x04 \x01(\tR\tlastError2\xee\n" +
-	"\n" +
+	"last_error\x18\x04 \x01(\tR\tlastError2\xc2\v\n" +
 	"\fAdminService\x12U\n" +
 	"\x06Status\x12$.dbcontroller.admin.v1.StatusRequest\x1a%.dbcontroller.admin.v1.StatusResponse\x12X\n" +
 	"\aExplain\x12%.dbcontroller.admin.v1.ExplainRequest\x1a&.dbcontroller.admin.v1.ExplainResponse\x12g\n" +
@@ -4348,7 +4472,8 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x05Retry\x12#.dbcontroller.admin.v1.RetryRequest\x1a$.dbcontroller.admin.v1.RetryResponse\x12m\n" +
 	"\x0eListReleasable\x12,.dbcontroller.admin.v1.ListReleasableRequest\x1a-.dbcontroller.admin.v1.ListReleasableResponse\x12g\n" +
 	"\fForceRelease\x12*.dbcontroller.admin.v1.ForceReleaseRequest\x1a+.dbcontroller.admin.v1.ForceReleaseResponse\x12j\n" +
-	"\rListDeletions\x12+.dbcontroller.admin.v1.ListDeletionsRequest\x1a,.dbcontroller.admin.v1.ListDeletionsResponseBVZTgithub.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1;adminv1b\x06proto3"
+	"\rListDeletions\x12+.dbcontroller.admin.v1.ListDeletionsRequest\x1a,.dbcontroller.admin.v1.ListDeletionsResponse\x12R\n" +
+	"\x05Purge\x12#.dbcontroller.admin.v1.PurgeRequest\x1a$.dbcontroller.admin.v1.PurgeResponseBVZTgithub.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1;adminv1b\x06proto3"
 
 var (
 	file_dbcontroller_admin_v1_admin_proto_rawDescOnce sync.Once
@@ -4363,7 +4488,7 @@ func file_dbcontroller_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
 	(VerifyRequest_Dangling)(0),         // 0: dbcontroller.admin.v1.VerifyRequest.Dangling
 	(*ListStuckRequest)(nil),            // 1: dbcontroller.admin.v1.ListStuckRequest
@@ -4384,104 +4509,106 @@ var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
 	(*ListDeletionsResponse)(nil),       // 16: dbcontroller.admin.v1.ListDeletionsResponse
 	(*Deletion)(nil),                    // 17: dbcontroller.admin.v1.Deletion
 	(*ListRemovalsRequest)(nil),         // 18: dbcontroller.admin.v1.ListRemovalsRequest
-	(*ListRemovalsResponse)(nil),        // 19: dbcontroller.admin.v1.ListRemovalsResponse
-	(*Removal)(nil),                     // 20: dbcontroller.admin.v1.Removal
-	(*StatusRequest)(nil),               // 21: dbcontroller.admin.v1.StatusRequest
-	(*StatusResponse)(nil),              // 22: dbcontroller.admin.v1.StatusResponse
-	(*Decommissioned)(nil),              // 23: dbcontroller.admin.v1.Decommissioned
-	(*Word)(nil),                        // 24: dbcontroller.admin.v1.Word
-	(*AcceptDatabaseRequest)(nil),       // 25: dbcontroller.admin.v1.AcceptDatabaseRequest
-	(*AcceptDatabaseResponse)(nil),      // 26: dbcontroller.admin.v1.AcceptDatabaseResponse
-	(*WaiveComparisonRequest)(nil),      // 27: dbcontroller.admin.v1.WaiveComparisonRequest
-	(*WaiveComparisonResponse)(nil),     // 28: dbcontroller.admin.v1.WaiveComparisonResponse
-	(*VerifyRequest)(nil),               // 29: dbcontroller.admin.v1.VerifyRequest
-	(*VerifyResponse)(nil),              // 30: dbcontroller.admin.v1.VerifyResponse
-	(*DecommissionRequest)(nil),         // 31: dbcontroller.admin.v1.DecommissionRequest
-	(*DecommissionResponse)(nil),        // 32: dbcontroller.admin.v1.DecommissionResponse
-	(*Failure)(nil),                     // 33: dbcontroller.admin.v1.Failure
-	(*ExplainRequest)(nil),              // 34: dbcontroller.admin.v1.ExplainRequest
-	(*ExplainResponse)(nil),             // 35: dbcontroller.admin.v1.ExplainResponse
-	(*ListStuckResponse_Resource)(nil),  // 36: dbcontroller.admin.v1.ListStuckResponse.Resource
-	(*ListStuckResponse_Work)(nil),      // 37: dbcontroller.admin.v1.ListStuckResponse.Work
-	(*StatusResponse_PostgreSQL)(nil),   // 38: dbcontroller.admin.v1.StatusResponse.PostgreSQL
-	(*StatusResponse_NotReady)(nil),     // 39: dbcontroller.admin.v1.StatusResponse.NotReady
-	(*StatusResponse_AttachedRows)(nil), // 40: dbcontroller.admin.v1.StatusResponse.AttachedRows
-	(*StatusResponse_Watch)(nil),        // 41: dbcontroller.admin.v1.StatusResponse.Watch
-	(*StatusResponse_Delegations)(nil),  // 42: dbcontroller.admin.v1.StatusResponse.Delegations
-	(*StatusResponse_Kept)(nil),         // 43: dbcontroller.admin.v1.StatusResponse.Kept
-	(*StatusResponse_Epoch)(nil),        // 44: dbcontroller.admin.v1.StatusResponse.Epoch
-	(*StatusResponse_Process)(nil),      // 45: dbcontroller.admin.v1.StatusResponse.Process
-	(*StatusResponse_Outstanding)(nil),  // 46: dbcontroller.admin.v1.StatusResponse.Outstanding
-	(*StatusResponse_Derivation)(nil),   // 47: dbcontroller.admin.v1.StatusResponse.Derivation
-	(*VerifyResponse_Difference)(nil),   // 48: dbcontroller.admin.v1.VerifyResponse.Difference
-	(*VerifyResponse_Progress)(nil),     // 49: dbcontroller.admin.v1.VerifyResponse.Progress
-	(*DecommissionResponse_Plan)(nil),   // 50: dbcontroller.admin.v1.DecommissionResponse.Plan
-	(*ExplainResponse_Reason)(nil),      // 51: dbcontroller.admin.v1.ExplainResponse.Reason
-	(*durationpb.Duration)(nil),         // 52: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),       // 53: google.protobuf.Timestamp
+	(*PurgeRequest)(nil),                // 19: dbcontroller.admin.v1.PurgeRequest
+	(*PurgeResponse)(nil),               // 20: dbcontroller.admin.v1.PurgeResponse
+	(*ListRemovalsResponse)(nil),        // 21: dbcontroller.admin.v1.ListRemovalsResponse
+	(*Removal)(nil),                     // 22: dbcontroller.admin.v1.Removal
+	(*StatusRequest)(nil),               // 23: dbcontroller.admin.v1.StatusRequest
+	(*StatusResponse)(nil),              // 24: dbcontroller.admin.v1.StatusResponse
+	(*Decommissioned)(nil),              // 25: dbcontroller.admin.v1.Decommissioned
+	(*Word)(nil),                        // 26: dbcontroller.admin.v1.Word
+	(*AcceptDatabaseRequest)(nil),       // 27: dbcontroller.admin.v1.AcceptDatabaseRequest
+	(*AcceptDatabaseResponse)(nil),      // 28: dbcontroller.admin.v1.AcceptDatabaseResponse
+	(*WaiveComparisonRequest)(nil),      // 29: dbcontroller.admin.v1.WaiveComparisonRequest
+	(*WaiveComparisonResponse)(nil),     // 30: dbcontroller.admin.v1.WaiveComparisonResponse
+	(*VerifyRequest)(nil),               // 31: dbcontroller.admin.v1.VerifyRequest
+	(*VerifyResponse)(nil),              // 32: dbcontroller.admin.v1.VerifyResponse
+	(*DecommissionRequest)(nil),         // 33: dbcontroller.admin.v1.DecommissionRequest
+	(*DecommissionResponse)(nil),        // 34: dbcontroller.admin.v1.DecommissionResponse
+	(*Failure)(nil),                     // 35: dbcontroller.admin.v1.Failure
+	(*ExplainRequest)(nil),              // 36: dbcontroller.admin.v1.ExplainRequest
+	(*ExplainResponse)(nil),             // 37: dbcontroller.admin.v1.ExplainResponse
+	(*ListStuckResponse_Resource)(nil),  // 38: dbcontroller.admin.v1.ListStuckResponse.Resource
+	(*ListStuckResponse_Work)(nil),      // 39: dbcontroller.admin.v1.ListStuckResponse.Work
+	(*StatusResponse_PostgreSQL)(nil),   // 40: dbcontroller.admin.v1.StatusResponse.PostgreSQL
+	(*StatusResponse_NotReady)(nil),     // 41: dbcontroller.admin.v1.StatusResponse.NotReady
+	(*StatusResponse_AttachedRows)(nil), // 42: dbcontroller.admin.v1.StatusResponse.AttachedRows
+	(*StatusResponse_Watch)(nil),        // 43: dbcontroller.admin.v1.StatusResponse.Watch
+	(*StatusResponse_Delegations)(nil),  // 44: dbcontroller.admin.v1.StatusResponse.Delegations
+	(*StatusResponse_Kept)(nil),         // 45: dbcontroller.admin.v1.StatusResponse.Kept
+	(*StatusResponse_Epoch)(nil),        // 46: dbcontroller.admin.v1.StatusResponse.Epoch
+	(*StatusResponse_Process)(nil),      // 47: dbcontroller.admin.v1.StatusResponse.Process
+	(*StatusResponse_Outstanding)(nil),  // 48: dbcontroller.admin.v1.StatusResponse.Outstanding
+	(*StatusResponse_Derivation)(nil),   // 49: dbcontroller.admin.v1.StatusResponse.Derivation
+	(*VerifyResponse_Difference)(nil),   // 50: dbcontroller.admin.v1.VerifyResponse.Difference
+	(*VerifyResponse_Progress)(nil),     // 51: dbcontroller.admin.v1.VerifyResponse.Progress
+	(*DecommissionResponse_Plan)(nil),   // 52: dbcontroller.admin.v1.DecommissionResponse.Plan
+	(*ExplainResponse_Reason)(nil),      // 53: dbcontroller.admin.v1.ExplainResponse.Reason
+	(*durationpb.Duration)(nil),         // 54: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),       // 55: google.protobuf.Timestamp
 }
 var file_dbcontroller_admin_v1_admin_proto_depIdxs = []int32{
-	52, // 0: dbcontroller.admin.v1.ListStuckRequest.longer:type_name -> google.protobuf.Duration
-	36, // 1: dbcontroller.admin.v1.ListStuckResponse.resources:type_name -> dbcontroller.admin.v1.ListStuckResponse.Resource
-	37, // 2: dbcontroller.admin.v1.ListStuckResponse.work:type_name -> dbcontroller.admin.v1.ListStuckResponse.Work
+	54, // 0: dbcontroller.admin.v1.ListStuckRequest.longer:type_name -> google.protobuf.Duration
+	38, // 1: dbcontroller.admin.v1.ListStuckResponse.resources:type_name -> dbcontroller.admin.v1.ListStuckResponse.Resource
+	39, // 2: dbcontroller.admin.v1.ListStuckResponse.work:type_name -> dbcontroller.admin.v1.ListStuckResponse.Work
 	7,  // 3: dbcontroller.admin.v1.ListStuckResponse.pauses:type_name -> dbcontroller.admin.v1.Pause
-	53, // 4: dbcontroller.admin.v1.Pause.time:type_name -> google.protobuf.Timestamp
+	55, // 4: dbcontroller.admin.v1.Pause.time:type_name -> google.protobuf.Timestamp
 	12, // 5: dbcontroller.admin.v1.ListReleasableResponse.releasable:type_name -> dbcontroller.admin.v1.Releasable
-	53, // 6: dbcontroller.admin.v1.Releasable.since:type_name -> google.protobuf.Timestamp
+	55, // 6: dbcontroller.admin.v1.Releasable.since:type_name -> google.protobuf.Timestamp
 	17, // 7: dbcontroller.admin.v1.ListDeletionsResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
-	53, // 8: dbcontroller.admin.v1.Deletion.start_time:type_name -> google.protobuf.Timestamp
-	53, // 9: dbcontroller.admin.v1.Deletion.update_time:type_name -> google.protobuf.Timestamp
-	52, // 10: dbcontroller.admin.v1.Deletion.left:type_name -> google.protobuf.Duration
-	20, // 11: dbcontroller.admin.v1.ListRemovalsResponse.removals:type_name -> dbcontroller.admin.v1.Removal
-	53, // 12: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
-	53, // 13: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
-	46, // 14: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
-	47, // 15: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
-	33, // 16: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
-	23, // 17: dbcontroller.admin.v1.StatusResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	45, // 18: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
-	44, // 19: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
-	24, // 20: dbcontroller.admin.v1.StatusResponse.words:type_name -> dbcontroller.admin.v1.Word
-	43, // 21: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
-	42, // 22: dbcontroller.admin.v1.StatusResponse.delegations:type_name -> dbcontroller.admin.v1.StatusResponse.Delegations
+	55, // 8: dbcontroller.admin.v1.Deletion.start_time:type_name -> google.protobuf.Timestamp
+	55, // 9: dbcontroller.admin.v1.Deletion.update_time:type_name -> google.protobuf.Timestamp
+	54, // 10: dbcontroller.admin.v1.Deletion.left:type_name -> google.protobuf.Duration
+	22, // 11: dbcontroller.admin.v1.ListRemovalsResponse.removals:type_name -> dbcontroller.admin.v1.Removal
+	55, // 12: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
+	55, // 13: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
+	48, // 14: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
+	49, // 15: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
+	35, // 16: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
+	25, // 17: dbcontroller.admin.v1.StatusResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
+	47, // 18: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
+	46, // 19: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
+	26, // 20: dbcontroller.admin.v1.StatusResponse.words:type_name -> dbcontroller.admin.v1.Word
+	45, // 21: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
+	44, // 22: dbcontroller.admin.v1.StatusResponse.delegations:type_name -> dbcontroller.admin.v1.StatusResponse.Delegations
 	17, // 23: dbcontroller.admin.v1.StatusResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
-	41, // 24: dbcontroller.admin.v1.StatusResponse.watches:type_name -> dbcontroller.admin.v1.StatusResponse.Watch
+	43, // 24: dbcontroller.admin.v1.StatusResponse.watches:type_name -> dbcontroller.admin.v1.StatusResponse.Watch
 	7,  // 25: dbcontroller.admin.v1.StatusResponse.pauses:type_name -> dbcontroller.admin.v1.Pause
-	40, // 26: dbcontroller.admin.v1.StatusResponse.attached_rows:type_name -> dbcontroller.admin.v1.StatusResponse.AttachedRows
-	39, // 27: dbcontroller.admin.v1.StatusResponse.not_ready:type_name -> dbcontroller.admin.v1.StatusResponse.NotReady
-	53, // 28: dbcontroller.admin.v1.StatusResponse.database_time:type_name -> google.protobuf.Timestamp
-	53, // 29: dbcontroller.admin.v1.StatusResponse.process_time:type_name -> google.protobuf.Timestamp
-	38, // 30: dbcontroller.admin.v1.StatusResponse.postgresql:type_name -> dbcontroller.admin.v1.StatusResponse.PostgreSQL
-	53, // 31: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
-	53, // 32: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
+	42, // 26: dbcontroller.admin.v1.StatusResponse.attached_rows:type_name -> dbcontroller.admin.v1.StatusResponse.AttachedRows
+	41, // 27: dbcontroller.admin.v1.StatusResponse.not_ready:type_name -> dbcontroller.admin.v1.StatusResponse.NotReady
+	55, // 28: dbcontroller.admin.v1.StatusResponse.database_time:type_name -> google.protobuf.Timestamp
+	55, // 29: dbcontroller.admin.v1.StatusResponse.process_time:type_name -> google.protobuf.Timestamp
+	40, // 30: dbcontroller.admin.v1.StatusResponse.postgresql:type_name -> dbcontroller.admin.v1.StatusResponse.PostgreSQL
+	55, // 31: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
+	55, // 32: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
 	0,  // 33: dbcontroller.admin.v1.VerifyRequest.dangling:type_name -> dbcontroller.admin.v1.VerifyRequest.Dangling
-	48, // 34: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
-	49, // 35: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
-	23, // 36: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	50, // 37: dbcontroller.admin.v1.DecommissionResponse.plan:type_name -> dbcontroller.admin.v1.DecommissionResponse.Plan
-	53, // 38: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
-	53, // 39: dbcontroller.admin.v1.Failure.next_time:type_name -> google.protobuf.Timestamp
-	53, // 40: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
-	51, // 41: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
+	50, // 34: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
+	51, // 35: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
+	25, // 36: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
+	52, // 37: dbcontroller.admin.v1.DecommissionResponse.plan:type_name -> dbcontroller.admin.v1.DecommissionResponse.Plan
+	55, // 38: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
+	55, // 39: dbcontroller.admin.v1.Failure.next_time:type_name -> google.protobuf.Timestamp
+	55, // 40: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
+	53, // 41: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
 	17, // 42: dbcontroller.admin.v1.ExplainResponse.deletion:type_name -> dbcontroller.admin.v1.Deletion
-	53, // 43: dbcontroller.admin.v1.ListStuckResponse.Resource.since:type_name -> google.protobuf.Timestamp
-	53, // 44: dbcontroller.admin.v1.ListStuckResponse.Work.since:type_name -> google.protobuf.Timestamp
-	53, // 45: dbcontroller.admin.v1.ListStuckResponse.Work.next_time:type_name -> google.protobuf.Timestamp
-	53, // 46: dbcontroller.admin.v1.StatusResponse.PostgreSQL.archived_time:type_name -> google.protobuf.Timestamp
-	53, // 47: dbcontroller.admin.v1.StatusResponse.PostgreSQL.oldest_transaction_time:type_name -> google.protobuf.Timestamp
-	53, // 48: dbcontroller.admin.v1.StatusResponse.PostgreSQL.oldest_prepared_time:type_name -> google.protobuf.Timestamp
-	53, // 49: dbcontroller.admin.v1.StatusResponse.Watch.heard_time:type_name -> google.protobuf.Timestamp
-	53, // 50: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
-	53, // 51: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
-	53, // 52: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
-	53, // 53: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
-	53, // 54: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
-	21, // 55: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
-	34, // 56: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
-	31, // 57: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
-	25, // 58: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
-	27, // 59: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
-	29, // 60: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
+	55, // 43: dbcontroller.admin.v1.ListStuckResponse.Resource.since:type_name -> google.protobuf.Timestamp
+	55, // 44: dbcontroller.admin.v1.ListStuckResponse.Work.since:type_name -> google.protobuf.Timestamp
+	55, // 45: dbcontroller.admin.v1.ListStuckResponse.Work.next_time:type_name -> google.protobuf.Timestamp
+	55, // 46: dbcontroller.admin.v1.StatusResponse.PostgreSQL.archived_time:type_name -> google.protobuf.Timestamp
+	55, // 47: dbcontroller.admin.v1.StatusResponse.PostgreSQL.oldest_transaction_time:type_name -> google.protobuf.Timestamp
+	55, // 48: dbcontroller.admin.v1.StatusResponse.PostgreSQL.oldest_prepared_time:type_name -> google.protobuf.Timestamp
+	55, // 49: dbcontroller.admin.v1.StatusResponse.Watch.heard_time:type_name -> google.protobuf.Timestamp
+	55, // 50: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
+	55, // 51: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
+	55, // 52: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
+	55, // 53: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
+	55, // 54: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
+	23, // 55: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
+	36, // 56: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
+	33, // 57: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
+	27, // 58: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
+	29, // 59: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
+	31, // 60: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
 	18, // 61: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
 	1,  // 62: dbcontroller.admin.v1.AdminService.ListStuck:input_type -> dbcontroller.admin.v1.ListStuckRequest
 	3,  // 63: dbcontroller.admin.v1.AdminService.Pause:input_type -> dbcontroller.admin.v1.PauseRequest
@@ -4490,22 +4617,24 @@ var file_dbcontroller_admin_v1_admin_proto_depIdxs = []int32{
 	10, // 66: dbcontroller.admin.v1.AdminService.ListReleasable:input_type -> dbcontroller.admin.v1.ListReleasableRequest
 	13, // 67: dbcontroller.admin.v1.AdminService.ForceRelease:input_type -> dbcontroller.admin.v1.ForceReleaseRequest
 	15, // 68: dbcontroller.admin.v1.AdminService.ListDeletions:input_type -> dbcontroller.admin.v1.ListDeletionsRequest
-	22, // 69: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
-	35, // 70: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
-	32, // 71: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
-	26, // 72: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
-	28, // 73: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
-	30, // 74: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
-	19, // 75: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
-	2,  // 76: dbcontroller.admin.v1.AdminService.ListStuck:output_type -> dbcontroller.admin.v1.ListStuckResponse
-	4,  // 77: dbcontroller.admin.v1.AdminService.Pause:output_type -> dbcontroller.admin.v1.PauseResponse
-	6,  // 78: dbcontroller.admin.v1.AdminService.Resume:output_type -> dbcontroller.admin.v1.ResumeResponse
-	9,  // 79: dbcontroller.admin.v1.AdminService.Retry:output_type -> dbcontroller.admin.v1.RetryResponse
-	11, // 80: dbcontroller.admin.v1.AdminService.ListReleasable:output_type -> dbcontroller.admin.v1.ListReleasableResponse
-	14, // 81: dbcontroller.admin.v1.AdminService.ForceRelease:output_type -> dbcontroller.admin.v1.ForceReleaseResponse
-	16, // 82: dbcontroller.admin.v1.AdminService.ListDeletions:output_type -> dbcontroller.admin.v1.ListDeletionsResponse
-	69, // [69:83] is the sub-list for method output_type
-	55, // [55:69] is the sub-list for method input_type
+	19, // 69: dbcontroller.admin.v1.AdminService.Purge:input_type -> dbcontroller.admin.v1.PurgeRequest
+	24, // 70: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
+	37, // 71: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
+	34, // 72: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
+	28, // 73: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
+	30, // 74: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
+	32, // 75: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
+	21, // 76: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
+	2,  // 77: dbcontroller.admin.v1.AdminService.ListStuck:output_type -> dbcontroller.admin.v1.ListStuckResponse
+	4,  // 78: dbcontroller.admin.v1.AdminService.Pause:output_type -> dbcontroller.admin.v1.PauseResponse
+	6,  // 79: dbcontroller.admin.v1.AdminService.Resume:output_type -> dbcontroller.admin.v1.ResumeResponse
+	9,  // 80: dbcontroller.admin.v1.AdminService.Retry:output_type -> dbcontroller.admin.v1.RetryResponse
+	11, // 81: dbcontroller.admin.v1.AdminService.ListReleasable:output_type -> dbcontroller.admin.v1.ListReleasableResponse
+	14, // 82: dbcontroller.admin.v1.AdminService.ForceRelease:output_type -> dbcontroller.admin.v1.ForceReleaseResponse
+	16, // 83: dbcontroller.admin.v1.AdminService.ListDeletions:output_type -> dbcontroller.admin.v1.ListDeletionsResponse
+	20, // 84: dbcontroller.admin.v1.AdminService.Purge:output_type -> dbcontroller.admin.v1.PurgeResponse
+	70, // [70:85] is the sub-list for method output_type
+	55, // [55:70] is the sub-list for method input_type
 	55, // [55:55] is the sub-list for extension type_name
 	55, // [55:55] is the sub-list for extension extendee
 	0,  // [0:55] is the sub-list for field type_name
@@ -4516,7 +4645,7 @@ func file_dbcontroller_admin_v1_admin_proto_init() {
 	if File_dbcontroller_admin_v1_admin_proto != nil {
 		return
 	}
-	file_dbcontroller_admin_v1_admin_proto_msgTypes[29].OneofWrappers = []any{
+	file_dbcontroller_admin_v1_admin_proto_msgTypes[31].OneofWrappers = []any{
 		(*VerifyResponse_Difference_)(nil),
 		(*VerifyResponse_Progress_)(nil),
 	}
@@ -4526,7 +4655,7 @@ func file_dbcontroller_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_admin_v1_admin_proto_rawDesc), len(file_dbcontroller_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   51,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -33,6 +33,7 @@ const (
 	AdminService_ListReleasable_FullMethodName  = "/dbcontroller.admin.v1.AdminService/ListReleasable"
 	AdminService_ForceRelease_FullMethodName    = "/dbcontroller.admin.v1.AdminService/ForceRelease"
 	AdminService_ListDeletions_FullMethodName   = "/dbcontroller.admin.v1.AdminService/ListDeletions"
+	AdminService_Purge_FullMethodName           = "/dbcontroller.admin.v1.AdminService/Purge"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -77,6 +78,10 @@ type AdminServiceClient interface {
 	ForceRelease(ctx context.Context, in *ForceReleaseRequest, opts ...grpc.CallOption) (*ForceReleaseResponse, error)
 	// ListDeletions returns the progress of deletions in this deployment.
 	ListDeletions(ctx context.Context, in *ListDeletionsRequest, opts ...grpc.CallOption) (*ListDeletionsResponse, error)
+	// Purge takes the bodies, labels, owners and statuses of the removed resources of a name out of the recent changes, from which watches are resumed, and out of
+	// the answers that repeated requests get, at once instead of after their retention. It fails with ALREADY_EXISTS while there is a resource of the name. Records
+	// of removals, which have no bodies, stay. A repetition changes nothing.
+	Purge(ctx context.Context, in *PurgeRequest, opts ...grpc.CallOption) (*PurgeResponse, error)
 }
 
 type adminServiceClient struct {
@@ -236,6 +241,16 @@ func (c *adminServiceClient) ListDeletions(ctx context.Context, in *ListDeletion
 	return out, nil
 }
 
+func (c *adminServiceClient) Purge(ctx context.Context, in *PurgeRequest, opts ...grpc.CallOption) (*PurgeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PurgeResponse)
+	err := c.cc.Invoke(ctx, AdminService_Purge_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -278,6 +293,10 @@ type AdminServiceServer interface {
 	ForceRelease(context.Context, *ForceReleaseRequest) (*ForceReleaseResponse, error)
 	// ListDeletions returns the progress of deletions in this deployment.
 	ListDeletions(context.Context, *ListDeletionsRequest) (*ListDeletionsResponse, error)
+	// Purge takes the bodies, labels, owners and statuses of the removed resources of a name out of the recent changes, from which watches are resumed, and out of
+	// the answers that repeated requests get, at once instead of after their retention. It fails with ALREADY_EXISTS while there is a resource of the name. Records
+	// of removals, which have no bodies, stay. A repetition changes nothing.
+	Purge(context.Context, *PurgeRequest) (*PurgeResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -329,6 +348,9 @@ func (UnimplementedAdminServiceServer) ForceRelease(context.Context, *ForceRelea
 }
 func (UnimplementedAdminServiceServer) ListDeletions(context.Context, *ListDeletionsRequest) (*ListDeletionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListDeletions not implemented")
+}
+func (UnimplementedAdminServiceServer) Purge(context.Context, *PurgeRequest) (*PurgeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Purge not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -596,6 +618,24 @@ func _AdminService_ListDeletions_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_Purge_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PurgeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).Purge(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_Purge_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).Purge(ctx, req.(*PurgeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -654,6 +694,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListDeletions",
 			Handler:    _AdminService_ListDeletions_Handler,
+		},
+		{
+			MethodName: "Purge",
+			Handler:    _AdminService_Purge_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
