@@ -30,6 +30,8 @@ import (
 // members do not change any more. The transaction that marks the root also decides the deletion, under the primary key of attempts; the ordinary cascade
 // carries it out. (test/model/atomic)
 
+var selectActiveRootsSQL = db.Codes(`SELECT s.id FROM ` + namedSQL + ` WHERE s.state = {active}`)
+
 // freezeSlack is the time after the deadline of a delete before a participant asks for the decision.
 const freezeSlack = 2 * time.Second
 
@@ -55,18 +57,34 @@ func (d *deletion) freeze(ctx context.Context) error {
 			return fmt.Errorf("%s is a row of an attached table: %w", w.Name, peer.ErrNotAtomic)
 		}
 	}
-	ids, err := d.planRoots(ctx, s.Pool)
-	if err != nil {
+	epoch := s.gate.PresentEpoch()
+	ids, err := d.activeRoots(ctx)
+	if err != nil || len(ids) == 0 { // the next try finds that others have marked or removed them
 		return err
 	}
 	deadline, _ := ctx.Deadline()
 	f := &frozen{peers: s.Peers, began: s.Rollback.Seen.Load(), epochs: map[schema.DeploymentID]uuid.UUID{}}
-	f.Freeze = peer.Freeze{Coordinator: s.Self, Epoch: s.gate.PresentEpoch(), Deletion: s.prepare.NewAttempt(), Root: d.wanted[0].Name, For: time.Until(deadline) + freezeSlack}
+	f.Freeze = peer.Freeze{Coordinator: s.Self, Epoch: epoch, Deletion: s.prepare.NewAttempt(), Root: d.wanted[0].Name, For: time.Until(deadline) + freezeSlack}
 	d.frozen = f
 	roots := func(context.Context, pgx.Tx) ([]int64, error) { return ids, nil }
 	_, err = s.target.Freeze(ctx, target.Freezing{Freeze: &f.Freeze, Own: f.Epoch, Find: roots, Look: roots})
 	crash.At("crash-atomic-frozen")
 	return err
+}
+
+// activeRoots returns the ids of the roots that are to be frozen. Others have no part in the deletion, or make the
+// next try fail.
+func (d *deletion) activeRoots(ctx context.Context) ([]int64, error) {
+	kinds, names := d.keys()
+	rows, err := d.store.Pool.Query(ctx, selectActiveRootsSQL, kinds, names)
+	if err != nil {
+		return nil, fmt.Errorf("read the roots of an atomic deletion: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, fmt.Errorf("read the roots of an atomic deletion: %w", err)
+	}
+	return ids, nil
 }
 
 // fromRoots is the obstacle of a look-ahead that begins with the roots, which are frozen. The other members in this database are frozen by a question to this
