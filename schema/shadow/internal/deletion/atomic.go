@@ -142,14 +142,14 @@ func whole(w *plan.Walk, name string) error {
 	switch {
 	case w.NotAtomic != "":
 		return fmt.Errorf("%s: %s: %w", name, w.NotAtomic, peer.ErrNotAtomic)
+	case w.Truncated: // first: at the limit some deployments are not asked
+		return fmt.Errorf("%s reaches %d resources, or more: %w", name, peer.PlanLimit, peer.ErrNotAtomic)
 	case len(w.Unasked) > 0:
 		e := &peer.UnavailableError{Unasked: w.Unasked}
 		for _, u := range w.Unasked {
 			e.Deployments = append(e.Deployments, u.Deployment)
 		}
 		return fmt.Errorf("%s cannot be deleted in all deployments or none for now: %w", name, e)
-	case w.Truncated:
-		return fmt.Errorf("%s reaches more than %d resources: %w", name, peer.PlanLimit, peer.ErrNotAtomic)
 	}
 	return nil
 }
