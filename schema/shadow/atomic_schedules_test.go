@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 )
@@ -48,6 +49,81 @@ func TestAnAtomicDeletionOfARootThatIsMarkedMeanwhile_I35(t *testing.T) {
 	require.Equal(t, 1, b.Count(aWest, "aborted"), "nothing is left to its participants' clocks")
 	b.Settle()
 	b.Gone(target, middle, holder)
+	requireNothingFrozen(t, b, everywhere...)
+	b.Audit()
+}
+
+// Two owners of one resource go, each for a root of its own. The one that lets it stay goes last, or first.
+func TestAnOwneeOfTwoRootsOfAnAtomicDeletion_I35(t *testing.T) {
+	t.Parallel()
+	for _, first := range []string{"plain", "flagged"} {
+		t.Run(first, func(t *testing.T) {
+			t.Parallel()
+			b := newBox(t, nil)
+			b.MustPut(target, nil)
+			b.MustPut(target2, nil)
+			plain, flagged, ownee := "//"+bEast+"/holders/plain", "//"+bWest+"/holders/flagged", "//"+aEast+"/targets/owned"
+			b.MustPut(plain, body{"cascade": target})
+			b.MustPut(flagged, body{"cascade": target2})
+			mustOwn(t, b, ownee, nil, owner(t, plain, "Holder"), unsets(owner(t, flagged, "Holder")))
+			b.Settle()
+			_, err := b.Stores[b.ID(aWest)].Deletions.DeleteAll(t.Context(), []shadow.DeleteRequest{{Name: "targets/t", Atomic: true}, {Name: "targets/t2"}})
+			require.NoError(t, err)
+			require.Equal(t, 1, b.Count(aEast, "frozen"))
+			for _, at := range map[string][]string{"plain": {bEast, bWest}, "flagged": {bWest, bEast}}[first] {
+				_, err := b.Act(b.ID(at), b.ID(aWest))
+				require.NoError(t, err)
+				_, _ = b.Do(b.ID(at), schema.DropOwners) // waits while it is not known there that the deletion is committed
+			}
+			b.Settle()
+			requireNothingFrozen(t, b, everywhere...)
+			b.Gone(plain, flagged, ownee)
+			b.Audit()
+		})
+	}
+}
+
+// The owner that lets its ownee stay goes in another deletion, which does not wait for the atomic one.
+func TestAnOwneeOfAnAtomicDeletionThatLosesItsLastOwnerInAnother_I35(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	plain, flagged, ownee := "//"+bEast+"/holders/plain", "//"+bWest+"/holders/flagged", "//"+aEast+"/targets/owned"
+	b.MustPut(plain, body{"cascade": target})
+	b.MustPut(flagged, body{"cascade": target})
+	mustOwn(t, b, ownee, nil, owner(t, plain, "Holder"), unsets(owner(t, flagged, "Holder")))
+	b.Settle()
+	_, err := deleteAtomically(t.Context(), b, target)
+	require.NoError(t, err)
+	require.Equal(t, 1, b.Count(aEast, "frozen"))
+	b.MustDelete(flagged)
+	_, err = b.Act(b.ID(bEast), b.ID(aWest))
+	require.NoError(t, err)
+	_, err = b.Do(b.ID(bEast), schema.DropOwners) // of the plain owner, first
+	require.NoError(t, err)
+	b.Settle()
+	requireNothingFrozen(t, b, everywhere...)
+	b.Gone(plain, flagged, ownee)
+	b.Audit()
+}
+
+// An operator who lets a member stay without owners gets the answer of a write: nothing would mark it any more.
+func TestAMemberKeepsItsOwnersUntilItsMark_I35(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	ownee := "//" + aEast + "/targets/owned"
+	mustOwn(t, b, ownee, nil, owner(t, target, "Target"))
+	b.Settle()
+	store := b.Stores[b.ID(aEast)]
+	key := releasable(t, store, "targets/owned", "OWNER_REFERENCE").Key
+	_, err := deleteAtomically(t.Context(), b, target)
+	require.NoError(t, err)
+	require.Equal(t, 1, b.Count(aEast, "frozen"))
+	_, err = store.Operate.ForceRelease(t.Context(), []string{key}, false, "ticket 1", "operator/eve")
+	require.ErrorIs(t, err, peer.ErrAborted)
+	b.Settle()
+	b.Gone(target, ownee)
 	requireNothingFrozen(t, b, everywhere...)
 	b.Audit()
 }
