@@ -127,3 +127,30 @@ func TestAMemberKeepsItsOwnersUntilItsMark_I35(t *testing.T) {
 	requireNothingFrozen(t, b, everywhere...)
 	b.Audit()
 }
+
+// The database of a target in the middle is an earlier copy after the decision: what refers to the lost target is
+// marked by nobody, and a person has to change it.
+func TestAMemberWhoseTargetWasLostIsOpened_I35(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.Settle()
+	restore := b.Backup(aEast)
+	b.MustPut(middle, body{"next": target})
+	b.MustPut(holder, body{"cascade": middle})
+	b.Settle()
+	_, err := deleteAtomically(t.Context(), b, target)
+	require.NoError(t, err)
+	_, err = b.Do(b.ID(aWest), schema.Confirm)
+	require.NoError(t, err)
+	require.Equal(t, 1, b.Count(bEast, "frozen"))
+	restore()
+	b.Recover(aEast)
+	b.Settle()
+	b.Gone(target)
+	require.Equal(t, 1, b.Count(bEast, "dangling"))
+	requireNothingFrozen(t, b, everywhere...)
+	require.NoError(t, putOnce(t, b, holder, nil))
+	b.Settle()
+	require.Zero(t, b.Count(bEast, "dangling"))
+}

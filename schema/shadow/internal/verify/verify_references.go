@@ -51,6 +51,13 @@ FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::uuid[]) AS i (holder_id, 
 WHERE r.holder_id = i.holder_id AND r.field_id = i.field_id AND r.target_id = i.target_id AND r.attempt IS NOT DISTINCT FROM i.attempt`
 )
 
+// A person decides about a holder whose target was lost: no deletion of that target marks the holder, which an
+// atomic one may have frozen.
+var thawDanglingSQL = db.Codes(`
+DELETE FROM dbcontroller.frozen f WHERE target_id = ANY ($1) AND EXISTS (
+    SELECT FROM dbcontroller.reference r WHERE r.holder_id = f.target_id AND r.dangling AND r.behaviour IN ({cascade_delete}, {async_cascade_delete})
+)`)
+
 var attemptReferencesSQL = db.Codes(`
 SELECT r.target_id, r.behaviour, r.holder_id, r.field_id, r.attempt, r.dangling, h.uid, h.kind_id, h.name, f.deployment_id, f.uid, f.kind_id, f.name, false,
     CASE WHEN r.delegated THEN f.block_attempt END
@@ -333,6 +340,9 @@ func (v *verifying) markDangling(ctx context.Context, refs []*referenceRow, dang
 	holders, targets, fields, attempts := referenceColumns(refs)
 	return v.store.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, markDanglingSQL, holders, targets, fields, attempts, dangling)
+		if err == nil && dangling {
+			_, err = tx.Exec(ctx, thawDanglingSQL, holders)
+		}
 		return err
 	})
 }
