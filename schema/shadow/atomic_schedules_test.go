@@ -154,3 +154,23 @@ func TestAMemberWhoseTargetWasLostIsOpened_I35(t *testing.T) {
 	b.Settle()
 	require.Zero(t, b.Count(bEast, "dangling"))
 }
+
+// A transaction of a user holds one member for long: the freeze holds no lock of another one in the meantime.
+func TestAFreezeHoldsNoLocksWhileItWaits_I35(t *testing.T) {
+	t.Parallel()
+	b := newChain(t)
+	const lockSQL = `SELECT FROM dbcontroller.shadow WHERE name = $1 FOR UPDATE`
+	b.MustPut("//"+aEast+"/targets/later", body{"next": middle})
+	b.Settle()
+	release := hold(t, b, aEast, lockSQL, "targets/later")
+	deleted := make(chan error, 1)
+	go func() { _, err := deleteAtomically(context.Background(), b, target); deleted <- err }()
+	stopped(t, b, aEast, 1)
+	hold(t, b, aEast, lockSQL, "targets/m")() // without the end of the other transaction
+	release()
+	require.NoError(t, <-deleted)
+	b.Settle()
+	b.Gone(target, middle, holder, "//"+aEast+"/targets/later")
+	requireNothingFrozen(t, b, everywhere...)
+	b.Audit()
+}

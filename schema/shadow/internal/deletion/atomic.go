@@ -68,6 +68,10 @@ func (d *deletion) freeze(ctx context.Context) error {
 	d.frozen = f
 	roots := func(context.Context, pgx.Tx) ([]int64, error) { return ids, nil }
 	_, err = s.target.Freeze(ctx, target.Freezing{Freeze: &f.Freeze, Own: f.Epoch, Find: roots, Look: roots})
+	if db.HasCode(err, db.CodeLockNotAvailable) && ctx.Err() == nil { // nothing is frozen: it begins again
+		d.frozen = nil
+		return d.closeNamed(ctx)
+	}
 	crash.At("crash-atomic-frozen")
 	return err
 }
