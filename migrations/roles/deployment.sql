@@ -109,7 +109,7 @@ BEGIN
         ('application', 'UPDATE (pointed_to)', 'deployment'),
         ('application', 'SELECT, INSERT, UPDATE, DELETE', 'shadow, dbcontroller.resource, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference'),
         ('application', 'SELECT, UPDATE, DELETE', 'blockade'),
-        ('application', 'SELECT, INSERT, UPDATE, DELETE', 'frozen'),
+        ('application', 'SELECT, DELETE', 'frozen'),
         ('application', 'SELECT, INSERT, DELETE', 'closing, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work'),
         ('application', 'SELECT, INSERT', 'attempt, dbcontroller.closed_attempt, dbcontroller.change, dbcontroller.removal, dbcontroller.cause'),
         ('application', 'SELECT', 'epoch, dbcontroller.decommissioned, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.deleted_row, dbcontroller.lacking, dbcontroller.mark'),
