@@ -90,6 +90,9 @@ func (s *Actor) ChangeOwners(ctx context.Context, tx pgx.Tx, ownees []int64, cha
 		return err
 	}
 	e := s.editOwners(all, change, before)
+	if err := e.heedFrozen(ctx, tx, locked); err != nil {
+		return err
+	}
 	var collected []*plan.Member
 	for _, m := range locked {
 		if e.collects(m.ID) {

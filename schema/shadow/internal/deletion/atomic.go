@@ -30,6 +30,8 @@ import (
 // members do not change any more. The transaction that marks the root also decides the deletion, under the primary key of attempts; the ordinary cascade
 // carries it out. (test/model/atomic)
 
+var selectActiveRootsSQL = db.Codes(`SELECT s.id FROM ` + namedSQL + ` WHERE s.state = {active}`)
+
 // freezeSlack is the time after the deadline of a delete before a participant asks for the decision.
 const freezeSlack = 2 * time.Second
 
@@ -55,13 +57,14 @@ func (d *deletion) freeze(ctx context.Context) error {
 			return fmt.Errorf("%s is a row of an attached table: %w", w.Name, peer.ErrNotAtomic)
 		}
 	}
-	ids, err := d.planRoots(ctx, s.Pool)
-	if err != nil {
+	epoch := s.gate.PresentEpoch()
+	ids, err := d.activeRoots(ctx)
+	if err != nil || len(ids) == 0 { // the next try finds that others have marked or removed them
 		return err
 	}
 	deadline, _ := ctx.Deadline()
 	f := &frozen{peers: s.Peers, began: s.Rollback.Seen.Load(), epochs: map[schema.DeploymentID]uuid.UUID{}}
-	f.Freeze = peer.Freeze{Coordinator: s.Self, Epoch: s.gate.PresentEpoch(), Deletion: s.prepare.NewAttempt(), Root: d.wanted[0].Name, For: time.Until(deadline) + freezeSlack}
+	f.Freeze = peer.Freeze{Coordinator: s.Self, Epoch: epoch, Deletion: s.prepare.NewAttempt(), Root: d.wanted[0].Name, For: time.Until(deadline) + freezeSlack}
 	d.frozen = f
 	_, err = s.target.Freeze(ctx, target.Freezing{
 		Freeze: &f.Freeze, Own: f.Epoch, Find: func(context.Context, pgx.Tx) ([]int64, error) { return ids, nil },
@@ -72,8 +75,27 @@ func (d *deletion) freeze(ctx context.Context) error {
 			return roots, nil
 		},
 	})
+	if db.HasCode(err, db.CodeLockNotAvailable) && ctx.Err() == nil { // nothing is frozen: it begins again
+		d.frozen = nil
+		return d.closeNamed(ctx)
+	}
 	crash.At("crash-atomic-frozen")
 	return err
+}
+
+// activeRoots returns the ids of the roots that are to be frozen. Others have no part in the deletion, or make the
+// next try fail.
+func (d *deletion) activeRoots(ctx context.Context) ([]int64, error) {
+	kinds, names := d.keys()
+	rows, err := d.store.Pool.Query(ctx, selectActiveRootsSQL, kinds, names)
+	if err != nil {
+		return nil, fmt.Errorf("read the roots of an atomic deletion: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, fmt.Errorf("read the roots of an atomic deletion: %w", err)
+	}
+	return ids, nil
 }
 
 // fromRoots is the obstacle of a look-ahead that begins with the roots, which are frozen. The other members in this database are frozen by a question to this
@@ -133,14 +155,14 @@ func whole(w *plan.Walk, name string) error {
 	switch {
 	case w.NotAtomic != "":
 		return fmt.Errorf("%s: %s: %w", name, w.NotAtomic, peer.ErrNotAtomic)
+	case w.Truncated: // first: at the limit some deployments are not asked
+		return fmt.Errorf("%s reaches %d resources, or more: %w", name, peer.PlanLimit, peer.ErrNotAtomic)
 	case len(w.Unasked) > 0:
 		e := &peer.UnavailableError{Unasked: w.Unasked}
 		for _, u := range w.Unasked {
 			e.Deployments = append(e.Deployments, u.Deployment)
 		}
 		return fmt.Errorf("%s cannot be deleted in all deployments or none for now: %w", name, e)
-	case w.Truncated:
-		return fmt.Errorf("%s reaches more than %d resources: %w", name, peer.PlanLimit, peer.ErrNotAtomic)
 	}
 	return nil
 }

@@ -167,6 +167,9 @@ func (s *Deleter) delete(ctx context.Context, d *deletion, reqs []DeleteRequest)
 	if err != nil && d.frozen != nil {
 		return d.abort(ctx, err)
 	}
+	if err == nil && d.frozen != nil && !d.trying.decides { // other deletions have taken all of its roots
+		_, _ = d.abort(ctx, nil)
+	}
 	return results, err
 }
 
@@ -377,6 +380,7 @@ type try struct {
 	of      *deletion
 	results []peer.DeleteResult // of each resource
 	found   *obstacle
+	decides bool // it commits the decision on an atomic deletion that has frozen members
 }
 
 // try is the whole delete in one transaction: first the lock, then the checks, then the mark. It changes nothing when it
@@ -410,7 +414,7 @@ func (t *try) alone(ctx context.Context) error {
 }
 
 func (t *try) begin() {
-	t.results, t.found = make([]peer.DeleteResult, len(t.of.wanted)), nil
+	t.results, t.found, t.decides = make([]peer.DeleteResult, len(t.of.wanted)), nil, false
 	if t.of.ahead != nil {
 		t.results[0].Unasked = t.of.ahead.unasked
 	}
@@ -456,7 +460,7 @@ func (t *try) carryOut(ctx context.Context, tx pgx.Tx) (found *obstacle, err err
 		}
 	}
 	return nil, t.finish(ctx, tx, roots, marks, func(also *pgx.Batch, last db.Sender) error {
-		if d.frozen != nil {
+		if t.decides = d.frozen != nil; t.decides {
 			if err := d.queueDecision(ctx, tx, also, decided); err != nil {
 				return err
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 )
 
@@ -28,8 +29,17 @@ func (p *planning) freeze(ctx context.Context) (*peer.Plan, error) {
 	freezing := target.Freezing{Freeze: p.question.Freeze, Own: s.gate.PresentEpoch(), Find: p.find, Look: p.look}
 	waiting, cancel := peer.InPart(ctx, 2, 3)
 	defer cancel()
+	closed := newClosing(s.gate)
+	defer closed.end(ctx)
 	for pauses := (retry.Backoff{First: 2 * time.Millisecond, Max: 100 * time.Millisecond}); ; {
 		all, err := s.target.Freeze(ctx, freezing)
+		if db.HasCode(err, db.CodeLockNotAvailable) && pauses.Wait(ctx) == nil {
+			// A busy member takes no new references, so that its locks end.
+			if err := closed.close(ctx, p.ids); err != nil {
+				return nil, fmt.Errorf("plan an atomic deletion: %w", err)
+			}
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("plan an atomic deletion: %w", err)
 		}

@@ -21,6 +21,9 @@ const (
 	// FOR UPDATE waits for writes that share the row, and for a write of the resource itself.
 	lockFrozenSQL = `SELECT id, state FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR UPDATE`
 
+	// As for a delete: the locks of other members, and of the version, are not held while one is waited for.
+	shortFreezeSQL = `SET LOCAL lock_timeout = '300ms'`
+
 	freezeSQL = `
 WITH marked AS (
     UPDATE dbcontroller.shadow SET frozen = true WHERE id = ANY (@ids) AND NOT frozen
@@ -74,8 +77,8 @@ type Member struct {
 }
 
 // Freeze keeps writers away from members of an atomic deletion until the coordinator has decided it, and if it commits until their mark. all: each
-// member was locked. It fails with ErrStaleEpoch, with ErrDecommissioned, with ErrAborted when the deletion is decided ABORTED, and with
-// *UnavailableError during a recovery.
+// member was locked. It fails with ErrStaleEpoch, with ErrDecommissioned, with ErrAborted when the deletion is decided ABORTED, with
+// *UnavailableError during a recovery, and with db.CodeLockNotAvailable while others hold the lock of a resource.
 func (s *Keeper) Freeze(ctx context.Context, f Freezing) (all bool, err error) {
 	coordinator, err := s.Names.Deployment(ctx, f.Coordinator)
 	if err != nil {
@@ -129,6 +132,7 @@ func (s *Keeper) lockFrozen(ctx context.Context, tx pgx.Tx, f Freezing, coordina
 	var database *uuid.UUID
 	var n int
 	b := &pgx.Batch{}
+	b.Queue(shortFreezeSQL)
 	b.Queue(gate.ShareVersionSQL, gate.VersionLock) // a concurrent decommissioning, switch or new epoch of the coordinator waits for us, or is visible below
 	b.Queue(lockFrozenSQL, ids).Query(func(rows pgx.Rows) error {
 		var id int64

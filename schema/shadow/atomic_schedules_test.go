@@ -1,0 +1,149 @@
+package shadow_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow"
+)
+
+// A named resource that does not exist is left out where that is allowed, as in an ordinary deletion.
+func TestAnAtomicDeletionOfSeveralLeavesOutTheMissing_I35(t *testing.T) {
+	t.Parallel()
+	b := newChain(t)
+	b.MustPut(target2, nil)
+	b.MustPut(holder2, body{"block": target2})
+	b.Settle()
+	results, err := b.Stores[b.ID(aWest)].Deletions.DeleteAll(t.Context(), []shadow.DeleteRequest{
+		{Name: "targets/none", AllowMissing: true, Atomic: true}, {Name: "targets/t", AllowMissing: true},
+	})
+	require.NoError(t, err)
+	require.True(t, results[0].Removed)
+	require.Equal(t, peer.Deleting, results[1].Resource.State)
+	b.Settle()
+	b.Gone(target, middle, holder)
+	requireActive(t, b, target2)
+	requireNothingFrozen(t, b, everywhere...)
+	b.Audit()
+}
+
+// An ordinary deletion marks the root during the look-ahead: the atomic one has nothing left to decide.
+func TestAnAtomicDeletionOfARootThatIsMarkedMeanwhile_I35(t *testing.T) {
+	t.Parallel()
+	b := newChain(t)
+	var failed error
+	b.AfterPlan = func() {
+		b.AfterPlan = nil
+		_, failed = b.Stores[b.ID(aWest)].Deletions.Delete(context.Background(), shadow.DeleteRequest{Name: "targets/t"})
+		require.NotZero(t, b.Count(aEast, "frozen"))
+	}
+	result, err := deleteAtomically(t.Context(), b, target)
+	b.AfterPlan = nil
+	require.NoError(t, failed)
+	require.NoError(t, err)
+	require.Equal(t, peer.Deleting, result.Resource.State)
+	require.Equal(t, 1, b.Count(aWest, "aborted"), "nothing is left to its participants' clocks")
+	b.Settle()
+	b.Gone(target, middle, holder)
+	requireNothingFrozen(t, b, everywhere...)
+	b.Audit()
+}
+
+// Two owners of one resource go, each for a root of its own. The one that lets it stay goes last, or first.
+func TestAnOwneeOfTwoRootsOfAnAtomicDeletion_I35(t *testing.T) {
+	t.Parallel()
+	for _, first := range []string{"plain", "flagged"} {
+		t.Run(first, func(t *testing.T) {
+			t.Parallel()
+			b := newBox(t, nil)
+			b.MustPut(target, nil)
+			b.MustPut(target2, nil)
+			plain, flagged, ownee := "//"+bEast+"/holders/plain", "//"+bWest+"/holders/flagged", "//"+aEast+"/targets/owned"
+			b.MustPut(plain, body{"cascade": target})
+			b.MustPut(flagged, body{"cascade": target2})
+			mustOwn(t, b, ownee, nil, owner(t, plain, "Holder"), unsets(owner(t, flagged, "Holder")))
+			b.Settle()
+			_, err := b.Stores[b.ID(aWest)].Deletions.DeleteAll(t.Context(), []shadow.DeleteRequest{{Name: "targets/t", Atomic: true}, {Name: "targets/t2"}})
+			require.NoError(t, err)
+			require.Equal(t, 1, b.Count(aEast, "frozen"))
+			for _, at := range map[string][]string{"plain": {bEast, bWest}, "flagged": {bWest, bEast}}[first] {
+				_, err := b.Act(b.ID(at), b.ID(aWest))
+				require.NoError(t, err)
+				_, _ = b.Do(b.ID(at), schema.DropOwners) // waits while it is not known there that the deletion is committed
+			}
+			b.Settle()
+			requireNothingFrozen(t, b, everywhere...)
+			b.Gone(plain, flagged, ownee)
+			b.Audit()
+		})
+	}
+}
+
+// The owner that lets its ownee stay goes in another deletion, which does not wait for the atomic one.
+func TestAnOwneeOfAnAtomicDeletionThatLosesItsLastOwnerInAnother_I35(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	plain, flagged, ownee := "//"+bEast+"/holders/plain", "//"+bWest+"/holders/flagged", "//"+aEast+"/targets/owned"
+	b.MustPut(plain, body{"cascade": target})
+	b.MustPut(flagged, body{"cascade": target})
+	mustOwn(t, b, ownee, nil, owner(t, plain, "Holder"), unsets(owner(t, flagged, "Holder")))
+	b.Settle()
+	_, err := deleteAtomically(t.Context(), b, target)
+	require.NoError(t, err)
+	require.Equal(t, 1, b.Count(aEast, "frozen"))
+	b.MustDelete(flagged)
+	_, err = b.Act(b.ID(bEast), b.ID(aWest))
+	require.NoError(t, err)
+	_, err = b.Do(b.ID(bEast), schema.DropOwners) // of the plain owner, first
+	require.NoError(t, err)
+	b.Settle()
+	requireNothingFrozen(t, b, everywhere...)
+	b.Gone(plain, flagged, ownee)
+	b.Audit()
+}
+
+// An operator who lets a member stay without owners gets the answer of a write: nothing would mark it any more.
+func TestAMemberKeepsItsOwnersUntilItsMark_I35(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	ownee := "//" + aEast + "/targets/owned"
+	mustOwn(t, b, ownee, nil, owner(t, target, "Target"))
+	b.Settle()
+	store := b.Stores[b.ID(aEast)]
+	key := releasable(t, store, "targets/owned", "OWNER_REFERENCE").Key
+	_, err := deleteAtomically(t.Context(), b, target)
+	require.NoError(t, err)
+	require.Equal(t, 1, b.Count(aEast, "frozen"))
+	_, err = store.Operate.ForceRelease(t.Context(), []string{key}, false, "ticket 1", "operator/eve")
+	require.ErrorIs(t, err, peer.ErrAborted)
+	b.Settle()
+	b.Gone(target, ownee)
+	requireNothingFrozen(t, b, everywhere...)
+	b.Audit()
+}
+
+// A transaction of a user holds one member for long: the freeze holds no lock of another one in the meantime.
+func TestAFreezeHoldsNoLocksWhileItWaits_I35(t *testing.T) {
+	t.Parallel()
+	b := newChain(t)
+	const lockSQL = `SELECT FROM dbcontroller.shadow WHERE name = $1 FOR UPDATE`
+	b.MustPut("//"+aEast+"/targets/later", body{"next": middle})
+	b.Settle()
+	release := hold(t, b, aEast, lockSQL, "targets/later")
+	deleted := make(chan error, 1)
+	go func() { _, err := deleteAtomically(context.Background(), b, target); deleted <- err }()
+	stopped(t, b, aEast, 1)
+	hold(t, b, aEast, lockSQL, "targets/m")() // without the end of the other transaction
+	release()
+	require.NoError(t, <-deleted)
+	b.Settle()
+	b.Gone(target, middle, holder, "//"+aEast+"/targets/later")
+	requireNothingFrozen(t, b, everywhere...)
+	b.Audit()
+}
