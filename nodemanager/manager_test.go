@@ -44,7 +44,7 @@ type world struct {
 	known     []schema.DeploymentID // guarded by mu; as they were read last
 	ran       *schema.Model         // guarded by mu; the model that the store has switched to
 	read      int                   // guarded by mu; the number of times that the manager read them
-	refreshed int                   // guarded by mu; the number of times that the store got a model of newer descriptors
+	refreshed int                   // guarded by mu; how often the store got a model of newer descriptors
 }
 
 func (w *world) say(format string, args ...any) {

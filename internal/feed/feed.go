@@ -54,6 +54,7 @@ type Config struct {
 // Log is the set of followed tables of one database.
 type Log struct {
 	cfg   Config
+	began time.Time
 	tails tails
 	pulse pulse
 	// flushes are shared by all watches.
@@ -77,7 +78,7 @@ func NewLog(cfg Config) *Log {
 	if cfg.SlowTimeout <= 0 {
 		cfg.SlowTimeout = time.Minute
 	}
-	return &Log{cfg: cfg, tails: tails{byKey: map[tailKey]counted{}}, pulse: pulse{at: Position{xmax: "0"}}}
+	return &Log{cfg: cfg, began: time.Now(), tails: tails{byKey: map[tailKey]counted{}}, pulse: pulse{at: Position{xmax: "0"}}}
 }
 
 // Feed is a table that is its own log: its rows at a position, and the rows that a newer position sees in addition.

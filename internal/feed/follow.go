@@ -66,7 +66,7 @@ func follow[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver
 	}
 	t, leave := join(ctx, l, f, st, at)
 	defer leave()
-	bookmark := time.NewTimer(untilNext(bookmarkInterval, time.Now()))
+	bookmark := time.NewTimer(l.untilBookmark())
 	defer bookmark.Stop()
 	poll := time.NewTimer(l.due())
 	defer poll.Stop()
@@ -105,7 +105,7 @@ func follow[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver
 		case <-poll.C:
 			l.beat(ctx)
 		case <-bookmark.C:
-			bookmark.Reset(untilNext(bookmarkInterval, time.Now()))
+			bookmark.Reset(l.untilBookmark())
 			young := at
 			if rested, ok := l.pulse.rested(f.Topic, st.epoch, at); ok {
 				young = rested
@@ -117,10 +117,9 @@ func follow[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver
 	}
 }
 
-// untilNext returns the time from t until the next multiple of an interval by the clock. Bookmarks of all watches of all
-// processes come at multiples of theirs: an idle process is woken once for all that it sends, and once for all that it receives.
-func untilNext(interval time.Duration, t time.Time) time.Duration {
-	return t.Truncate(interval).Add(interval).Sub(t)
+// untilBookmark returns the time until the next bookmark, which is the same for all watches: an idle process is woken once for all.
+func (l *Log) untilBookmark() time.Duration {
+	return bookmarkInterval - time.Since(l.began)%bookmarkInterval
 }
 
 // begin delivers the snapshot and its end, or reads the token. It returns the state that tokens are made from.

@@ -50,7 +50,7 @@ func (p *pulse) note(to Position, epoch string, touched Topics) {
 	p.at, p.epoch = to, epoch
 }
 
-// due returns how long to wait before the next pulse. Pulses come at multiples of their interval, as bookmarks do.
+// due returns how long to wait before the next pulse.
 func (l *Log) due() time.Duration {
 	l.pulse.mu.Lock()
 	defer l.pulse.mu.Unlock()
@@ -61,7 +61,7 @@ func (l *Log) due() time.Duration {
 	if l.pulse.running {
 		return interval
 	}
-	return time.Until(l.pulse.began.Add(untilNext(interval, l.pulse.began)))
+	return time.Until(l.pulse.began.Add(interval))
 }
 
 // beat asks whether anything was written, unless another watch has asked. After an error, or in another epoch, it wakes all

@@ -22,7 +22,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// resting is a database in which nothing changes. It counts the statements that it is sent, and has the times of the looks.
+// resting is a database in which nothing changes. It counts the statements that it is sent, and has the times of
+// the looks.
 type resting struct {
 	postgres.Pool // nil: its other methods are not called
 	refused       error
@@ -129,7 +130,8 @@ func (j joined) Renew(ctx context.Context, _ uuid.UUID, lead bool) (schema.Grant
 
 func (joined) Release(context.Context, uuid.UUID, []uint32) error { return nil }
 
-// inRest runs all parts of a process that look at its database by themselves, but its watches, in a bubble of synctest.
+// inRest runs all parts of a process that look at its database by themselves, but its watches, in a bubble of
+// synctest.
 func inRest(t *testing.T, ttl time.Duration, refused error, test func(r *resting)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -193,8 +195,8 @@ func (n restingNode) Run(ctx context.Context) error {
 	}
 }
 
-// The looks of renewals are those of the whole process: two statements a second are left for them, for the pulse, for the
-// notification and the positions (30 a minute), and for tidying.
+// The looks of renewals are those of the whole process: it sends less than two statements a second, with the pulse, the
+// notifications and the positions of its watches, 30 a minute.
 func TestAProcessAtRestSendsFewStatements(t *testing.T) {
 	t.Parallel()
 	inRest(t, 5*time.Second, nil, func(r *resting) {

@@ -57,8 +57,8 @@ type EpochConfig struct {
 	Renewed chan<- struct{}
 }
 
-// FollowEpochs detects that the database was restored or failed over: at once when a transaction meets it, else with the look that is due every
-// second, unless a renewal has looked. In a new epoch it recovers from the deployments that may refer to resources here: the
+// FollowEpochs detects that the database was restored or failed over: at once when a transaction meets it, else
+// with the look that is due every second, unless a renewal has looked. In a new epoch it recovers from the deployments that may refer to resources here: the
 // deployments of the registry's environment and of the stored one, since either may lack some. A deployment
 // that a later environment adds may have existed before, unknown to the registry, and is recovered from as
 // well. It returns nil when ctx ends.

@@ -84,7 +84,8 @@ UPDATE dbcontroller.meta SET compacted = '0'`
 // NoticeEpoch compares the server with the server on which the stored epoch began, and the last value of the
 // sequence mark with the greatest value that this process has seen. It begins a new epoch when the server is
 // another one or its database an older copy, unless another process has begun one. It reports whether
-// recovery waits for the list of deployments that may refer to resources here (Recover). It is a look at what others change, too.
+// recovery waits for the list of deployments that may refer to resources here (Recover). It is a look at what
+// others change, too.
 func (s *Gate) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
 	ctx = postgres.InControl(ctx)
 	n := s.beginLook()

@@ -46,7 +46,8 @@ func NewGranter(g *gate.Gate, rs *rows.Rows, r *Rights) *Granter {
 
 const (
 	// requestsIdle is the pause between two looks while requests are open, or while no process would tell of a new one;
-	// requestsRare is the pause after a failure, and between two looks for unused rights. Otherwise it is lackingEvery.
+	// requestsRare is the pause after a failure, and between two looks for unused rights. Otherwise it is
+	// lackingEvery.
 	requestsIdle = 25 * time.Millisecond
 	requestsRare = 2 * time.Second
 	// askedAgainAfter is the time after which an unanswered target is asked for again: the answer to the confirm may be on its way.
