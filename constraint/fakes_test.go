@@ -93,6 +93,7 @@ type recorder struct {
 	failed  map[uuid.UUID]error
 	ran     constraint.HandlerRun // the last one
 	expired []schema.DeploymentID
+	looks   chan struct{}
 	waiting map[int64]bool // work that is left each time
 	paces   map[string]time.Duration
 	ended   func(done <-chan error)
@@ -219,11 +220,26 @@ func (r *recorder) WatchPrimed(watch string, d schema.DeploymentID, p constraint
 	r.watches[watch+" "+d.Region] = p
 }
 
+// look does the looks of the store, each second, which may have found expired blockades.
+func (r *recorder) look(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Second):
+		}
+		select {
+		case r.looks <- struct{}{}:
+		case <-ctx.Done():
+		}
+	}
+}
+
 func newNode(t *testing.T, watches constraint.Watches, r *recorder) (*constraint.Node, chan<- []schema.Subscription) {
 	t.Helper()
 	subscriptions := make(chan []schema.Subscription)
 	node, err := constraint.New(constraint.Config{
-		Name: "0", Deployment: self, Shards: []uint32{0}, Subscriptions: subscriptions, Watches: watches, Observer: r, Logger: zap.NewNop(), Sweeps: true,
+		Name: "0", Deployment: self, Shards: []uint32{0}, Subscriptions: subscriptions, Watches: watches, Observer: r, Logger: zap.NewNop(), Expired: r.looks,
 		Handlers: constraint.Handlers{Owned: ownedHandler{r}, Resolver: resolveHandler{r}, Subscribed: subscribedHandler{r}}, Retries: r.bell.Listen,
 	})
 	require.NoError(t, err)
@@ -240,11 +256,12 @@ func inNode(t *testing.T, test func(s *streams, r *recorder)) {
 func inSubscribedNode(t *testing.T, test func(s *streams, r *recorder, subscriptions chan<- []schema.Subscription)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s, r := newStreams(), &recorder{}
+		s, r := newStreams(), &recorder{looks: make(chan struct{})}
 		node, subscriptions := newNode(t, s, r)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- node.Run(ctx) }()
+		go r.look(ctx)
 		subscriptions <- []schema.Subscription{{DeploymentID: near}, {DeploymentID: far}}
 		test(s, r, subscriptions)
 		cancel()

@@ -80,7 +80,7 @@ type Primed struct {
 	Ended   bool
 }
 
-// Config of a Node. All fields but Sweeps and Retries are needed.
+// Config of a Node. All fields but Expired and Retries are needed.
 type Config struct {
 	Name       string
 	Deployment schema.DeploymentID
@@ -92,8 +92,8 @@ type Config struct {
 	Handlers      Handlers
 	Observer      Observer
 	Logger        *zap.Logger
-	// Sweeps makes this node look for expired blockades; one node of a deployment does.
-	Sweeps bool
+	// Expired delivers when there are expired blockades, to one node of a deployment; may be nil.
+	Expired <-chan struct{}
 	// Retries returns a channel until ctx ends: a deployment that it delivers ends the back-offs of the work
 	// for that deployment, the zero deployment ends all back-offs. May be nil.
 	Retries func(ctx context.Context) <-chan schema.DeploymentID
@@ -105,9 +105,6 @@ type Handlers struct {
 	Resolver   Resolver
 	Subscribed SubscribedDeleting
 }
-
-// sweepInterval is the time between two looks for expired blockades. A longer one makes them block longer.
-const sweepInterval = time.Second
 
 // Node is a DbConstraint node.
 type Node struct{ cfg Config }
@@ -162,12 +159,6 @@ func (l *loop) run(ctx context.Context) {
 		l.cfg.Observer.WatchPrimed(l.shadowsWatch(), l.cfg.Deployment, Primed{Ended: true})
 	}()
 	defer l.converge(ctx, nil)
-	sweep := time.NewTicker(sweepInterval)
-	defer sweep.Stop()
-	sweeps := sweep.C
-	if !l.cfg.Sweeps {
-		sweeps = nil
-	}
 	var retries <-chan schema.DeploymentID
 	if l.cfg.Retries != nil {
 		retries = l.cfg.Retries(ctx)
@@ -185,7 +176,7 @@ func (l *loop) run(ctx context.Context) {
 			l.take(e)
 		case r := <-l.done:
 			l.finish(r)
-		case <-sweeps:
+		case <-l.cfg.Expired:
 			l.task(taskKey{sweeping, l.cfg.Deployment}).wanted = true
 		case of := <-retries:
 			l.retry(of)

@@ -42,6 +42,10 @@ type runningNode struct {
 	done          chan struct{} // closed when the node has returned
 }
 
+// renewals is the part of the TTL, in hundredths, after which a lease is renewed: by default a little less than a
+// second, so that no look at the database is due beside those of the renewals.
+const renewals = 19
+
 func newInner(cfg Config, subscriptions <-chan []schema.Subscription, joined func()) *innerManager {
 	return &innerManager{cfg: cfg, subscriptions: subscriptions, joined: joined, log: cfg.Logger, nodes: make([]*runningNode, cfg.Sharing.Nodes), lead: leadership{can: cfg.Sharing.CanLead, ttl: cfg.Sharing.TTL}}
 }
@@ -49,7 +53,7 @@ func newInner(cfg Config, subscriptions <-chan []schema.Subscription, joined fun
 // run blocks until ctx ends and all nodes have returned; then the process has left.
 func (i *innerManager) run(ctx context.Context) {
 	defer i.leave(ctx)
-	renew := time.NewTicker(i.cfg.Sharing.TTL / 5)
+	renew := time.NewTicker(i.cfg.Sharing.TTL * renewals / 100)
 	defer renew.Stop()
 	for {
 		i.renew(ctx)

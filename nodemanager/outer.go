@@ -71,7 +71,8 @@ type Others struct {
 	// Store.PointedTo; may be nil. When runs is false, another process has switched the version: this process
 	// releases its shards, is not ready, and goes on when it knows that version.
 	Look func(ctx context.Context, model *schema.Model) (runs bool, pointedTo []schema.DeploymentID, err error)
-	// Superseded makes the manager call Look at once; without it it does each second. May be nil; never closed.
+	// Superseded makes the manager call Look: the database may have another version, or point to other
+	// deployments, than the manager has read. It is sent again until the manager has. Needed with Look; never closed.
 	Superseded <-chan struct{}
 	// Kept reads the environment that processes of the deployment keep in its database, nil for none; Follows is called when
 	// the manager follows that one. Needed with Look.
@@ -106,7 +107,7 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Environments == nil || cfg.Store.Switch == nil || cfg.Store.PointedTo == nil || cfg.Sharing.Leases == nil || cfg.NewNode == nil || cfg.Logger == nil {
 		return nil, errors.New("a node manager needs environments, a switch, leases, nodes and a logger")
 	}
-	if cfg.Others.Look != nil && (cfg.Others.Kept == nil || cfg.Others.Follows == nil) {
+	if cfg.Others.Look != nil && (cfg.Others.Superseded == nil || cfg.Others.Kept == nil || cfg.Others.Follows == nil) {
 		return nil, errors.New("a node manager that is to notice switches of others needs the kept environment")
 	}
 	cfg.Sharing.setDefaults()
@@ -161,14 +162,9 @@ type following struct {
 
 // Run blocks until ctx ends and all nodes have returned.
 func (m *Manager) Run(ctx context.Context) error {
-	var again, look <-chan time.Time // again: after a failure; look: at the version in the database
+	var again <-chan time.Time // after a failure
 	f := &following{manager: m}
 	defer f.stop()
-	if m.cfg.Others.Look != nil {
-		ticker := time.NewTicker(time.Second)
-		defer ticker.Stop()
-		look = ticker.C
-	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -178,10 +174,6 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-m.cfg.Store.Renewed:
 			f.stop()
 			f.superseded = nil // the switch may be lost with the old database
-		case <-look:
-			if f.inStep(ctx) {
-				continue
-			}
 		case <-m.cfg.Others.Superseded:
 			if f.inStep(ctx) {
 				continue
@@ -217,7 +209,7 @@ func (f *following) pointsElsewhere(now []schema.DeploymentID) bool {
 func (f *following) follow(ctx context.Context) bool {
 	m := f.manager
 	if f.superseded != nil && !f.catchUp(ctx) {
-		return true // called again by the next look
+		return false
 	}
 	model, err := f.env.Model(m.cfg.Deployment)
 	if err != nil {

@@ -253,5 +253,9 @@ func (s *store) recentHistory(ctx context.Context) (string, error) {
 	if r := s.recent.Load(); r != nil && time.Since(r.at) < 2*time.Second {
 		return r.history, nil
 	}
-	return s.readHistory(ctx)
+	history, err, _ := s.reading.Do("", func() (any, error) { return s.readHistory(context.WithoutCancel(ctx)) })
+	if err != nil {
+		return "", err
+	}
+	return history.(string), nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/singleflight"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/db-controller/db-controller/internal/feed"
@@ -33,7 +34,8 @@ type store struct {
 	feeds *feed.Log
 	seen  atomic.Int64 // the greatest revision that this process has read
 	// recent is the part of the history as some watch has read it last.
-	recent atomic.Pointer[recentHistory]
+	recent  atomic.Pointer[recentHistory]
+	reading singleflight.Group // of recent
 }
 
 func newStore(pool *pgxpool.Pool) *store {

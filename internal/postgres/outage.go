@@ -16,7 +16,8 @@ import (
 // every call and every retry would log the same error: the first such line is replaced by "the database is unavailable", and
 // further ones are dropped until Follow finds the database available again.
 type Outage struct {
-	log *zap.Logger // the logger without the filter
+	log    *zap.Logger   // the logger without the filter
+	failed chan struct{} // one place: an error was recorded
 
 	mu       sync.Mutex
 	began    time.Time // guarded by mu; zero: no outage
@@ -38,14 +39,19 @@ func LogOutageOnce(log *zap.Logger) (*zap.Logger, *Outage) {
 	if core, ok := log.Core().(*outageCore); ok {
 		return log, core.outage
 	}
-	o := &Outage{log: log}
+	o := &Outage{log: log, failed: make(chan struct{}, 1)}
 	return log.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core { return &outageCore{core, o} })), o
 }
 
-// failed records an error, and reports whether it is the first one of an outage, or of another kind than those before.
-func (o *Outage) failed(err error) bool {
+// record records an error, and reports whether it is the first one of an outage, or of another kind than those
+// before.
+func (o *Outage) record(err error) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	select {
+	case o.failed <- struct{}{}:
+	default:
+	}
 	now := time.Now()
 	first := o.began.IsZero() || !o.followed && now.Sub(o.last) > forgotten
 	if why := refusesWrites(err); why != nil && o.refuses == nil {
@@ -57,11 +63,11 @@ func (o *Outage) failed(err error) bool {
 	return first
 }
 
-// waiting reports whether there is an outage whose last error is at least settled ago.
-func (o *Outage) waiting() bool {
+// silent reports whether there is an outage whose last error is at least some time ago.
+func (o *Outage) silent(atLeast time.Duration) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return !o.began.IsZero() && time.Since(o.last) >= settled
+	return !o.began.IsZero() && time.Since(o.last) >= atLeast
 }
 
 // Refuses returns why the database refuses writes: ErrDiskFull, ErrReadOnly, or nil. It is nil again when Follow has found that the database takes
@@ -72,19 +78,25 @@ func (o *Outage) Refuses(context.Context) error {
 	return o.refuses
 }
 
-// Follow checks every second whether the database takes writes again after an outage, and logs that. It returns nil when ctx
-// ends.
+// Follow checks every second of an outage whether the database takes writes again, and logs that. It returns nil
+// when ctx ends.
 func (o *Outage) Follow(ctx context.Context, works func(ctx context.Context, refused error) error) error {
 	o.mu.Lock()
 	o.followed = true
 	o.mu.Unlock()
 	for {
+		var next <-chan time.Time // nil: there is no outage
+		if o.silent(0) {
+			next = time.After(time.Second)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(time.Second):
+		case <-o.failed:
+			continue
+		case <-next:
 		}
-		if !o.waiting() {
+		if !o.silent(settled) {
 			continue
 		}
 		asked, cancel := context.WithTimeout(ctx, settled)
@@ -125,7 +137,7 @@ func (c *outageCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 		if f.Type != zapcore.ErrorType || !ok || !Unavailable(err) || errors.Is(err, io.EOF) { // io.EOF ends every stream
 			continue
 		}
-		if !c.outage.failed(err) {
+		if !c.outage.record(err) {
 			return nil
 		}
 		e.Level, e.Message = zapcore.WarnLevel, "the database is unavailable, retrying"

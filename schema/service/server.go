@@ -16,7 +16,6 @@ import (
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
@@ -128,7 +127,7 @@ type Config struct {
 // GRPC has the parts of the gRPC server.
 type GRPC struct {
 	Credentials *identity.Credentials
-	Health      *health.Server
+	Health      healthv1.HealthServer
 	// Reflection serves gRPC reflection, for clients without the .proto files.
 	Reflection bool
 	// Unary and Stream are further interceptors, such as counters of calls.

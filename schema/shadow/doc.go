@@ -10,7 +10,7 @@
 //	internal/db        the pool and its transactions, names and their numbers, feeds; SQL's codes and named arguments;
 //	                   tuning.go the settings that may change while the process works
 //	internal/gate      the conditions that a transaction checks before it writes: epoch, identity of the database, version;
-//	                   lease.go divides the shards of a deployment among its processes
+//	                   lease.go divides the shards of a deployment among its processes; look.go is the look of each second
 //	internal/rows      rows of attached tables: statements on them, their shadows, their locks
 //	internal/read      resources, lists (filter.go), watches (feed.go)
 //	internal/target    the side of the target: establish.go, blockade.go (confirm, release), frozen.go (members of atomic deletions), quotas, acknowledgements

@@ -124,7 +124,7 @@ func (s *Store) Members(ctx context.Context) ([]peer.Member, error) { return gat
 
 // Leases returns the leases of a process by this name; Leases describes the time to live.
 func (s *Store) Leases(name string, ttl time.Duration) *Leases {
-	return &Leases{Store: s.db, Name: name, TTL: ttl}
+	return &Leases{Gate: s.Gate, Name: name, TTL: ttl}
 }
 
 // RunNotifications listens for other processes' commits, and notifies them of this process's commits, until

@@ -19,9 +19,9 @@ const activitySQL = `
 SELECT xact_commit + xact_rollback, tup_inserted + tup_updated + tup_deleted FROM pg_stat_database WHERE datname = current_database()`
 
 // idle measures deployments that have nothing to do: transactions and written rows a second in their databases, and the part of a
-// processor that a controller takes.
+// processor that a controller takes, and PostgreSQL for it.
 func (r *run) idle(ctx context.Context) error {
-	var transactions, rows, cpu []float64
+	var transactions, rows, cpu, postgres []float64
 	deployments := float64(len(r.Playground.Deployments))
 	if err := r.settle(ctx); err != nil {
 		return err
@@ -46,12 +46,15 @@ func (r *run) idle(ctx context.Context) error {
 		each := deployments * idleTime.Seconds()
 		transactions, rows = append(transactions, (after.transactions-before.transactions)/each), append(rows, (after.rows-before.rows)/each)
 		cpu = append(cpu, used.controllers/float64(idleTime.Milliseconds())*100)
-		r.Progress("idle, run %d, a deployment: %.1f transactions/s, %.2f rows/s, %.2f %% of a processor", i+1, transactions[i], rows[i], cpu[i])
+		postgres = append(postgres, used.postgres/float64(idleTime.Milliseconds())*100)
+		r.Progress("idle, run %d, a deployment: %.2f transactions/s, %.2f rows/s, %.2f %% of a processor, and %.2f %% for it in PostgreSQL",
+			i+1, transactions[i], rows[i], cpu[i], postgres[i])
 	}
 	n := len(r.Playground.Deployments)
 	r.add(Result{Case: "idle-transactions", N: n, Unit: "1/s"}.of(transactions))
 	r.add(Result{Case: "idle-rows", N: n, Unit: "1/s"}.of(rows))
 	r.add(Result{Case: "idle-cpu", N: n, Unit: "%"}.of(cpu))
+	r.add(Result{Case: "idle-postgres-cpu", N: n, Unit: "%"}.of(postgres))
 	return nil
 }
 

@@ -43,7 +43,7 @@ func newBench() *cobra.Command {
 times. Compare the ratios within a run; machines differ.
 
   idle     nothing is asked of the deployments for 60 s: transactions and written rows a second in a database, and the part of a processor
-           that a controller takes.
+           that a controller takes, and PostgreSQL for it.
   fan-out  a target in one deployment, n holders in another that cascade: from the Delete call until the target is gone.
            Two baselines in one database: "bare" native keys, and "equal" ones with the same bookkeeping as ours
            (resource row, shadow, reference rows by ON DELETE CASCADE, change rows by a statement trigger).

@@ -303,9 +303,13 @@ func (d *deployment) buildManager(context.Context) (err error) {
 }
 
 func (d *deployment) newNode(leases *shadow.Leases, share nodemanager.Share) (nodemanager.Runner, error) {
+	var expired <-chan struct{}
+	if share.First {
+		expired = d.store.Gate.Expired()
+	}
 	node, err := constraint.New(constraint.Config{
 		Name: share.Name, Deployment: d.cfg.id, Shards: share.Shards, Subscriptions: share.Subscriptions,
-		Watches: d.peers, Observer: d.metrics, Logger: d.log, Sweeps: share.First, Retries: d.store.Operate.ListenRetries,
+		Watches: d.peers, Observer: d.metrics, Logger: d.log, Expired: expired, Retries: d.store.Operate.ListenRetries,
 		Handlers: constraint.Handlers{
 			Owned:      handlers.PausableTable{Table: d.owned, Pauses: d.store.Operate},
 			Resolver:   handlers.PausableResolve{Handler: &handlers.Resolve{Store: d.store.Targets, Peers: d.peers}, Pauses: d.store.Operate},

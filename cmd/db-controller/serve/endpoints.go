@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -130,7 +131,7 @@ type endpoints struct {
 	metrics     *prometheus.Registry // of monitoring
 	calls       *grpcprom.ServerMetrics
 	refused     func(what string, who identity.Identity)
-	health      *health.Server
+	health      *grpcHealth
 	stopTimeout atomic.Int64  // of cfg, in nanoseconds; it can change
 	audit       *auditlog.Log // nil: none
 }
@@ -157,7 +158,7 @@ func newEndpoints(ctx context.Context, source string, cfg serverConfig, credenti
 	metrics.MustRegister(certificateExpiry(credentials), calls, auditLogFailing(audit))
 	e := &endpoints{
 		cfg: cfg, log: log, credentials: credentials, tokens: tokens, listener: listener, monitoring: monitoring, metrics: metrics, calls: calls,
-		refused: newRefused(metrics), health: health.NewServer(), audit: audit,
+		refused: newRefused(metrics), health: newGRPCHealth(monitoring.health), audit: audit,
 	}
 	e.reload(cfg)
 	return e, nil
@@ -188,7 +189,7 @@ func (e *endpoints) start(ctx context.Context, g *errgroup.Group, server *grpc.S
 	e.monitoring.health.replace(checks)
 	g.Go(func() error { return e.monitoring.run(ctx) })
 	g.Go(func() error { return servePprof(ctx, e.cfg.pprof, e.log) })
-	g.Go(func() error { return reportHealth(ctx, e.health, e.monitoring.health) })
+	g.Go(func() error { <-ctx.Done(); e.health.Shutdown(); return nil })
 	g.Go(func() error { return e.credentials.Follow(ctx, certificatesInterval, e.log) })
 	if e.tokens != nil {
 		g.Go(func() error { return e.tokens.Follow(ctx, certificatesInterval, e.log) })
@@ -211,19 +212,50 @@ func serveGRPC(ctx context.Context, server *grpc.Server, listener net.Listener, 
 	return err
 }
 
-func reportHealth(ctx context.Context, server *health.Server, checks *checkup) error {
-	server.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING)
-	for {
-		status := healthv1.HealthCheckResponse_SERVING
-		if failed(checks.result()) { //nolint:contextcheck // for all who ask
-			status = healthv1.HealthCheckResponse_NOT_SERVING
-		}
-		server.SetServingStatus("", status)
-		select {
-		case <-ctx.Done():
-			server.Shutdown()
-			return nil
-		case <-time.After(time.Second):
-		}
+// grpcHealth answers by the checks. They run when somebody asks, and every second for those who watch.
+type grpcHealth struct {
+	*health.Server
+	checks *checkup
+}
+
+func newGRPCHealth(checks *checkup) *grpcHealth { return &grpcHealth{health.NewServer(), checks} }
+
+func (h *grpcHealth) look() {
+	status := healthv1.HealthCheckResponse_SERVING
+	if failed(h.checks.result()) {
+		status = healthv1.HealthCheckResponse_NOT_SERVING
 	}
+	h.SetServingStatus("", status)
+}
+
+// Check implements the service.
+func (h *grpcHealth) Check(ctx context.Context, req *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
+	h.look() //nolint:contextcheck // for all who ask
+	return h.Server.Check(ctx, req)
+}
+
+// List implements the service.
+func (h *grpcHealth) List(ctx context.Context, req *healthv1.HealthListRequest) (*healthv1.HealthListResponse, error) {
+	h.look() //nolint:contextcheck // for all who ask
+	return h.Server.List(ctx, req)
+}
+
+// Watch implements the service.
+func (h *grpcHealth) Watch(req *healthv1.HealthCheckRequest, stream healthv1.Health_WatchServer) error {
+	h.look()
+	ctx, cancel := context.WithCancel(stream.Context())
+	var looks sync.WaitGroup
+	defer looks.Wait()
+	defer cancel()
+	looks.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(time.Second):
+				h.look()
+			}
+		}
+	})
+	return h.Server.Watch(req, stream)
 }

@@ -20,7 +20,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
@@ -211,35 +210,55 @@ func TestProfilesAreServedToThisMachineOnly(t *testing.T) {
 func TestGRPCHealthFollowsTheChecks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		server := health.NewServer()
 		var away atomic.Bool
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() {
-			done <- reportHealth(ctx, server, &checkup{checks: []check{{name: "a", run: func(context.Context) error {
-				if away.Load() {
-					return errors.New("away")
-				}
-				return nil
-			}}, {name: "b", run: passes}}})
-		}()
+		runs := 0
+		server := newGRPCHealth(&checkup{checks: []check{{name: "a", run: func(context.Context) error {
+			if runs++; away.Load() {
+				return errors.New("away")
+			}
+			return nil
+		}}, {name: "b", run: passes}}})
+		const up, down = healthv1.HealthCheckResponse_SERVING, healthv1.HealthCheckResponse_NOT_SERVING
 		state := func() healthv1.HealthCheckResponse_ServingStatus {
-			synctest.Wait()
-			answer, err := server.Check(ctx, &healthv1.HealthCheckRequest{})
+			time.Sleep(time.Hour)
+			answer, err := server.Check(t.Context(), &healthv1.HealthCheckRequest{})
 			require.NoError(t, err)
 			return answer.GetStatus()
 		}
-		require.Equal(t, healthv1.HealthCheckResponse_SERVING, state())
+		require.Equal(t, up, state())
+		require.Equal(t, 1, runs, "nothing is checked while nobody asks")
 		away.Store(true)
-		time.Sleep(1500 * time.Millisecond)
-		require.Equal(t, healthv1.HealthCheckResponse_NOT_SERVING, state())
+		require.Equal(t, down, state())
+		list, err := server.List(t.Context(), &healthv1.HealthListRequest{})
+		require.NoError(t, err)
+		require.Equal(t, down, list.GetStatuses()[""].GetStatus())
+		ctx, cancel := context.WithCancel(t.Context())
+		watch := &healthWatch{ctx: ctx}
+		done := make(chan error)
+		go func() { done <- server.Watch(&healthv1.HealthCheckRequest{}, watch) }()
+		time.Sleep(time.Minute)
 		away.Store(false)
-		time.Sleep(time.Second)
-		require.Equal(t, healthv1.HealthCheckResponse_SERVING, state())
+		time.Sleep(1500 * time.Millisecond)
+		server.Shutdown()
+		synctest.Wait()
+		require.Equal(t, []healthv1.HealthCheckResponse_ServingStatus{down, up, down}, watch.sent)
+		require.Equal(t, down, state())
 		cancel()
-		require.NoError(t, <-done)
-		require.Equal(t, healthv1.HealthCheckResponse_NOT_SERVING, state())
+		require.Error(t, <-done)
 	})
+}
+
+type healthWatch struct {
+	grpc.ServerStream
+	ctx  context.Context
+	sent []healthv1.HealthCheckResponse_ServingStatus
+}
+
+func (w *healthWatch) Context() context.Context { return w.ctx }
+
+func (w *healthWatch) Send(r *healthv1.HealthCheckResponse) error {
+	w.sent = append(w.sent, r.GetStatus())
+	return nil
 }
 
 // A server that is told to stop ends; calls that go on are cut after the timeout.

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
 )
 
@@ -30,10 +31,10 @@ func (s *Admin) RunTidy(ctx context.Context) error {
 			return nil
 		case <-time.After(wait):
 		}
-		if _, err := s.tidyForeignTargets(ctx, tidied); err != nil && ctx.Err() == nil {
-			s.Log.Warn("targets without references could not be removed, retrying", zap.Error(err))
-		}
 		if time.Now().Before(next) {
+			if _, err := s.tidyForeignTargets(ctx, tidied); err != nil && ctx.Err() == nil {
+				s.Log.Warn("targets without references could not be removed, retrying", zap.Error(err))
+			}
 			continue
 		}
 		more, err := s.Tidy(ctx)
@@ -56,30 +57,40 @@ type EpochConfig struct {
 	Renewed chan<- struct{}
 }
 
-// FollowEpochs detects that the database was restored or failed over: at once when a transaction meets it,
-// else within a second. In a new epoch it recovers from the deployments that may refer to resources here: the
+// FollowEpochs detects that the database was restored or failed over: at once when a transaction meets it, else
+// with the look that is due every second, unless a renewal has looked. In a new epoch it recovers from the deployments that may refer to resources here: the
 // deployments of the registry's environment and of the stored one, since either may lack some. A deployment
 // that a later environment adds may have existed before, unknown to the registry, and is recovered from as
 // well. It returns nil when ctx ends.
 func (s *Admin) FollowEpochs(ctx context.Context, cfg EpochConfig) error {
 	s.gate.Follow(cfg.Latest)
 	f := epochFollower{EpochConfig: cfg, store: s, last: s.gate.PresentEpoch()}
-	for failed := false; ; {
-		err := f.step(ctx)
+	for failed, looked := false, false; ; {
+		err := f.step(ctx, looked)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil && !failed {
 			s.Log.Warn("the epoch of the database is not settled, retrying every second", zap.Error(err))
 		}
-		failed = err != nil
+		failed, looked = err != nil, false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-s.gate.EpochChanged():
-		case <-time.After(time.Second):
+		case <-s.gate.Looked():
+			looked = true
+		case <-time.After(s.untilLook(err)):
 		}
 	}
+}
+
+// untilLook returns the time until the next look. A step that failed is repeated after a second.
+func (s *Admin) untilLook(failed error) time.Duration {
+	if failed != nil {
+		return gate.LookInterval
+	}
+	return time.Until(s.gate.LookDue())
 }
 
 type epochFollower struct {
@@ -89,8 +100,12 @@ type epochFollower struct {
 	seen  *schema.Environment // the environment that was recovered from
 }
 
-func (f *epochFollower) step(ctx context.Context) error {
-	awaiting, err := f.store.gate.NoticeEpoch(ctx)
+// step notices the epoch, unless a renewal has looked and found none, and recovers.
+func (f *epochFollower) step(ctx context.Context, looked bool) (err error) {
+	awaiting := false
+	if !looked {
+		awaiting, err = f.store.gate.NoticeEpoch(ctx)
+	}
 	if epoch := f.store.gate.PresentEpoch(); epoch != f.last {
 		f.last = epoch
 		select {

@@ -31,7 +31,13 @@ func (s *Admin) RunStatistics(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(statisticsPause):
+		case <-time.After(time.Until(last.Add(othersPause))):
+		case <-s.Wrote:
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(statisticsPause):
+			}
 		}
 		written := s.Written.Load()
 		if (written-seen < manyRows || failed) && time.Since(last) < othersPause {

@@ -186,7 +186,7 @@ UNION ALL
 SELECT {resolve_group}, d.service || '/' || d.region, count(*), COALESCE(extract(epoch FROM now() - min(b.expires_at)), 0)::float8
 FROM (
     SELECT deployment_id, expires_at FROM dbcontroller.blockade b WHERE ` + db.ExpiredSQL + `$1::interval)
-    UNION ALL SELECT deployment_id, expires_at FROM dbcontroller.freeze f WHERE NOT f.committed AND ` + target.FreezeExpiredSQL + `
+    UNION ALL SELECT deployment_id, expires_at FROM dbcontroller.freeze f WHERE NOT f.committed AND ` + db.FreezeExpiredSQL + `
 ) AS b JOIN dbcontroller.deployment d ON d.id = b.deployment_id GROUP BY 2`)
 
 // Outstanding counts one group of outstanding work for one deployment.

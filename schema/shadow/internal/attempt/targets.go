@@ -12,9 +12,7 @@ import (
 )
 
 const (
-	selectPointedToSQL = `
-SELECT service, region FROM dbcontroller.deployment d
-WHERE pointed_to AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)`
+	selectReferencedSQL = `SELECT d.id, d.service, d.region FROM dbcontroller.deployment d WHERE ` + gate.ReferencedSQL + ` ORDER BY d.id`
 )
 
 // NoteTargets sets pointed_to of the targets' deployments, before references are established there. It also loads their
@@ -42,8 +40,8 @@ func (a *Attempts) Look(ctx context.Context, model *schema.Model) (runs bool, re
 		runs = err == nil && model.Says(stored.Version, stored.Digest)
 		return err
 	})
-	b.Queue(selectPointedToSQL).Query(func(rows pgx.Rows) (err error) {
-		referenced, err = pgx.CollectRows(rows, pgx.RowToStructByPos[schema.DeploymentID])
+	b.Queue(selectReferencedSQL).Query(func(rows pgx.Rows) (err error) {
+		referenced, err = a.referenced(rows)
 		return err
 	})
 	if err := a.Pool.SendBatch(ctx, b).Close(); err != nil {
@@ -56,13 +54,28 @@ func (a *Attempts) Look(ctx context.Context, model *schema.Model) (runs bool, re
 // decommissioned. The running version need not import them: a holder entry of this deployment stays there as long as its
 // target exists.
 func (a *Attempts) ReferencedDeployments(ctx context.Context) ([]schema.DeploymentID, error) {
-	rows, err := a.Pool.Query(ctx, selectPointedToSQL)
+	rows, err := a.Pool.Query(ctx, selectReferencedSQL)
 	if err != nil {
 		return nil, fmt.Errorf("read the referenced deployments: %w", err)
 	}
-	ids, err := pgx.CollectRows(rows, pgx.RowToStructByPos[schema.DeploymentID])
+	deployments, err := a.referenced(rows)
 	if err != nil {
 		return nil, fmt.Errorf("read the referenced deployments: %w", err)
 	}
-	return ids, nil
+	return deployments, nil
+}
+
+// referenced returns the deployments of selectReferencedSQL, from which looks differ from now on.
+func (a *Attempts) referenced(rows pgx.Rows) (deployments []schema.DeploymentID, err error) {
+	var ids []int32
+	var id int32
+	var d schema.DeploymentID
+	_, err = pgx.ForEachRow(rows, []any{&id, &d.Service, &d.Region}, func() error {
+		ids, deployments = append(ids, id), append(deployments, d)
+		return nil
+	})
+	if err == nil {
+		a.gate.ReferencedRead(ids)
+	}
+	return deployments, err
 }

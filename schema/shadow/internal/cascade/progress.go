@@ -17,7 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 )
 
-// flushInterval is the pause between two statements of a process.
+// flushInterval is the time for which a process collects changes before it stores them.
 const flushInterval = 500 * time.Millisecond
 
 // maxNotes bounds the deletions whose counts wait for the table: it may be away for long, and a program that only embeds the store never
@@ -35,13 +35,14 @@ type DeletionCounts struct {
 }
 
 // Book counts the resources of each deletion in this deployment: found, removed, unset. Transactions only add to counters of
-// their process, after their commit; a process adds its counters to the table twice a second, in one statement for all deletions. So a
-// cascade waits for no row of its progress, and a process that is killed loses the counts of its last half second. A Book has the
+// their process, after their commit; a process adds its counters to the table half a second after a change, in
+// one statement for all deletions. So a cascade waits for no row of its progress, and a process that is killed loses the counts of its last half second. A Book has the
 // counts of this process that are not in the table yet.
 type Book struct {
 	*db.DB
 	stores  atomic.Bool
 	storing chan struct{} // one place, for one store at a time: an earlier state of a walk may not follow a later one
+	changed chan struct{} // one place: counts or walks have been added since the last store began
 	mu      sync.Mutex
 	notes   map[uuid.UUID]*deletionCounts // guarded by mu
 	walks   map[uuid.UUID]Walk            // guarded by mu; the changed ones, by the uids of their targets
@@ -64,7 +65,7 @@ func NewBook(d *db.DB) (*Book, *Recorder) {
 	if ended == nil {
 		ended = func(time.Duration) {}
 	}
-	b := &Book{DB: d, storing: make(chan struct{}, 1), notes: map[uuid.UUID]*deletionCounts{}, walks: map[uuid.UUID]Walk{}}
+	b := &Book{DB: d, storing: make(chan struct{}, 1), changed: make(chan struct{}, 1), notes: map[uuid.UUID]*deletionCounts{}, walks: map[uuid.UUID]Walk{}}
 	return b, &Recorder{book: b, ended: ended}
 }
 
@@ -197,6 +198,17 @@ func (b *Book) take(notes map[uuid.UUID]*deletionCounts) {
 		}
 		n.DeletionCounts = n.plus(more.DeletionCounts)
 	}
+	if len(notes) > 0 {
+		b.wakeStore()
+	}
+}
+
+// wakeStore makes RunProgress store the changes.
+func (b *Book) wakeStore() {
+	select {
+	case b.changed <- struct{}{}:
+	default:
+	}
 }
 
 const flushSQL = `
@@ -254,19 +266,25 @@ DELETE FROM dbcontroller.deletion_progress WHERE id IN (
 // RunProgress stores the counts until ctx ends; Close stores the last ones. It removes old rows.
 func (b *Book) RunProgress(ctx context.Context) error {
 	b.stores.Store(true)
-	failing, tidied := false, time.Time{}
-	for {
+	failing := false
+	var store <-chan time.Time // nil: nothing has changed
+	for tidy := time.After(flushInterval); ; {
+		var err error
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(flushInterval):
-		}
-		err := b.flushOnce(ctx)
-		if err == nil && time.Since(tidied) > time.Hour && ctx.Err() == nil {
-			tidied = time.Now()
-			_, err = b.Pool.Exec(ctx, tidyProgressSQL, progressKept)
-			if err == nil {
-				_, err = b.Pool.Exec(ctx, tidyWalksSQL)
+		case <-b.changed:
+			if store == nil {
+				store = time.After(flushInterval)
+			}
+			continue
+		case <-store:
+			store = nil
+			err = b.flushOnce(ctx)
+		case <-tidy:
+			tidy = time.After(time.Hour)
+			if err = b.tidy(ctx); err != nil {
+				tidy = time.After(flushInterval)
 			}
 		}
 		if err != nil && !failing && ctx.Err() == nil {
@@ -274,6 +292,14 @@ func (b *Book) RunProgress(ctx context.Context) error {
 		}
 		failing = err != nil
 	}
+}
+
+func (b *Book) tidy(ctx context.Context) error {
+	_, err := b.Pool.Exec(ctx, tidyProgressSQL, progressKept)
+	if err == nil {
+		_, err = b.Pool.Exec(ctx, tidyWalksSQL)
+	}
+	return err
 }
 
 // Close stores the last counts, in a process that stores its counts: behind the end of RunProgress, transactions of handlers and of calls still

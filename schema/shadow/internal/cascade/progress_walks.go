@@ -83,4 +83,5 @@ func (b *Book) putBack(walks map[uuid.UUID]Walk) {
 			b.walks[target] = w
 		}
 	}
+	b.wakeStore()
 }

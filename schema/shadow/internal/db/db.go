@@ -107,6 +107,8 @@ type DB struct {
 
 	// Written is the number of rows, about, that the committed transactions of this process concerned.
 	Written atomic.Int64
+	// Wrote receives when Written has grown. It has one place, for the one reader.
+	Wrote chan struct{}
 
 	// Retries makes the loops of this process try the work for a deployment at once.
 	Retries retry.Bell[schema.DeploymentID]
@@ -135,7 +137,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	cfg.setDefaults()
 	s := &DB{
 		Pool: cfg.Pool, Self: cfg.Deployment, Peers: cfg.Peers, Log: cfg.Logger, Names: newNames(cfg.Pool), Cfg: cfg,
-		Now: time.Now, watchers: feed.NewBroadcast(), committed: feed.NewBroadcast(),
+		Now: time.Now, watchers: feed.NewBroadcast(), committed: feed.NewBroadcast(), Wrote: make(chan struct{}, 1),
 	}
 	s.Tuning.Store(Tuning{TentativeTTL: cfg.Times.TentativeTTL, OwnerGrace: cfg.Times.OwnerGrace, MissingGrace: cfg.Times.MissingGrace, RemovalsKept: cfg.Retention.Removals, Quotas: cfg.Limits.Quotas}.Complete())
 	s.confirms = feed.NewPace(confirmPace, func() { s.Touched(WorkFeed) })

@@ -19,6 +19,9 @@ const (
 	// RightsFeed is no feed of a table: an application has asked for rights, or a right was given.
 	RightsFeed feed.Topics = 1 << 3
 
+	// AttachedFeed is no feed of a table: there are attached tables.
+	AttachedFeed feed.Topics = 1 << 4
+
 	// ConfirmFeed is the part of WorkFeed for which no call waits, confirms: under load its watches hear of
 	// several commits together.
 	ConfirmFeed feed.Topics = 1 << 7

@@ -10,6 +10,10 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
+// FreezeExpiredSQL is a condition on a row f of freeze: its time has passed, or is impossibly late because the clock
+// went back.
+const FreezeExpiredSQL = `(f.expires_at <= now() OR f.expires_at > now() + interval '10 min')`
+
 const selectFrozenSQL = `SELECT DISTINCT target_id FROM dbcontroller.frozen WHERE target_id = ANY ($1)`
 
 // Frozen returns which of some locked resources are members of an atomic deletion that is undecided, or that is committed and has not marked

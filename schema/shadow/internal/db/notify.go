@@ -56,11 +56,12 @@ func (s *DB) RunNotifications(ctx context.Context) error {
 	return nil
 }
 
-// alive is the interval of the notifications that a process sends to itself; after deaf without one, notifications count
-// as interrupted.
+// heartbeatInterval is the interval of the notifications that a process sends to itself; after heartbeatTimeout
+// without one, notifications count as interrupted. Until then a commit of another process whose notification is
+// lost waits for the rare pulse.
 const (
-	heartbeatInterval = 5 * time.Second
-	heartbeatTimeout  = 12 * time.Second
+	heartbeatInterval = 10 * time.Second
+	heartbeatTimeout  = 22 * time.Second
 )
 
 // NotificationsAlive reports whether notifications of other processes arrive.
@@ -122,6 +123,12 @@ func (s *DB) Asked() <-chan struct{} { return s.watchers.Wait(RightsFeed) }
 // WakeAsked closes the channels of Asked.
 func (s *DB) WakeAsked() { s.watchers.Wake(RightsFeed) }
 
+// Attached returns a channel that is closed when this process has found attached tables, or has read them.
+func (s *DB) Attached() <-chan struct{} { return s.watchers.Wait(AttachedFeed) }
+
+// WakeAttached closes the channels of Attached.
+func (s *DB) WakeAttached() { s.watchers.Wake(AttachedFeed) }
+
 // ringRetry makes the loops of this process try work at once. A message in another form, of a newer program, stands for all work.
 func (s *DB) ringRetry(payload string) {
 	of, _ := schema.ParseDeploymentID(payload)
@@ -143,7 +150,7 @@ func (s *DB) notify(ctx context.Context, process string) error {
 		if _, err := conn.Exec(ctx, `SELECT pg_notify($1, $2)`, notifyChannel, fmt.Sprintf("%s %d", process, touched)); err != nil {
 			return err
 		}
-		waiting := next
+		waiting, pause := next, notifyDelay
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -151,8 +158,9 @@ func (s *DB) notify(ctx context.Context, process string) error {
 		case <-waiting[WorkFeed]:
 		case <-waiting[NoticeFeed]:
 		case <-time.After(heartbeatInterval):
+			pause = 0
 		}
-		if err := sleep(ctx, notifyDelay); err != nil {
+		if err := sleep(ctx, pause); err != nil {
 			return err
 		}
 		next, touched = wait(), NoFeed

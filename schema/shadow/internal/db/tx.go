@@ -138,7 +138,13 @@ func (s *DB) once(ctx context.Context, begin func() (pgx.Tx, error), fn func(pgx
 			s.Feeds.Committed(*m.epoch, *m.xid)
 		}
 	}
-	s.Written.Add(int64(m.rows))
+	if m.rows > 0 {
+		s.Written.Add(int64(m.rows))
+		select {
+		case s.Wrote <- struct{}{}:
+		default:
+		}
+	}
 	for _, fn := range m.after {
 		fn()
 	}

@@ -42,14 +42,14 @@ func New(rs *rows.Rows, c *cascade.Actor) *Deleter {
 const (
 	// batch is the number of notes of one step.
 	batch = 1000
-	// idle is the pause before the next look for notes; unused that before the next look for attached tables while there are none.
-	idle   = 200 * time.Millisecond
-	unused = 2 * time.Second
+	// idle is the pause before the next look for notes.
+	idle = 200 * time.Millisecond
 )
 
 // RunDeletedRows reads which tables are attached, and carries out the deletion of rows while leads returns true. It returns nil when ctx ends.
 func (s *Deleter) RunDeletedRows(ctx context.Context, leads func() bool) error {
 	for failed := false; ; {
+		attached := s.Attached() // before they are read
 		more, err := s.step(ctx, leads)
 		if ctx.Err() != nil {
 			return nil
@@ -60,14 +60,15 @@ func (s *Deleter) RunDeletedRows(ctx context.Context, leads func() bool) error {
 		if failed = err != nil; more && !failed {
 			continue
 		}
-		pause := idle
-		if len(s.rows.Tables()) == 0 {
-			pause = unused
+		var due <-chan time.Time
+		if len(s.rows.Tables()) > 0 {
+			due, attached = time.After(idle), nil
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(pause):
+		case <-due:
+		case <-attached:
 		}
 	}
 }

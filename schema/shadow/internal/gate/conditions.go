@@ -79,12 +79,7 @@ func (s *Gate) PresentEpoch() uuid.UUID {
 func (s *Gate) EpochChanged() <-chan struct{} { return s.epochChanged }
 
 // SignalEpochChanged makes EpochChanged receive.
-func (s *Gate) SignalEpochChanged() {
-	select {
-	case s.epochChanged <- struct{}{}:
-	default:
-	}
-}
+func (s *Gate) SignalEpochChanged() { signal(s.epochChanged) }
 
 const (
 	// Decommissioned deployments are not waited for.
@@ -247,10 +242,7 @@ func (s *Gate) CheckVersion(v *db.Version, stored Running) error {
 	case stored.Generation == v.Generation:
 		return nil
 	case !v.Model.Says(stored.Version, stored.Digest):
-		select {
-		case s.superseded <- struct{}{}:
-		default:
-		}
+		signal(s.superseded)
 		return fmt.Errorf("%w: the deployment switched its version", peer.ErrAborted)
 	}
 	s.adopt(v, stored.Generation)

@@ -22,11 +22,12 @@ import (
 const EpochNowSQL = feed.EpochSQL
 
 const (
-	readEpochSQL = `
-SELECT m.epoch, COALESCE(m.server, ''), ` + feed.ServerSQL + `, ` + feed.TimelineSQL + `, m.awaiting, m.database_id,
+	epochColumns = `m.epoch, COALESCE(m.server, ''), ` + feed.ServerSQL + `, ` + feed.TimelineSQL + `, m.awaiting, m.database_id,
     m.started_at IS NOT DISTINCT FROM pg_postmaster_start_time(), (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint,
     (SELECT last_value FROM dbcontroller.mark), pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn() -- in this order
-FROM dbcontroller.meta m`
+`
+	readEpochSQL = `
+SELECT ` + epochColumns + `FROM dbcontroller.meta m`
 	lockEpochSQL = readEpochSQL + ` FOR UPDATE`
 
 	// A version switch may be lost. The jump of the generation makes every process compare its version again. The last six digits stay: they
@@ -87,33 +88,38 @@ UPDATE dbcontroller.meta SET compacted = '0'`
 // NoticeEpoch compares the server with the server on which the stored epoch began, and the last value of the
 // sequence mark with the greatest value that this process has seen. It begins a new epoch when the server is
 // another one or its database an older copy, unless another process has begun one. It reports whether
-// recovery waits for the list of deployments that may refer to resources here (Recover).
+// recovery waits for the list of deployments that may refer to resources here (Recover). It is a look at what
+// others change, too.
 func (s *Gate) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
 	ctx = postgres.InControl(ctx)
-	was := s.epoch.Load()
-	observed := observedEpoch{was: was, seen: s.Rollback.Seen.Load()}
-	if err = observed.scan(s.Pool.QueryRow(ctx, readEpochSQL)); err == nil {
+	n := s.beginLook()
+	observed, was := &n.observedEpoch, n.was
+	if s.Cfg.Guest {
+		err = observed.scan(s.Pool.QueryRow(ctx, readEpochSQL))
+	} else {
+		err = s.Pool.QueryRow(ctx, lookSQL, s.Tuning.Load().TentativeTTL).Scan(n.columns()...)
+	}
+	if err == nil {
 		err = s.sameDatabase(observed.database)
 	}
+	if err == nil && !s.Cfg.Guest {
+		s.tell(n)
+	}
 	switch {
-	case err != nil || !s.hasEnded(&observed):
+	case err != nil || !s.hasEnded(observed):
 	case s.Cfg.Guest:
 		err = s.RecoveringSelf()
 	default:
-		err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error { return s.beginEpoch(ctx, tx, &observed) })
+		err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error { return s.beginEpoch(ctx, tx, observed) })
 	}
 	if err == nil && !observed.noticed && !s.Cfg.Guest {
-		err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error { return s.noticeStart(ctx, tx, &observed) })
+		err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error { return s.noticeStart(ctx, tx, observed) })
 	}
 	if err == nil && observed.mark%markStep != 0 && !s.Cfg.Guest {
 		_, err = s.Pool.Exec(ctx, stepMarkSQL)
 	}
 	if err != nil {
 		return false, fmt.Errorf("notice the database's epoch: %w", err)
-	}
-	if observed.flushed {
-		s.Rollback.Observe(observed.mark)
-		s.Rollback.Looked(db.Look{Started: observed.started, Mark: observed.mark})
 	}
 	if was != nil && *was != *observed.epoch {
 		// Cached numbers may belong to lost rows; a transaction that uses one compares the epochs.
@@ -124,8 +130,7 @@ func (s *Gate) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
 			return false, err
 		}
 	}
-	s.epoch.Store(observed.epoch)
-	s.checkedDatabases.Clear() // another process may have accepted another database
+	s.noted(n)
 	return observed.awaiting, nil
 }
 
@@ -162,9 +167,12 @@ type observedEpoch struct {
 	flushed                bool  // it is on disk: no crash can lose it
 }
 
-func (n *observedEpoch) scan(row pgx.Row) error {
-	return row.Scan(&n.epoch, &n.server, &n.live, &n.timeline, &n.awaiting, &n.database, &n.noticed, &n.started, &n.mark, &n.flushed)
+// columns returns the scan targets of epochColumns.
+func (n *observedEpoch) columns() []any {
+	return []any{&n.epoch, &n.server, &n.live, &n.timeline, &n.awaiting, &n.database, &n.noticed, &n.started, &n.mark, &n.flushed}
 }
+
+func (n *observedEpoch) scan(row pgx.Row) error { return row.Scan(n.columns()...) }
 
 // hasEnded reports whether a new epoch has to begin: the server is another one, or an older copy has taken the place of the
 // database. A copy is revealed by an earlier epoch than this process has seen, or by a smaller mark in the same epoch.

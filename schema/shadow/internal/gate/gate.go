@@ -24,8 +24,12 @@ type Gate struct {
 	// epoch of the database, as of the last NoticeEpoch; epochChanged receives when a transaction met another one (capacity one).
 	epoch        atomic.Pointer[uuid.UUID]
 	epochChanged chan struct{}
-	// superseded receives when another process has switched the version; see Superseded.
-	superseded chan struct{}
+	// superseded, looked and expired have capacity one; see the methods of these names.
+	superseded, looked, expired chan struct{}
+	// lookedAt is the time of the last look after which nothing was left to notice; nil before the first.
+	lookedAt atomic.Pointer[time.Time]
+	// referenced are the deployments that the node manager has read last; nil before it has.
+	referenced atomic.Pointer[[]int32]
 	// database is the identity of this deployment's database, set by the first NoticeEpoch. checkedDatabases
 	// are the identities of the other deployments' databases (uuid.UUID by schema.DeploymentID) that were
 	// compared recently, mismatches the ones that differed, and flagged a cache of the flags known to be
@@ -55,7 +59,7 @@ type Gate struct {
 
 // New reads the epoch of the database and the decommissioned deployments.
 func New(ctx context.Context, d *db.DB) (*Gate, error) {
-	s := &Gate{DB: d, epochChanged: make(chan struct{}, 1), superseded: make(chan struct{}, 1)}
+	s := &Gate{DB: d, epochChanged: make(chan struct{}, 1), superseded: make(chan struct{}, 1), looked: make(chan struct{}, 1), expired: make(chan struct{}, 1)}
 	s.Unknown = newAllowance(func() int64 { return d.Tuning.Load().Quotas.Tentative }, func() time.Time { return d.Now() })
 	if _, err := s.NoticeEpoch(ctx); err != nil {
 		return nil, err

@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema"
@@ -36,7 +35,16 @@ UPDATE dbcontroller.foreign_target SET acting_epoch = NULL, acting_own = NULL, b
 WHERE acting_epoch IS NOT NULL OR block_epoch IS NOT NULL`
 
 	renewSQL = `
-UPDATE dbcontroller.member SET expires_at = clock_timestamp() + $2::interval WHERE id = $1 AND expires_at > clock_timestamp()`
+UPDATE dbcontroller.member m SET expires_at = clock_timestamp() + $1::interval WHERE ` + renewableSQL
+	renewableSQL = `m.id = $2 AND m.expires_at > clock_timestamp()`
+
+	// The look is first: it compares the log on disk with the log that was written, and a renewal writes.
+	renewAndLookSQL = `
+WITH look AS MATERIALIZED (` + lookBegin + `$4` + lookEnd + `
+), renewed AS (
+    UPDATE dbcontroller.member m SET expires_at = clock_timestamp() + $1::interval FROM look WHERE ` + renewableSQL + ` RETURNING true
+)
+SELECT look.*, EXISTS (SELECT FROM renewed), ` + sharesColumns + ` FROM look`
 
 	// Skips members with transactions in flight, which hold the rows' locks, until the next call.
 	lockExpiredSQL = `SELECT id FROM dbcontroller.member WHERE ` + deadSQL + ` ORDER BY id FOR UPDATE SKIP LOCKED`
@@ -45,8 +53,8 @@ UPDATE dbcontroller.member SET expires_at = clock_timestamp() + $2::interval WHE
 	// not renewed since.
 	deadSQL = `(expires_at < clock_timestamp() OR expires_at > clock_timestamp() + interval '15 s' + 3 * $1::interval)`
 
-	sharesSQL = `
-SELECT (SELECT count(*) FROM dbcontroller.member), ARRAY(SELECT shard FROM dbcontroller.lease WHERE member_id = $2 ORDER BY shard),
+	sharesSQL     = `SELECT ` + sharesColumns
+	sharesColumns = `(SELECT count(*) FROM dbcontroller.member), ARRAY(SELECT shard FROM dbcontroller.lease WHERE member_id = $2 ORDER BY shard),
     EXISTS (SELECT FROM dbcontroller.lease l WHERE shard = $3 AND NOT EXISTS (SELECT FROM dbcontroller.member m WHERE m.id = l.member_id)),
     EXISTS (SELECT FROM dbcontroller.member WHERE ` + deadSQL + `)`
 	lockFreeSQL = `
@@ -69,7 +77,7 @@ GROUP BY m.id ORDER BY m.name`
 // Leases divide the shards of a deployment among its processes. They are rows, and locks of single transactions: nothing
 // depends on a session.
 type Leases struct {
-	Store *db.DB
+	Gate *Gate
 	// Name of the process, which no other process of the deployment has at the same time.
 	Name string
 	// TTL is the time after a renewal for which a process counts as alive, by the clock of the database. Too short: a
@@ -83,7 +91,7 @@ func (l *Leases) Renew(ctx context.Context, member uuid.UUID, lead bool) (g sche
 	ctx = postgres.InControl(ctx)
 	if member == uuid.Nil {
 		if member, err = l.join(ctx); err != nil {
-			return g, fmt.Errorf("join the processes of %s: %w", l.Store.Self, err)
+			return g, fmt.Errorf("join the processes of %s: %w", l.Gate.Self, err)
 		}
 	}
 	sh, err := l.renewAlone(ctx, member)
@@ -100,29 +108,35 @@ func (l *Leases) Renew(ctx context.Context, member uuid.UUID, lead bool) (g sche
 	return g, nil
 }
 
-// renewAlone renews the member with one round trip, which is all that most renewals need: no member has
-// expired, and no shard is free.
+// renewAlone renews the member and looks, with one statement, which is all that most renewals need: no member has
+// expired, and no shard is free. Its shares are those of before the renewal.
 func (l *Leases) renewAlone(ctx context.Context, member uuid.UUID) (sh shares, err error) {
-	b := &pgx.Batch{}
-	b.Queue(renewSQL, member, l.TTL).Exec(renewed)
-	b.Queue(sharesSQL, l.TTL, member, schema.LeadShard).QueryRow(sh.scan)
-	return sh, l.Store.Pool.SendBatch(ctx, b).Close()
+	n, lives := l.Gate.beginLook(), false
+	row := l.Gate.Pool.QueryRow(ctx, renewAndLookSQL, l.TTL, member, schema.LeadShard, l.Gate.Tuning.Load().TentativeTTL)
+	if err := row.Scan(slices.Concat(n.columns(), []any{&lives}, sh.columns())...); err != nil {
+		return sh, err
+	}
+	l.Gate.renewalLooked(n)
+	if !lives {
+		return sh, schema.ErrFenced
+	}
+	return sh, nil
 }
 
 // renewAndTake also evicts the expired members, and takes the shards that the member lacks.
 func (l *Leases) renewAndTake(ctx context.Context, member uuid.UUID, lead bool) (sh shares, err error) {
-	err = l.Store.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, renewSQL, member, l.TTL)
-		if err == nil {
-			err = renewed(tag)
-		}
+	err = l.Gate.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, renewSQL, l.TTL, member)
 		if err != nil {
 			return err
+		}
+		if tag.RowsAffected() == 0 {
+			return schema.ErrFenced
 		}
 		if err := evict(ctx, tx, l.TTL); err != nil {
 			return err
 		}
-		if err := sh.scan(tx.QueryRow(ctx, sharesSQL, l.TTL, member, schema.LeadShard)); err != nil {
+		if err := tx.QueryRow(ctx, sharesSQL, l.TTL, member, schema.LeadShard).Scan(sh.columns()...); err != nil {
 			return err
 		}
 		return sh.take(ctx, tx, member, lead)
@@ -130,28 +144,21 @@ func (l *Leases) renewAndTake(ctx context.Context, member uuid.UUID, lead bool) 
 	return sh, err
 }
 
-func renewed(tag pgconn.CommandTag) error {
-	if tag.RowsAffected() == 0 {
-		return schema.ErrFenced
-	}
-	return nil
-}
-
 func (l *Leases) join(ctx context.Context) (member uuid.UUID, err error) {
 	member = uuid.Must(uuid.NewV7())
-	err = l.Store.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+	err = l.Gate.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		b.Queue(lockJoinsSQL)
 		b.Queue(replaceSQL, l.Name)
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return err
 		}
-		if !l.Store.Cfg.Delegations {
+		if !l.Gate.Cfg.Delegations {
 			if err := endRights(ctx, tx); err != nil {
 				return err
 			}
 		}
-		_, err := tx.Exec(ctx, insertMemberSQL, member, l.Name, l.TTL, l.Store.Cfg.Delegations)
+		_, err := tx.Exec(ctx, insertMemberSQL, member, l.Name, l.TTL, l.Gate.Cfg.Delegations)
 		return err
 	})
 	return member, err
@@ -202,15 +209,8 @@ type shares struct {
 	dead       bool // a member has expired
 }
 
-func (sh *shares) scan(row pgx.Row) error {
-	var held []int16
-	err := row.Scan(&sh.members, &held, &sh.leaderless, &sh.dead)
-	sh.held = nil
-	for _, n := range held {
-		sh.held = append(sh.held, uint32(n)) //nolint:gosec // of the ring
-	}
-	return err
-}
+// columns returns the scan targets of sharesColumns.
+func (sh *shares) columns() []any { return []any{&sh.members, &sh.held, &sh.leaderless, &sh.dead} }
 
 // part is the number of shards of a member when all have equally many.
 func (sh *shares) part() int { return (schema.RingSize + sh.members - 1) / sh.members }
@@ -262,9 +262,9 @@ func (l *Leases) Release(ctx context.Context, member uuid.UUID, shards []uint32)
 	ctx = postgres.InControl(ctx)
 	var err error
 	if len(shards) == 0 {
-		_, err = l.Store.Pool.Exec(ctx, leaveSQL, member)
+		_, err = l.Gate.Pool.Exec(ctx, leaveSQL, member)
 	} else {
-		_, err = l.Store.Pool.Exec(ctx, releaseSQL, member, shards)
+		_, err = l.Gate.Pool.Exec(ctx, releaseSQL, member, shards)
 	}
 	if err != nil {
 		return fmt.Errorf("release leases of %s: %w", l.Name, err)

@@ -42,6 +42,9 @@ func (s *Rights) LookAtRights(ctx context.Context, seqs []int64) error {
 
 // LookAt gives back the rights to block, among some, that are not needed any more.
 func (s *Rights) LookAt(ctx context.Context, ids []int64) error {
+	if len(ids) == 0 {
+		return nil
+	}
 	if err := s.rows.Refresh(ctx, s.Pool, false); err != nil {
 		return err
 	}

@@ -46,10 +46,10 @@ func NewGranter(g *gate.Gate, rs *rows.Rows, r *Rights) *Granter {
 
 const (
 	// requestsIdle is the pause between two looks while requests are open, or while no process would tell of a new one;
-	// unused is the pause while no table with references is attached, or after a failure. Otherwise it is
+	// requestsRare is the pause after a failure, and between two looks for unused rights. Otherwise it is
 	// lackingEvery.
-	requestsIdle   = 25 * time.Millisecond
-	requestsUnused = 2 * time.Second
+	requestsIdle = 25 * time.Millisecond
+	requestsRare = 2 * time.Second
 	// askedAgainAfter is the time after which an unanswered target is asked for again: the answer to the confirm may be on its way.
 	askedAgainAfter = time.Second
 	// requestPatience is the age at which a request is answered with the last problem, although that may pass.
@@ -104,6 +104,7 @@ func (s *Granter) RunRequests(ctx context.Context, leads func() bool) error {
 	var asks sync.WaitGroup
 	defer asks.Wait()
 	for failed := false; ; {
+		attached := s.Attached() // before they are counted
 		asked, strict, open := s.Asked(), s.strict(), false
 		refer, acts := s.rows.Refer(), leads() && s.Version.Load() != nil
 		var err error
@@ -120,18 +121,20 @@ func (s *Granter) RunRequests(ctx context.Context, leads func() bool) error {
 			s.Log.Warn("rights that an application asks for could not be acquired, retrying", zap.Error(err))
 		}
 		failed = err != nil
-		pause := requestsIdle
+		due, wakes := time.After(requestsIdle), asked
 		switch {
-		case !refer || failed:
-			pause, asked = requestsUnused, nil
+		case failed:
+			due, wakes = time.After(requestsRare), nil
+		case !refer:
+			due, wakes = nil, attached
 		case !open && (!strict || s.NotificationsAlive()):
-			pause = lackingEvery
+			due = time.After(lackingEvery)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-asked:
-		case <-time.After(pause):
+		case <-wakes:
+		case <-due:
 		}
 	}
 }
@@ -435,7 +438,7 @@ func (s *Granter) answer(ctx context.Context, answers map[question]error) error 
 // tidy removes old requests of rights, and looks for rights that are not used, every two seconds.
 func (s *Granter) tidy(ctx context.Context) error {
 	s.mu.Lock()
-	due := time.Since(s.returned) > requestsUnused
+	due := time.Since(s.returned) > requestsRare
 	if due {
 		s.returned = time.Now()
 	}

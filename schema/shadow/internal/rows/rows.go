@@ -94,7 +94,9 @@ func (s *Rows) load(ctx context.Context, q db.Querier) (detached []int32, err er
 	defer s.mu.Unlock()
 	if number > s.read { // else a later reading is stored
 		s.read = number
-		s.tables.Store(&tables)
+		if before := s.tables.Swap(&tables); len(tables) > 0 && (before == nil || len(*before) == 0) {
+			s.WakeAttached()
+		}
 	}
 	return detached, nil
 }

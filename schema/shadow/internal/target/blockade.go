@@ -298,9 +298,9 @@ func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questio
 const (
 	selectExpiredHoldersSQL = `
 SELECT DISTINCT deployment_id FROM dbcontroller.blockade b WHERE ` + db.ExpiredSQL + `$1::interval)
-UNION SELECT f.deployment_id FROM dbcontroller.freeze f WHERE ` + FreezeExpiredSQL + ` AND NOT f.committed
+UNION SELECT f.deployment_id FROM dbcontroller.freeze f WHERE ` + db.FreezeExpiredSQL + ` AND NOT f.committed
 UNION SELECT m.via_deployment_id FROM dbcontroller.freeze f JOIN dbcontroller.frozen m USING (deletion)
-WHERE ` + FreezeExpiredSQL + ` AND f.committed AND m.via_deployment_id IS NOT NULL`
+WHERE ` + db.FreezeExpiredSQL + ` AND f.committed AND m.via_deployment_id IS NOT NULL`
 
 	selectExpiredSQL = `
 (SELECT b.attempt, b.holder_uid, b.field_id, s.uid
@@ -308,10 +308,10 @@ FROM dbcontroller.blockade b JOIN dbcontroller.shadow s ON s.id = b.target_id
 WHERE ` + db.ExpiredSQL + `$3::interval) AND b.deployment_id = $1
 ORDER BY b.expires_at LIMIT $2)
 UNION ALL
-(SELECT f.deletion, f.deletion, 0, f.deletion FROM dbcontroller.freeze f WHERE ` + FreezeExpiredSQL + ` AND NOT f.committed AND f.deployment_id = $1 LIMIT $2)
+(SELECT f.deletion, f.deletion, 0, f.deletion FROM dbcontroller.freeze f WHERE ` + db.FreezeExpiredSQL + ` AND NOT f.committed AND f.deployment_id = $1 LIMIT $2)
 UNION ALL
 (SELECT DISTINCT f.deletion, m.via_uid, 0, m.via_uid FROM dbcontroller.freeze f JOIN dbcontroller.frozen m USING (deletion)
-WHERE ` + FreezeExpiredSQL + ` AND f.committed AND m.via_deployment_id = $1 LIMIT $2)`
+WHERE ` + db.FreezeExpiredSQL + ` AND f.committed AND m.via_deployment_id = $1 LIMIT $2)`
 )
 
 // ExpiredHolders returns the deployments with expired tentative blockades here, by this database's clock.

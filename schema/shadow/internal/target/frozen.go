@@ -51,9 +51,6 @@ DELETE FROM dbcontroller.frozen WHERE deletion IN (SELECT deletion FROM aborted)
 	thawBehindSQL = `
 DELETE FROM dbcontroller.frozen m USING unnest($1::uuid[], $2::uuid[]) AS i (deletion, via_uid), dbcontroller.freeze f
 WHERE m.deletion = i.deletion AND m.via_uid = i.via_uid AND m.via_deployment_id = $3 AND f.deletion = m.deletion AND f.committed`
-
-	// FreezeExpiredSQL is a condition on a row f of freeze: it has expired, or its expiry is impossibly late because the clock went back.
-	FreezeExpiredSQL = `(f.expires_at <= now() OR f.expires_at > now() + interval '10 min')`
 )
 
 // maxFreeze is the longest time before a participant asks the coordinator.
