@@ -7,12 +7,13 @@ import (
 	"slices"
 )
 
-// Evidence is what excuses another deployment from the comparison after a promotion.
+// Evidence is what ends the wait of deletions for another deployment after a promotion, besides its comparison.
 type Evidence int
 
 const (
-	// NoEvidence is the protocol: every deployment compares after every promotion.
-	NoEvidence Evidence = iota
+	// KindsOfAnswers is the protocol. Whoever has stored the epoch, and refuses earlier messages from then on, answers with the kinds to which its rows refer:
+	// deletions of other kinds do not wait for it.
+	KindsOfAnswers Evidence = iota
 	// MarksUnderSynchronousReplication excuses a deployment when the promoted server has the greatest number of the sequence mark that a bookmark has
 	// told it, and the commits of the promoted server's log had to wait for that server.
 	MarksUnderSynchronousReplication
@@ -35,8 +36,13 @@ type Hazards struct {
 	TheFormerPrimaryGoesOn  bool // two copies live, and the former one waits for nobody
 }
 
-// PromotionMistakes can be planted in a PromotionWorld, whose evidence is PositionsOfAllMessages.
-type PromotionMistakes struct {
+// AnswerMistakes can be planted in a PromotionWorld whose evidence is KindsOfAnswers.
+type AnswerMistakes struct {
+	KindsAreReadFirst, OnlyKeptRowsCount, AnswersOfAnyEpochCount, KindsOfTheFirstEpochStay, SilentDeploymentsReferToNothing bool
+}
+
+// PositionMistakes can be planted in a PromotionWorld whose evidence is PositionsOfAllMessages.
+type PositionMistakes struct {
 	SomeMessagesHaveNoPosition, PositionsAreReadBeforeTheCommit, PositionsAreMarks, PositionsAreStoredLater,
 	OneAnswerIsEnough, SilenceIsAnAnswer, NumbersOfAnyEpochCount, TheLastPromotionCounts, PlacesBehindThePromotionCount,
 	LateMessagesCount, UnfinishedComparisonsAreOver, TheEpochStays bool
@@ -57,7 +63,17 @@ type record struct {
 	mark, logged int           // its number of the sequence mark, and the greatest number that is logged
 	begins       *beginning
 	confirms     int // a deployment that needs not be waited for any more, counted from 1
+	answered     int // a deployment that refers to some kinds, counted from 1
+	refersTo     [kinds]bool
 }
+
+// waiting says for which kinds a deployment is waited for.
+type waiting struct {
+	on, known bool
+	refersTo  [kinds]bool
+}
+
+func (w waiting) holds(k int) bool { return w.on && (!w.known || w.refersTo[k]) }
 
 // beginning is the begin of an epoch.
 type beginning struct {
@@ -76,17 +92,22 @@ type pgServer struct {
 	fork     int  // the length of the log at the last promotion
 }
 
-// state is what the log says: the epoch, and who is waited for.
-func (s *pgServer) state() (now beginning, waits [listeners]bool) {
-	for _, r := range s.log {
+// state is what the log of the leader says: the epoch, and who is waited for.
+func (w *PromotionWorld) state(of *pgServer) (now beginning, waits [listeners]waiting) {
+	for _, r := range of.log {
 		if r.begins != nil {
 			now = *r.begins
 			for d := range waits {
-				waits[d] = now.was != 0
+				if waits[d].on = now.was != 0; !w.KindsOfTheFirstEpochStay {
+					waits[d].known = w.SilentDeploymentsReferToNothing
+				}
 			}
 		}
+		if r.answered > 0 && waits[r.answered-1].on {
+			waits[r.answered-1] = waiting{true, true, r.refersTo}
+		}
 		if r.confirms > 0 {
-			waits[r.confirms-1] = false
+			waits[r.confirms-1] = waiting{}
 		}
 	}
 	return now, waits
@@ -131,10 +152,17 @@ type heard struct {
 // telling is a message, or an answer, to another deployment.
 type telling struct{ to, commit, epoch, place int }
 
+// answer is one to an announcement, which may be late.
+type answer struct {
+	by, epoch int
+	refersTo  [kinds]bool
+}
+
 // PromotionWorld models a database with two standbys: which commits a promoted server lacks, and what shows that it lacks none. Rows of other
 // deployments rest on commits of the database; a deletion without a comparison is wrong when one of these is lost.
 type PromotionWorld struct {
-	PromotionMistakes
+	AnswerMistakes
+	PositionMistakes
 	Hazards
 	evidence Evidence
 	r        *rand.Rand
@@ -151,18 +179,20 @@ type PromotionWorld struct {
 		epoch int
 		saw   map[int]bool
 	}
-	flight []telling
-	number int
-	count  map[string]int
-	broken []string
+	flight  []telling
+	answers []answer
+	early   [listeners]*answer // read before the epoch was stored
+	number  int
+	count   map[string]int
+	broken  []string
 }
 
 // NewPromotion makes a world in which both deployments have heard of the first epoch.
-func NewPromotion(seed uint64, e Evidence, h Hazards, m PromotionMistakes) *PromotionWorld {
-	w := &PromotionWorld{PromotionMistakes: m, Hazards: h, evidence: e, r: rand.New(rand.NewPCG(seed, 3)), waiting: map[int]bool{}, count: map[string]int{}}
+func NewPromotion(seed uint64, e Evidence, h Hazards) *PromotionWorld {
+	w := &PromotionWorld{Hazards: h, evidence: e, r: rand.New(rand.NewPCG(seed, 3)), waiting: map[int]bool{}, count: map[string]int{}}
 	w.names = w.standbys()
 	w.append(record{begins: &beginning{epoch: w.next()}})
-	first, _ := w.primary().state()
+	first, _ := w.state(w.primary())
 	for i := range w.nodes {
 		w.nodes[i].log = slices.Clone(w.primary().log)
 	}
@@ -192,7 +222,7 @@ func (w *PromotionWorld) standbys() (names [servers]bool) {
 }
 
 // append commits on the leader. The commit is seen when a named standby has it.
-func (w *PromotionWorld) append(r record) record {
+func (w *PromotionWorld) append(r record) {
 	s, before := w.primary(), w.primary().last()
 	r.id, r.timeline, r.by, r.named = w.next(), s.timeline, w.leader, w.names
 	if r.mark, r.logged = before.mark+1, before.logged; r.mark > r.logged {
@@ -203,7 +233,6 @@ func (w *PromotionWorld) append(r record) record {
 	if w.names != [servers]bool{} && !local {
 		w.waiting[r.id] = true
 	}
-	return r
 }
 
 // Commit commits a transaction that decides. Before a process has noticed the promotion, only transactions of others commit.
@@ -281,7 +310,7 @@ func (w *PromotionWorld) Tell() {
 	if w.SomeMessagesHaveNoPosition && w.r.IntN(3) == 0 {
 		place = 0
 	}
-	now, _ := w.primary().state()
+	now, _ := w.state(w.primary())
 	w.flight = append(w.flight, telling{to: w.r.IntN(listeners), commit: id, epoch: now.epoch, place: place})
 }
 
@@ -292,7 +321,7 @@ func (w *PromotionWorld) TellStill() {
 	}
 	id := w.next()
 	w.former.log = append(w.former.log, record{id: id, mark: w.former.last().mark + 1})
-	now, _ := w.former.state()
+	now, _ := w.state(w.former)
 	t := telling{to: w.r.IntN(listeners), commit: id, epoch: now.epoch, place: len(w.former.log)}
 	if w.PositionsAreMarks {
 		t.place = w.former.last().mark
@@ -326,7 +355,7 @@ func (w *PromotionWorld) Deliver() {
 // Bookmark tells a number of the sequence mark that is on the primary's disk, to a deployment or to a client.
 func (w *PromotionWorld) Bookmark() {
 	s := w.primary()
-	now, _ := s.state()
+	now, _ := w.state(s)
 	d := w.r.IntN(listeners + 1)
 	if s.promoted || d < listeners && w.others[d].epoch != now.epoch {
 		return
@@ -395,7 +424,8 @@ func (w *PromotionWorld) Notice() {
 	if !s.promoted {
 		return
 	}
-	was, waits := s.state()
+	was, waits := w.state(s)
+	unfinished := [listeners]bool{waits[0].on, waits[1].on}
 	fork := s.left()
 	switch {
 	case w.TheLastPromotionCounts:
@@ -406,7 +436,7 @@ func (w *PromotionWorld) Notice() {
 	last := s.log[fork-1]
 	b := &beginning{
 		epoch: w.next(), was: was.epoch, fork: fork, mark: last.logged,
-		waited: last.named[w.leader] || last.by == w.leader, unfinished: waits,
+		waited: last.named[w.leader] || last.by == w.leader, unfinished: unfinished,
 	}
 	if w.TheEpochStays {
 		b.epoch = was.epoch
@@ -418,9 +448,13 @@ func (w *PromotionWorld) Notice() {
 // Ask announces the epoch to a deployment, which stores it and answers with the greatest position of the epoch that it knew before.
 func (w *PromotionWorld) Ask() {
 	s, d := w.primary(), w.r.IntN(listeners)
-	now, waits := s.state()
+	now, waits := w.state(s)
 	o := &w.others[d]
-	if s.promoted || now.was == 0 || !waits[d] {
+	if s.promoted || now.was == 0 || !waits[d].on {
+		return
+	}
+	if w.KindsAreReadFirst && o.epoch < now.epoch && w.early[d] == nil {
+		w.early[d] = &answer{d, now.epoch, w.refersTo(d)}
 		return
 	}
 	if w.SilenceIsAnAnswer && w.r.IntN(4) == 0 {
@@ -431,6 +465,11 @@ func (w *PromotionWorld) Ask() {
 	if o.epoch < now.epoch {
 		*o = heard{epoch: now.epoch, relies: o.relies}
 	}
+	said := answer{d, now.epoch, w.refersTo(d)}
+	if first := w.early[d]; first != nil {
+		said.refersTo, w.early[d] = first.refersTo, nil
+	}
+	w.answers = append(w.answers, said)
 	if w.r.IntN(3) == 0 && !w.TheEpochStays {
 		return // the answer is lost: what it would have shown is forgotten
 	}
@@ -449,6 +488,33 @@ func (w *PromotionWorld) Ask() {
 	}
 }
 
+// refersTo are the kinds to which the rows of a deployment refer.
+func (w *PromotionWorld) refersTo(d int) (out [kinds]bool) {
+	for id := range w.others[d].relies {
+		if !w.OnlyKeptRowsCount || w.has(id) {
+			out[id%kinds] = true
+		}
+	}
+	return out
+}
+
+// Learn takes an answer, late or again. One of an earlier epoch counts for nothing.
+func (w *PromotionWorld) Learn() {
+	if len(w.answers) == 0 {
+		return
+	}
+	i := w.r.IntN(len(w.answers))
+	a := w.answers[i]
+	if w.r.IntN(3) > 0 {
+		w.answers = slices.Delete(w.answers, i, i+1)
+	}
+	s := w.primary()
+	now, waits := w.state(s)
+	if w.evidence == KindsOfAnswers && !s.promoted && waits[a.by].on && (a.epoch == now.epoch || w.AnswersOfAnyEpochCount) {
+		w.append(record{answered: 1 + a.by, refersTo: a.refersTo})
+	}
+}
+
 func (w *PromotionWorld) excuse(d int) {
 	w.append(record{confirms: 1 + d})
 	w.count["excused"]++
@@ -457,11 +523,10 @@ func (w *PromotionWorld) excuse(d int) {
 // Compare lets a deployment that knows the epoch compare: what rests on lost commits is established again, or reported.
 func (w *PromotionWorld) Compare() {
 	s, d := w.primary(), w.r.IntN(listeners)
-	now, waits := s.state()
-	if o := &w.others[d]; !s.promoted && waits[d] && o.epoch == now.epoch {
+	now, waits := w.state(s)
+	if o := &w.others[d]; !s.promoted && waits[d].on && o.epoch == now.epoch {
 		maps.DeleteFunc(o.relies, func(id int, _ bool) bool { return !w.has(id) })
-		r := w.append(record{confirms: 1 + d})
-		if delete(w.waiting, r.id); w.evidence == PositionsOfAllMessages {
+		if w.append(record{confirms: 1 + d}); w.evidence == PositionsOfAllMessages {
 			o.place = max(o.place, len(s.log))
 			o.stored = o.place
 		}
@@ -474,11 +539,11 @@ func (w *PromotionWorld) has(id int) bool {
 	return slices.ContainsFunc(w.primary().log, func(r record) bool { return r.id == id })
 }
 
-// Delete deletes, when no deployment is waited for. A client goes on with its token in the epoch of which it is.
+// Delete deletes a resource of a kind for which no deployment is waited for. A client goes on with its token in the epoch of which it is.
 func (w *PromotionWorld) Delete() {
-	s := w.primary()
-	now, waits := s.state()
-	if s.promoted || waits != [listeners]bool{} {
+	s, k := w.primary(), w.r.IntN(kinds)
+	now, waits := w.state(s)
+	if s.promoted || waits[0].holds(k) || waits[1].holds(k) {
 		return
 	}
 	for _, id := range sorted(w.client.saw) {
@@ -488,12 +553,14 @@ func (w *PromotionWorld) Delete() {
 	}
 	for d, o := range w.others {
 		for _, id := range sorted(o.relies) {
-			if !w.has(id) {
+			if id%kinds == k && !w.has(id) {
 				w.report("I2: a resource is deleted, and rows of %d rest on the lost commit %d", d, id)
 			}
 		}
 	}
-	w.count["deleted"]++
+	if w.count["deleted"]++; waits[0].on || waits[1].on {
+		w.count["deleted before the comparisons"]++
+	}
 }
 
 // Rest ends all faults: everybody answers, and nothing waits.
@@ -502,11 +569,10 @@ func (w *PromotionWorld) Rest() {
 	w.Notice()
 	for range 60 {
 		w.Ask()
-		w.Notice()
 		w.Compare()
 		w.Replicate()
 	}
-	if _, waits := w.primary().state(); waits != [listeners]bool{} {
+	if _, waits := w.state(w.primary()); waits != [listeners]waiting{} {
 		w.report("I13: a deployment is waited for at rest")
 	}
 	w.Delete()
