@@ -118,7 +118,7 @@ func (s *Gate) checkFirst(ctx context.Context, with schema.DeploymentID, databas
 	return nil
 }
 
-const waitForSQL = `UPDATE dbcontroller.deployment SET unconfirmed = true, referred = true WHERE id = $1`
+const waitForSQL = `UPDATE dbcontroller.deployment SET unconfirmed = true, unconfirmed_kinds = NULL, referred = true WHERE id = $1`
 
 // awaitPeer adds a deployment, which called and was unknown when the recovery of the present epoch started, to the deployments
 // that recovery waits for. Before recovery has started, Recover does that.
@@ -217,7 +217,7 @@ WITH former AS (
     WHERE p.deployment_id = $1 AND d.id = $1 AND d.database_id IS DISTINCT FROM $2
 )
 UPDATE dbcontroller.deployment
-SET database_id = $2, epoch = CASE WHEN database_id IS NULL THEN GREATEST(epoch, $3) ELSE $3 END, unconfirmed = true
+SET database_id = $2, epoch = CASE WHEN database_id IS NULL THEN GREATEST(epoch, $3) ELSE $3 END, unconfirmed = true, unconfirmed_kinds = NULL
 WHERE id = $1 AND database_id IS DISTINCT FROM $2`
 
 	insertOperatorDecisionSQL = `INSERT INTO dbcontroller.word (deployment_id, what, reason, said_by) VALUES ($1, $2, $3, $4)`
