@@ -1,0 +1,77 @@
+package shadow_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/wait"
+)
+
+// Every commit waits for a standby, which loses its connection. A wait that is cancelled, as by a deadline or statement_timeout, ends with a commit that is
+// answered, and that the standby lacks when it is promoted. The standby has all numbers of the sequence mark that were told or used: they are logged ahead.
+// Nothing but the comparison shows that the blockade is lost.
+func TestAPromotedSynchronousStandbyComparesThoughItHasAllMarks_I2_I3(t *testing.T) {
+	t.Parallel()
+	primary, address, ctx := newServer(t), &atomic.Value{}, t.Context()
+	pool, store := movingPool(t, primary, address)
+	newestXID(t, store, pool, "t", 1)
+	admin, err := pgx.Connect(ctx, primary.DSN("a"))
+	require.NoError(t, err)
+	defer func() { _ = admin.Close(context.WithoutCancel(ctx)) }()
+	eventually := func(sql string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			var is bool
+			return admin.QueryRow(ctx, sql).Scan(&is) == nil && is
+		}, wait.Limit, 5*time.Millisecond)
+	}
+	token := deletionsToken(t, store)
+	standby := primary.Copy() // of the moment at which it loses its connection
+	for _, sql := range []string{`ALTER SYSTEM SET synchronous_standby_names = 'standby'`, `SELECT pg_reload_conf()`} {
+		_, err := admin.Exec(ctx, sql)
+		require.NoError(t, err)
+	}
+	eventually(`SELECT setting <> '' FROM pg_settings WHERE name = 'synchronous_standby_names'`)
+
+	told := make(chan error, 1)
+	ref := reference("block", schema.Block, uuid.New())
+	ref.TargetName = "targets/t0"
+	go func() {
+		_, err := store.Targets.Establish(ctx, peerOfA, newAttempt(), []peer.EstablishReference{ref})
+		told <- err
+	}()
+	eventually(`SELECT count(pg_cancel_backend(pid)) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+	require.NoError(t, <-told, "the holder's deployment relies on it")
+	require.NoError(t, admin.Close(ctx))
+	before, used := store.Gate.PresentEpoch(), store.Mark()
+	primary.Stop()
+	standby.StartPromoted()
+	address.Store(standby.Address())
+	pool.Reset()
+
+	var mark, blockades int64
+	require.NoError(t, pool.QueryRow(ctx, `SELECT (SELECT last_value FROM dbcontroller.mark), (SELECT count(*) FROM dbcontroller.blockade)`).Scan(&mark, &blockades))
+	require.Zero(t, blockades)
+	require.GreaterOrEqual(t, mark, used)
+	refused := func() {
+		t.Helper()
+		_, err := store.Deletions.Delete(ctx, shadow.DeleteRequest{Name: "targets/t0"})
+		require.ErrorAs(t, err, new(*peer.UnavailableError))
+	}
+	refused()
+	awaiting, err := store.Gate.NoticeEpoch(ctx)
+	require.NoError(t, err)
+	require.True(t, awaiting, "it is not known who has to compare")
+	require.NotEqual(t, before, store.Gate.PresentEpoch())
+	refused()
+	require.ErrorIs(t, resumed(t, store, token), schema.ErrReset, "a token of before may have seen what is lost")
+}
