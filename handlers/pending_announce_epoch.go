@@ -18,14 +18,15 @@ type AnnounceEpochStore interface {
 	Announcement(ctx context.Context, to schema.DeploymentID) (peer.Announcement, error)
 	// OutdoEpoch begins an epoch that is later than an epoch that another deployment knows.
 	OutdoEpoch(ctx context.Context, by schema.DeploymentID, known uuid.UUID) error
-	// MarkAnnounced replaces the work by the comparison that follows, and stores the kinds here that the other deployment refers to. It fails when
-	// the epoch is not the present one any more.
+	// MarkAnnounced replaces the work by the comparison that follows, and stores the kinds here that the
+	// other deployment refers to. It fails when the epoch is not the present one any more.
 	MarkAnnounced(ctx context.Context, to schema.DeploymentID, told peer.Announcement, refersTo peer.TargetKinds) error
 }
 
 // AnnounceEpochPeers sends the epoch to another deployment.
 type AnnounceEpochPeers interface {
-	// AnnounceEpoch returns the epoch that the other deployment knows now, and the kinds here that it refers to.
+	// AnnounceEpoch returns the epoch that the other deployment knows now, and the kinds here that it refers
+	// to.
 	AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, refersTo peer.TargetKinds, err error)
 }
 

@@ -232,8 +232,9 @@ var ErrUndescribed = errors.New("in the environment that this deployment last re
 var ErrRecovering = errors.New("the database was restored or failed over, and may have lost blockades: " +
 	"deletions wait until these deployments have confirmed their references")
 
-// ErrKindsRecovering is the reason why resources of some kinds are not deleted: deployments whose resources refer to these kinds have not compared, since
-// this database or theirs began a new epoch. It is an ErrRecovering.
+// ErrKindsRecovering is the reason why resources of some kinds are not deleted: deployments whose resources
+// refer to these kinds have not compared, since this database or theirs began a new epoch. It is an
+// ErrRecovering.
 var ErrKindsRecovering error = kindsRecoveringError{}
 
 type kindsRecoveringError struct{}

@@ -68,8 +68,8 @@ func TestAnEpochCountsWhenItsDeploymentSaysIt_I13_I15(t *testing.T) {
 	require.NoError(t, <-first)
 }
 
-// The kinds are read after the epoch is recorded: then no write commits any more that relies on what an earlier epoch has told. Kinds that cannot be read are
-// not known.
+// The kinds are read after the epoch is recorded: then no write commits any more that relies on what an
+// earlier epoch has told. Kinds that cannot be read are not known.
 func TestAnAnnouncementIsAnsweredWithTheKindsReadAfterIt_I2(t *testing.T) {
 	t.Parallel()
 	announced := newAttempt(t)

@@ -213,8 +213,8 @@ func TestTheKindsThatADatabaseRefersTo(t *testing.T) {
 	require.Contains(t, kinds.Names, "Customer")
 }
 
-// A restored database of targets lacks a blockade. Once the other deployment has stored the epoch and said to which kinds it refers, their targets wait until
-// it has compared; targets of other kinds are deleted.
+// A restored database of targets lacks a blockade. Once the other deployment has stored the epoch and said to
+// which kinds it refers, their targets wait until it has compared; targets of other kinds are deleted.
 func TestAnEpochHoldsUpTheKindsThatOthersReferTo_I2_I13(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, kindsOfTargets, nil, aWest, bEast)

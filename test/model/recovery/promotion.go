@@ -7,23 +7,26 @@ import (
 	"slices"
 )
 
-// Evidence is what ends the wait of deletions for another deployment after a promotion, besides its comparison.
+// Evidence is what ends the wait of deletions for another deployment after a promotion, besides its
+// comparison.
 type Evidence int
 
 const (
-	// KindsOfAnswers is the protocol. Whoever has stored the epoch, and refuses earlier messages from then on, answers with the kinds to which its rows refer:
-	// deletions of other kinds do not wait for it.
+	// KindsOfAnswers is the protocol. Whoever has stored the epoch, and refuses earlier messages from then
+	// on, answers with the kinds to which its rows refer: deletions of other kinds do not wait for it.
 	KindsOfAnswers Evidence = iota
-	// MarksUnderSynchronousReplication excuses a deployment when the promoted server has the greatest number of the sequence mark that a bookmark has
-	// told it, and the commits of the promoted server's log had to wait for that server.
+	// MarksUnderSynchronousReplication excuses a deployment when the promoted server has the greatest number
+	// of the sequence mark that a bookmark has told it, and the commits of the promoted server's log had to
+	// wait for that server.
 	MarksUnderSynchronousReplication
-	// PositionsOfAllMessages excuses a deployment when the promoted server's log goes as far as the greatest position that any message has told it.
-	// Each message has the place in the sender's log behind all commits that it rests on, and the receiver stores the place with the effect.
+	// PositionsOfAllMessages excuses a deployment when the promoted server's log goes as far as the greatest
+	// position that any message has told it. Each message has the place in the sender's log behind all
+	// commits that it rests on, and the receiver stores the place with the effect.
 	PositionsOfAllMessages
 )
 
-// Hazards are what PostgreSQL, its managers and operators do besides. Without them all commits wait for one standby, which has caught up before and is
-// the only one that is promoted.
+// Hazards are what PostgreSQL, its managers and operators do besides. Without them all commits wait for one
+// standby, which has caught up before and is the only one that is promoted.
 type Hazards struct {
 	StandbysAreTakenOff     bool // while no standby is connected, a manager empties synchronous_standby_names
 	SomeCommitsAreLocal     bool // a session has set synchronous_commit to local
@@ -120,7 +123,8 @@ func (s *pgServer) last() (r record) {
 	return r
 }
 
-// left is the length of the log where the timeline ends on which the epoch began: there may have been several promotions since.
+// left is the length of the log where the timeline ends on which the epoch began: there may have been several
+// promotions since.
 func (s *pgServer) left() (n int) {
 	for i := len(s.log) - 1; i >= 0; i-- {
 		if s.log[i].begins != nil {
@@ -158,8 +162,9 @@ type answer struct {
 	refersTo  [kinds]bool
 }
 
-// PromotionWorld models a database with two standbys: which commits a promoted server lacks, and what shows that it lacks none. Rows of other
-// deployments rest on commits of the database; a deletion without a comparison is wrong when one of these is lost.
+// PromotionWorld models a database with two standbys: which commits a promoted server lacks, and what shows
+// that it lacks none. Rows of other deployments rest on commits of the database; a deletion without a
+// comparison is wrong when one of these is lost.
 type PromotionWorld struct {
 	AnswerMistakes
 	PositionMistakes
@@ -235,7 +240,8 @@ func (w *PromotionWorld) append(r record) {
 	}
 }
 
-// Commit commits a transaction that decides. Before a process has noticed the promotion, only transactions of others commit.
+// Commit commits a transaction that decides. Before a process has noticed the promotion, only transactions of
+// others commit.
 func (w *PromotionWorld) Commit() { w.append(record{}) }
 
 // Replicate sends a part of the leader's log to a standby.
@@ -445,7 +451,8 @@ func (w *PromotionWorld) Notice() {
 	w.append(record{begins: b})
 }
 
-// Ask announces the epoch to a deployment, which stores it and answers with the greatest position of the epoch that it knew before.
+// Ask announces the epoch to a deployment, which stores it and answers with the greatest position of the
+// epoch that it knew before.
 func (w *PromotionWorld) Ask() {
 	s, d := w.primary(), w.r.IntN(listeners)
 	now, waits := w.state(s)
@@ -520,7 +527,8 @@ func (w *PromotionWorld) excuse(d int) {
 	w.count["excused"]++
 }
 
-// Compare lets a deployment that knows the epoch compare: what rests on lost commits is established again, or reported.
+// Compare lets a deployment that knows the epoch compare: what rests on lost commits is established again, or
+// reported.
 func (w *PromotionWorld) Compare() {
 	s, d := w.primary(), w.r.IntN(listeners)
 	now, waits := w.state(s)
@@ -539,7 +547,8 @@ func (w *PromotionWorld) has(id int) bool {
 	return slices.ContainsFunc(w.primary().log, func(r record) bool { return r.id == id })
 }
 
-// Delete deletes a resource of a kind for which no deployment is waited for. A client goes on with its token in the epoch of which it is.
+// Delete deletes a resource of a kind for which no deployment is waited for. A client goes on with its token
+// in the epoch of which it is.
 func (w *PromotionWorld) Delete() {
 	s, k := w.primary(), w.r.IntN(kinds)
 	now, waits := w.state(s)

@@ -71,8 +71,8 @@ func found(t *testing.T, promise string, world func(seed uint64) *PromotionWorld
 	t.Error("no schedule shows it")
 }
 
-// After each promotion all deployments compare: whatever was lost, nothing is deleted beside rows that rest on it. Kinds to which nobody refers need not wait
-// for that.
+// After each promotion all deployments compare: whatever was lost, nothing is deleted beside rows that rest
+// on it. Kinds to which nobody refers need not wait for that.
 func TestAComparisonAfterEachPromotion_I2_I13(t *testing.T) {
 	t.Parallel()
 	count := hold(t, KindsOfAnswers, everything)
@@ -91,9 +91,10 @@ func TestTheModelOfAnswersFindsMistakes_I2(t *testing.T) {
 	})
 }
 
-// The numbers that watches have told, and synchronous replication, excuse nobody from the comparison: they show that nothing is lost only as long as
-// PostgreSQL and its manager do nothing else than replicate to one standby and promote that one. Each hazard alone loses commits on which others rest,
-// and the promoted server has all that these two show.
+// The numbers that watches have told, and synchronous replication, excuse nobody from the comparison: they
+// show that nothing is lost only as long as PostgreSQL and its manager do nothing else than replicate to one
+// standby and promote that one. Each hazard alone loses commits on which others rest, and the promoted server
+// has all that these two show.
 func TestMarksAndSynchronousReplicationDoNotShowThatNothingIsLost_I2(t *testing.T) {
 	t.Parallel()
 	t.Run("without a hazard", func(t *testing.T) {

@@ -460,7 +460,8 @@ const markConfirmedSQL = `
 UPDATE dbcontroller.deployment d SET unconfirmed = d.unconfirmed AND m.epoch <> $2, uncompared = d.uncompared AND d.epoch <> $3
 FROM dbcontroller.meta m WHERE d.id = $1 AND (d.unconfirmed OR d.uncompared)`
 
-// The kinds ($3) are those of an answer in the epoch $4, from the database $5 of the deployment: another one may refer to others.
+// The kinds ($3) are those of an answer in the epoch $4, from the database $5 of the deployment: another one
+// may refer to others.
 var markAnnouncedSQL = db.Codes(`
 WITH kinds AS (
     UPDATE dbcontroller.deployment SET unconfirmed_kinds = $3 WHERE id = $1 AND unconfirmed AND counted_in = $4 AND database_id = $5
@@ -469,9 +470,10 @@ WITH kinds AS (
 )
 INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT {confirm_again}, deployment_id % $2::int, deployment_id, '' FROM done`)
 
-// MarkAnnounced replaces the work to announce the present epoch to a deployment, which has stored it and refuses earlier
-// messages, by the work to compare. Comparing earlier would not be final: a release in flight could still remove a blockade. From then on only deletions
-// of the kinds to which the deployment refers wait for it.
+// MarkAnnounced replaces the work to announce the present epoch to a deployment, which has stored it and
+// refuses earlier messages, by the work to compare. Comparing earlier would not be final: a release in flight
+// could still remove a blockade. From then on only deletions of the kinds to which the deployment refers wait
+// for it.
 func (s *Gate) MarkAnnounced(ctx context.Context, to schema.DeploymentID, told peer.Announcement, refersTo peer.TargetKinds) error {
 	id, err := s.Names.Deployment(ctx, to)
 	if err != nil {

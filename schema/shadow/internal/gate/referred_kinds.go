@@ -27,7 +27,8 @@ SELECT ` + EpochNowSQL + `, ARRAY(
 )
 FROM dbcontroller.meta m`
 
-// referredIn is the key of Gate.referred: an epoch of this database, a deployment, and the epoch of its database that was recorded before; zero: any.
+// referredIn is the key of Gate.referred: an epoch of this database, a deployment, and the epoch of its
+// database that was recorded before; zero: any.
 type referredIn struct {
 	epoch uuid.UUID
 	of    schema.DeploymentID
@@ -47,8 +48,9 @@ func (s *Gate) ReferredKinds(ctx context.Context, of schema.DeploymentID) (uuid.
 	return epoch, kinds, err
 }
 
-// ReferredKindsIn returns the kinds of another deployment that the database refers to after it has recorded an epoch of that one (RecordPeerEpoch):
-// no write commits any more that relies on what an earlier epoch has told, and later references are established in this one.
+// ReferredKindsIn returns the kinds of another deployment that the database refers to after it has recorded
+// an epoch of that one (RecordPeerEpoch): no write commits any more that relies on what an earlier epoch has
+// told, and later references are established in this one.
 func (s *Gate) ReferredKindsIn(ctx context.Context, of schema.DeploymentID, there uuid.UUID) (peer.TargetKinds, error) {
 	epoch, err := s.EpochToAnnounce(ctx)
 	if err != nil {
