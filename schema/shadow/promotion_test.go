@@ -16,8 +16,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// Every commit waits for a standby, which loses its connection. A wait that is cancelled, as by a deadline or
-// statement_timeout, ends with a commit that is answered, and that the standby lacks when it is promoted. The
+// Every commit waits for a standby, which loses its connection. A wait that is cancelled, as at the end of a
+// call, ends with a commit that others see and rely on, and that the standby lacks when it is promoted. The
 // standby has all numbers of the sequence mark that were told or used: they are logged ahead. Nothing but the
 // comparison shows that the blockade is lost.
 func TestAPromotedSynchronousStandbyComparesThoughItHasAllMarks_I2_I3(t *testing.T) {

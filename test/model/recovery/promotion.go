@@ -30,7 +30,7 @@ const (
 type Hazards struct {
 	StandbysAreTakenOff     bool // while no standby is connected, a manager empties synchronous_standby_names
 	SomeCommitsAreLocal     bool // a session has set synchronous_commit to local
-	WaitsAreCancelled       bool // a wait for a standby that is cancelled, or takes too long, ends with a commit
+	WaitsAreCancelled       bool // a wait for a standby that is cancelled, as at the end of a call, ends with a commit
 	CrashesEndWaits         bool // a primary that has crashed shows the commits that were waiting
 	AnyOfTwoIsEnough        bool // a commit waits for any one of two standbys (a quorum), and the other one is promoted
 	OthersArePromoted       bool // a standby is promoted for which no commit has waited
