@@ -1,6 +1,7 @@
 package shadow_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -291,6 +292,13 @@ func TestKindsOfOtherAnswersCountForNothing_I2_I13(t *testing.T) {
 	_, err = b.Delete(target)
 	waitsFor(t, err, b.ID(bEast))
 
+	exec(t, b, aWest, `UPDATE dbcontroller.meta SET server = 'another'`)
+	_, err = west.NoticeEpoch(ctx)
+	require.NoError(t, err)
+	alone := *b.Environment()
+	alone.Deployments = slices.DeleteFunc(alone.Deployments, func(d schema.Deployment) bool { return d.DeploymentID == b.ID(bEast) })
+	require.NoError(t, west.Recover(ctx, &alone))
+	require.True(t, waits(), "also without its description")
 	b.Renew(aWest)
 	require.True(t, waits(), "it has said nothing in this epoch")
 	require.Error(t, west.MarkAnnounced(ctx, b.ID(bEast), told, targets), "an answer of an earlier epoch")

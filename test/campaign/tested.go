@@ -98,7 +98,7 @@ var shown = []tested{
 	{"schema/shadow", "TestKindsOfOtherAnswersCountForNothing_I2_I13", mutant{
 		"answered-kinds-stay", "I2", "The kinds of which a deployment has said in an epoch that it refers to them count in the next epoch.",
 		"schema/shadow/internal/gate/epoch.go",
-		[]string{"SET unconfirmed = true, unconfirmed_kinds = NULL, referred = true FROM who", "SET unconfirmed = true, referred = true FROM who"},
+		[]string{"SET counted_in = m.epoch, unconfirmed_kinds = NULL FROM", "SET counted_in = m.epoch FROM"},
 	}},
 	{"schema/shadow", "TestKindsOfOtherAnswersCountForNothing_I2_I13", mutant{
 		"kinds-of-another-database", "I2", "The kinds count that a deployment has said over a database which another one has replaced.",

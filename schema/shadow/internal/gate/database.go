@@ -118,7 +118,7 @@ func (s *Gate) checkFirst(ctx context.Context, with schema.DeploymentID, databas
 	return nil
 }
 
-const waitForSQL = `UPDATE dbcontroller.deployment SET unconfirmed = true, unconfirmed_kinds = NULL, referred = true WHERE id = $1`
+const waitForSQL = `UPDATE dbcontroller.deployment SET unconfirmed = true, referred = true WHERE id = $1`
 
 // awaitPeer adds a deployment, which called and was unknown when the recovery of the present epoch started, to the deployments
 // that recovery waits for. Before recovery has started, Recover does that.

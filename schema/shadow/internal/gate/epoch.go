@@ -312,16 +312,17 @@ WITH who AS (
             )
         )
 )
-UPDATE dbcontroller.deployment d SET unconfirmed = true, unconfirmed_kinds = NULL, referred = true FROM who WHERE who.id = d.id`
+UPDATE dbcontroller.deployment d SET unconfirmed = true, referred = true FROM who WHERE who.id = d.id`
 )
 
 var (
 	forgetPassesSQL = db.Codes(`DELETE FROM dbcontroller.work WHERE action IN ({announce_epoch}, {confirm_again}, {verify_blockades})`)
 
-	// Once an epoch, for each deployment: announce the epoch, and verify its blockades here.
+	// Once an epoch, for each deployment: announce the epoch, and verify its blockades here. The kinds of an
+	// answer in an earlier epoch end with the number of that epoch (MarkAnnounced).
 	recoverWorkSQL = db.Codes(`
 WITH counted AS (
-    UPDATE dbcontroller.deployment d SET counted_in = m.epoch FROM dbcontroller.meta m
+    UPDATE dbcontroller.deployment d SET counted_in = m.epoch, unconfirmed_kinds = NULL FROM dbcontroller.meta m
     WHERE d.id <> $2 AND d.counted_in IS DISTINCT FROM m.epoch
         AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)
         AND (d.id = ANY ($1) OR d.unconfirmed OR d.pointed_to)
