@@ -24,9 +24,9 @@ type recovery struct {
 	confirm   func(told, self uuid.UUID) error
 }
 
-func (r *recovery) EpochToAnnounce(context.Context) (uuid.UUID, error) {
+func (r *recovery) Announcement(context.Context, schema.DeploymentID) (peer.Announcement, error) {
 	r.add("epoch")
-	return epoch, r.unready
+	return peer.Announcement{Epoch: epoch}, r.unready
 }
 
 func (r *recovery) OutdoEpoch(_ context.Context, _ schema.DeploymentID, known uuid.UUID) error {
@@ -34,20 +34,21 @@ func (r *recovery) OutdoEpoch(_ context.Context, _ schema.DeploymentID, known uu
 	return nil
 }
 
-func (r *recovery) MarkAnnounced(_ context.Context, _ schema.DeploymentID, told uuid.UUID) error {
-	r.add("announced", told == epoch)
+func (r *recovery) MarkAnnounced(_ context.Context, _ schema.DeploymentID, told peer.Announcement, refersTo peer.TargetKinds) error {
+	r.add("announced", told.Epoch == epoch, refersTo.Known)
 	if r.announced != nil {
 		return r.announced()
 	}
 	return nil
 }
 
-func (r *recovery) AnnounceEpoch(_ context.Context, _ schema.DeploymentID, told uuid.UUID) (uuid.UUID, error) {
+func (r *recovery) AnnounceEpoch(_ context.Context, _ schema.DeploymentID, told uuid.UUID) (known uuid.UUID, refersTo peer.TargetKinds, err error) {
 	r.add("announce", told == epoch)
 	if r.announce != nil {
-		return r.announce()
+		known, err = r.announce()
+		return known, peer.TargetKinds{}, err
 	}
-	return told, nil
+	return told, peer.TargetKinds{Known: true}, nil
 }
 
 func (r *recovery) ConfirmAgain(_ context.Context, _ schema.DeploymentID, seq int64) (compared peer.ComparedEpochs, err error) {
@@ -90,7 +91,7 @@ func TestAnEpochIsAnnouncedBeforeItsWorkIsReplaced(t *testing.T) {
 	t.Parallel()
 	r := &recovery{}
 	require.NoError(t, r.do(t, &handlers.AnnounceEpoch{Store: r, Peers: r}, 1))
-	require.Equal(t, steps{"epoch", "announce true", "announced true"}, r.steps)
+	require.Equal(t, steps{"epoch", "announce true", "announced true true"}, r.steps)
 }
 
 func TestAnEpochThatCannotBeAnnouncedKeepsItsWork(t *testing.T) {

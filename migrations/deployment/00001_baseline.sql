@@ -64,6 +64,7 @@ CREATE TABLE dbcontroller.deployment (
     uncompared      boolean NOT NULL DEFAULT false, -- its database began a new epoch, and has not compared its references to resources here since
     uncompared_kinds integer[],                     -- of resources here to which its database refers in that epoch; null: not known, any
     unconfirmed     boolean NOT NULL DEFAULT false, -- it may refer to resources here, and has not compared since the epoch here began
+    unconfirmed_kinds integer[],                    -- of resources here to which it refers, as it has said in that epoch; null: not known, any
     counted_in      uuid,                           -- the last epoch of this database whose recovery has counted it
     position_due    boolean NOT NULL DEFAULT false, -- it has not shown since the start of the server how far it has seen this database
     -- What an operator has paused: in the row of this deployment, marking and removing as a whole, and handlers for all deployments; in the row of

@@ -21,6 +21,12 @@ type ComparedEpochs struct {
 	There uuid.UUID // of the database with their targets; zero before it has announced one
 }
 
+// Announcement is an epoch of which another deployment is told.
+type Announcement struct {
+	Epoch    uuid.UUID
+	Database *uuid.UUID // of the other deployment, as it was known before the call; nil: it was not met
+}
+
 // TargetKinds are the kinds of a deployment's resources that another one refers to. Zero: they are not known, and may be any.
 type TargetKinds struct {
 	Known bool

@@ -234,14 +234,15 @@ var ErrUndescribed = errors.New("in the environment that this deployment last re
 var ErrRecovering = errors.New("the database was restored or failed over, and may have lost blockades: " +
 	"deletions wait until these deployments have confirmed their references")
 
-// ErrKindsRecovering is the reason why resources of some kinds are not deleted: deployments whose resources refer to these kinds have begun new epochs. It
-// is an ErrRecovering.
+// ErrKindsRecovering is the reason why resources of some kinds are not deleted: deployments whose resources
+// refer to these kinds have not compared, since this database or theirs began a new epoch. It is an
+// ErrRecovering.
 var ErrKindsRecovering error = kindsRecoveringError{}
 
 type kindsRecoveringError struct{}
 
 func (kindsRecoveringError) Error() string {
-	return "the database of these deployments was restored or failed over: resources of the kinds that they refer to are not deleted here until they have compared their references"
+	return "this database, or that of these deployments, was restored or failed over: resources of the kinds that they refer to are not deleted here until they have compared their references"
 }
 
 func (kindsRecoveringError) Is(target error) bool { return target == ErrRecovering }

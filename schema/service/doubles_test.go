@@ -85,6 +85,7 @@ type schemaStore struct {
 	upgradeOwners          func(from schema.DeploymentID, version string, generation int64, renamed map[string]string) (int64, error)
 	epoch, peerEpoch, says uuid.UUID // of the deployment, as it is known of the caller, and as the caller says it when it is asked
 	unread                 error     // of peerEpoch
+	referredIn             func(of schema.DeploymentID, epoch uuid.UUID) (peer.TargetKinds, error)
 	told                   func(from schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error)
 	confirmed              func(by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error
 	plan                   func(q peer.PlanQuestion) (*peer.Plan, error)
@@ -170,6 +171,13 @@ func (s *schemaStore) UpgradeOwners(_ context.Context, from schema.DeploymentID,
 
 func (s *schemaStore) ReferredKinds(context.Context, schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error) {
 	return s.epoch, peer.TargetKinds{Known: true, Names: []string{"Target"}}, nil
+}
+
+func (s *schemaStore) ReferredKindsIn(_ context.Context, of schema.DeploymentID, epoch uuid.UUID) (peer.TargetKinds, error) {
+	if s.referredIn == nil {
+		return peer.TargetKinds{Known: true, Names: []string{"Target"}}, nil
+	}
+	return s.referredIn(of, epoch)
 }
 
 func (s *schemaStore) PeerEpoch(context.Context, schema.DeploymentID) (uuid.UUID, error) {

@@ -26,6 +26,8 @@ const maxAhead = 2 * time.Hour
 type epochStore interface {
 	// ReferredKinds is the epoch of this deployment's database, with the kinds of another deployment that it refers to.
 	ReferredKinds(ctx context.Context, of schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error)
+	// ReferredKindsIn are those kinds, read after an epoch of the other deployment was recorded.
+	ReferredKindsIn(ctx context.Context, of schema.DeploymentID, epoch uuid.UUID) (peer.TargetKinds, error)
 	// PeerEpoch is the greatest epoch recorded of a deployment; zero: none is.
 	PeerEpoch(ctx context.Context, of schema.DeploymentID) (uuid.UUID, error)
 	RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID, refersTo peer.TargetKinds) (known uuid.UUID, err error)
@@ -76,7 +78,13 @@ func (s *schemas) announceEpoch(ctx context.Context, req *schemav1.AnnounceEpoch
 	if known, err = s.epochs.RecordPeerEpoch(ctx, from, epoch, refersTo); err != nil {
 		return nil, err
 	}
-	return &schemav1.AnnounceEpochResponse{Epoch: known[:]}, nil
+	answer := &schemav1.AnnounceEpochResponse{Epoch: known[:]}
+	if known == epoch { // what is not known now may be any kind
+		if kinds, err := s.epochs.ReferredKindsIn(ctx, from, epoch); err == nil {
+			answer.RefersTo = wire.TargetKinds(kinds)
+		}
+	}
+	return answer, nil
 }
 
 // agrees fails unless a deployment, asked by its registered address, says that it is in an epoch. It returns

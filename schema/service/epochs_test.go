@@ -67,3 +67,34 @@ func TestAnEpochCountsWhenItsDeploymentSaysIt_I13_I15(t *testing.T) {
 	close(end)
 	require.NoError(t, <-first)
 }
+
+// The kinds are read after the epoch is recorded: then no write commits any more that relies on what an
+// earlier epoch has told. Kinds that cannot be read are not known.
+func TestAnAnnouncementIsAnsweredWithTheKindsReadAfterIt_I2(t *testing.T) {
+	t.Parallel()
+	announced := newAttempt(t)
+	var steps []string
+	failing := error(nil)
+	s := newSchemaService(&schemaStore{
+		says: announced,
+		told: func(_ schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) {
+			steps = append(steps, "recorded")
+			return epoch, nil
+		},
+		referredIn: func(of schema.DeploymentID, epoch uuid.UUID) (peer.TargetKinds, error) {
+			require.Equal(t, other, of)
+			require.Equal(t, announced, epoch)
+			steps = append(steps, "read")
+			return peer.TargetKinds{Known: true, Names: []string{"Target"}}, failing
+		},
+	})
+	announce := func() *schemav1.AnnounceEpochResponse {
+		answer, err := s.AnnounceEpoch(asDeployment(t, other), &schemav1.AnnounceEpochRequest{Epoch: announced[:]})
+		require.NoError(t, err)
+		return answer
+	}
+	require.Equal(t, []string{"Target"}, announce().GetRefersTo().GetKinds())
+	require.Equal(t, []string{"recorded", "read"}, steps)
+	failing = &peer.UnavailableError{Err: peer.ErrRecovering}
+	require.Nil(t, announce().GetRefersTo())
+}

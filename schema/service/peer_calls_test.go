@@ -175,16 +175,17 @@ func TestEpochsSurviveTheWire(t *testing.T) {
 			return failing
 		},
 	})
-	known, err := p.AnnounceEpoch(t.Context(), self, mine)
+	known, refersTo, err := p.AnnounceEpoch(t.Context(), self, mine)
 	require.NoError(t, err)
 	require.Equal(t, greater, known)
+	require.False(t, refersTo.Known, "of an epoch that is over")
 	require.NoError(t, p.ConfirmEpoch(t.Context(), self, uid(1), mine))
 	epoch, refersTo, err := p.Epoch(t.Context(), self)
 	require.NoError(t, err)
 	require.Equal(t, peer.TargetKinds{Known: true, Names: []string{"Target"}}, refersTo)
 	require.Equal(t, uid(5), epoch)
 	failing = peer.ErrAborted
-	_, err = p.AnnounceEpoch(t.Context(), self, mine)
+	_, _, err = p.AnnounceEpoch(t.Context(), self, mine)
 	require.Error(t, err)
 	require.Error(t, p.ConfirmEpoch(t.Context(), self, uid(1), mine))
 }
@@ -460,7 +461,7 @@ func TestCallsToAnUnknownDeploymentFail(t *testing.T) {
 		"Establish":        func() error { _, err := p.Establish(ctx, other, uid(1), nil); return err },
 		"WouldEstablish":   func() error { _, err := p.WouldEstablish(ctx, other, uid(1), nil); return err },
 		"CheckReferences":  func() error { _, err := p.CheckReferences(ctx, other, nil); return err },
-		"AnnounceEpoch":    func() error { _, err := p.AnnounceEpoch(ctx, other, uid(1)); return err },
+		"AnnounceEpoch":    func() error { _, _, err := p.AnnounceEpoch(ctx, other, uid(1)); return err },
 		"Epoch":            func() error { _, _, err := p.Epoch(ctx, other); return err },
 		"ConfirmEpoch":     func() error { return p.ConfirmEpoch(ctx, other, uid(1), uid(1)) },
 		"Resolve":          func() error { _, err := p.Resolve(ctx, other, nil); return err },

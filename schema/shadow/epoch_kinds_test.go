@@ -1,6 +1,7 @@
 package shadow_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/db-controller/db-controller/handlers"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
 
@@ -210,4 +212,101 @@ func TestTheKindsThatADatabaseRefersTo(t *testing.T) {
 	_, kinds, err := a.Stores[a.ID(shop)].Gate.ReferredKinds(t.Context(), a.ID(crm))
 	require.NoError(t, err)
 	require.Contains(t, kinds.Names, "Customer")
+}
+
+// A restored database of targets lacks a blockade. Once the other deployment has stored the epoch and said to
+// which kinds it refers, their targets wait until it has compared; targets of other kinds are deleted.
+func TestAnEpochHoldsUpTheKindsThatOthersReferTo_I2_I13(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, kindsOfTargets, nil, aWest, bEast)
+	b.MustPut(target, nil)
+	b.MustPut(other, nil)
+	b.Renew(aWest)
+	b.Settle()
+	_, _, err := b.Stores[b.ID(bEast)].Gate.ReferredKinds(t.Context(), b.ID(aWest)) // remembered for this epoch of its database
+	require.NoError(t, err)
+	restore := b.Backup(aWest)
+	b.MustPut(holder, body{"block": target})
+	b.Settle()
+	restore()
+	b.Recover(aWest)
+	require.Zero(t, b.Count(aWest, "blockade"))
+	_, err = b.Delete(other)
+	waitsFor(t, err, b.ID(bEast))
+	_, err = b.Do(b.ID(aWest), schema.AnnounceEpoch)
+	require.NoError(t, err)
+
+	b.SetDown(bEast, true)
+	require.False(t, b.MustDelete(other).Removed, "it has a finalizer")
+	_, err = b.Delete(target)
+	waitsFor(t, err, b.ID(bEast))
+	require.ErrorIs(t, err, peer.ErrKindsRecovering)
+	b.SetDown(bEast, false)
+	b.Settle()
+	_, err = b.Delete(target)
+	require.ErrorAs(t, err, new(*peer.BlockedError))
+	b.Audit()
+}
+
+// The kinds count that the deployment has said in the present epoch, over the database that is known of it.
+func TestKindsOfOtherAnswersCountForNothing_I2_I13(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, kindsOfTargets, nil, aWest, bEast)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"block": target})
+	b.MustPut(holder, body{})
+	b.Settle()
+	b.Renew(aWest)
+	west, ctx := b.Stores[b.ID(aWest)].Gate, t.Context()
+	waits := func() bool {
+		t.Helper()
+		b.MustPut("//"+aWest+"/owners/o", nil)
+		_, err := b.Delete("//" + aWest + "/owners/o")
+		if err != nil {
+			waitsFor(t, err, b.ID(bEast))
+		}
+		return err != nil
+	}
+	told, err := west.Announcement(ctx, b.ID(bEast))
+	require.NoError(t, err)
+	require.Equal(t, b.Stores[b.ID(bEast)].Gate.Database(), *told.Database)
+	targets, another := peer.TargetKinds{Known: true, Names: []string{"Target"}}, uuid.New()
+	require.True(t, waits())
+	for what, mark := range map[string]func() error{
+		"of another database": func() error {
+			return west.MarkAnnounced(ctx, b.ID(bEast), peer.Announcement{Epoch: told.Epoch, Database: &another}, targets)
+		},
+		"of one that was not known": func() error {
+			return west.MarkAnnounced(ctx, b.ID(bEast), peer.Announcement{Epoch: told.Epoch}, targets)
+		},
+		"unknown": func() error { return west.MarkAnnounced(ctx, b.ID(bEast), told, peer.TargetKinds{}) },
+		"one that is not known here": func() error {
+			return west.MarkAnnounced(ctx, b.ID(bEast), told, peer.TargetKinds{Known: true, Names: []string{"Unheard"}})
+		},
+	} {
+		require.NoError(t, mark(), what)
+		require.True(t, waits(), what)
+	}
+	require.NoError(t, west.MarkAnnounced(ctx, b.ID(bEast), told, targets))
+	require.False(t, waits())
+	_, err = b.Delete(target)
+	waitsFor(t, err, b.ID(bEast))
+
+	exec(t, b, aWest, `UPDATE dbcontroller.meta SET server = 'another'`)
+	_, err = west.NoticeEpoch(ctx)
+	require.NoError(t, err)
+	alone := *b.Environment()
+	alone.Deployments = slices.DeleteFunc(alone.Deployments, func(d schema.Deployment) bool { return d.DeploymentID == b.ID(bEast) })
+	require.NoError(t, west.Recover(ctx, &alone))
+	require.True(t, waits(), "also without its description")
+	b.Renew(aWest)
+	require.True(t, waits(), "it has said nothing in this epoch")
+	require.Error(t, west.MarkAnnounced(ctx, b.ID(bEast), told, targets), "an answer of an earlier epoch")
+	require.True(t, waits())
+	told, err = west.Announcement(ctx, b.ID(bEast))
+	require.NoError(t, err)
+	require.NoError(t, west.MarkAnnounced(ctx, b.ID(bEast), told, targets))
+	require.False(t, waits())
+	require.NoError(t, west.AcceptDatabase(ctx, shadow.AcceptedDatabase{Deployment: b.ID(bEast), Database: another, Epoch: uuid.Must(uuid.NewV7()), Reason: "it burnt down", By: "user/o"}))
+	require.True(t, waits(), "another database may refer to others")
 }

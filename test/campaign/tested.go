@@ -77,6 +77,34 @@ var shown = []tested{
 		"schema/shadow/internal/gate/epoch.go",
 		[]string{"CASE WHEN d.epoch IS NULL OR d.epoch < $2 THEN $3", "CASE WHEN NOT d.uncompared AND (d.epoch IS NULL OR d.epoch < $2) THEN $3"},
 	}},
+	{"schema/shadow", "TestAPromotedSynchronousStandbyComparesThoughItHasAllMarks_I2_I3", mutant{
+		"promotion-with-all-marks-compares-nothing", "I2, I3", "A promoted server that has the greatest number of the sequence mark which its process has seen begins an epoch without a comparison.",
+		"schema/shadow/internal/gate/epoch.go",
+		[]string{"if observed.awaiting = observed.epoch != nil; observed.awaiting {", "if observed.awaiting = observed.epoch != nil && (observed.server == observed.live || observed.mark < observed.seen); observed.awaiting {"},
+	}},
+	{"schema/service", "TestAnAnnouncementIsAnsweredWithTheKindsReadAfterIt_I2", mutant{
+		"kinds-are-read-before-the-epoch", "I2", "An announcement is answered with the kinds that were referred to before the epoch was stored: writes that rely on the former epoch may still commit.",
+		"schema/service/epochs.go",
+		[]string{
+			"	if known, err = s.epochs.RecordPeerEpoch(", "	kinds, unread := s.epochs.ReferredKindsIn(ctx, from, epoch)\n	if known, err = s.epochs.RecordPeerEpoch(",
+			"		if kinds, err := s.epochs.ReferredKindsIn(ctx, from, epoch); err == nil {", "		if unread == nil {",
+		},
+	}},
+	{"schema/shadow", "TestAnEpochHoldsUpTheKindsThatOthersReferTo_I2_I13", mutant{
+		"kinds-of-an-earlier-epoch-are-answered", "I2", "An announcement is answered with kinds that were read before the announced epoch.",
+		"schema/shadow/internal/gate/referred_kinds.go",
+		[]string{"referredIn{epoch, of, there}", "referredIn{epoch: epoch, of: of}"},
+	}},
+	{"schema/shadow", "TestKindsOfOtherAnswersCountForNothing_I2_I13", mutant{
+		"answered-kinds-stay", "I2", "The kinds of which a deployment has said in an epoch that it refers to them count in the next epoch.",
+		"schema/shadow/internal/gate/epoch.go",
+		[]string{"SET counted_in = m.epoch, unconfirmed_kinds = NULL FROM", "SET counted_in = m.epoch FROM"},
+	}},
+	{"schema/shadow", "TestKindsOfOtherAnswersCountForNothing_I2_I13", mutant{
+		"kinds-of-another-database", "I2", "The kinds count that a deployment has said over a database which another one has replaced.",
+		"schema/shadow/internal/gate/epoch.go",
+		[]string{" AND counted_in = $4 AND database_id = $5", " AND counted_in = $4 AND (true OR database_id = $5)"},
+	}},
 	{"schema/shadow", "TestAKindThatWaitsKeepsNoOtherBack_I13_I20", mutant{
 		"kind-that-waits-holds-its-batch", "I13, I20", "Work about a kind that waits for a comparison fails the whole batch, also the work about other kinds.",
 		"handlers/bisect.go",

@@ -148,27 +148,29 @@ func (p *boxPeers) CheckReferences(ctx context.Context, at schema.DeploymentID, 
 	return known, err
 }
 
-func (p *boxPeers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) {
+func (p *boxPeers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, kinds peer.TargetKinds, err error) {
 	store, err := p.reach(ctx, at)
 	if err != nil {
-		return uuid.Nil, err
+		return known, kinds, err
 	}
-	known, err := store.Gate.PeerEpoch(ctx, p.self)
-	if err != nil {
-		return uuid.Nil, err
+	if known, err = store.Gate.PeerEpoch(ctx, p.self); err != nil {
+		return known, kinds, err
 	}
 	var refersTo peer.TargetKinds
 	if bytes.Compare(epoch[:], known[:]) > 0 { // it calls back
 		said, kinds, err := p.box.Stores[p.self].Gate.ReferredKinds(ctx, at)
 		if err != nil {
-			return uuid.Nil, err
+			return known, kinds, err
 		}
 		if said != epoch {
-			return uuid.Nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{p.self}, Err: peer.ErrRecovering}
+			return known, kinds, &peer.UnavailableError{Deployments: []schema.DeploymentID{p.self}, Err: peer.ErrRecovering}
 		}
 		refersTo = kinds
 	}
-	return store.Gate.RecordPeerEpoch(ctx, p.self, epoch, refersTo)
+	if known, err = store.Gate.RecordPeerEpoch(ctx, p.self, epoch, refersTo); err == nil && known == epoch {
+		kinds, _ = store.Gate.ReferredKindsIn(ctx, p.self, epoch)
+	}
+	return known, kinds, err
 }
 
 func (p *boxPeers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch, selfEpoch uuid.UUID) error {

@@ -48,19 +48,20 @@ func (p *Peers) CheckReferences(ctx context.Context, at schema.DeploymentID, ref
 }
 
 // AnnounceEpoch notifies a deployment that the database of this one began a new epoch, and returns the greatest epoch that
-// is known there.
-func (p *Peers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) {
+// is known there, with the kinds of this deployment that it refers to.
+func (p *Peers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, refersTo peer.TargetKinds, err error) {
 	client, err := p.Client(at)
 	if err != nil {
-		return uuid.Nil, err
+		return known, refersTo, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, longPeerTimeout) // the server waits for writes in progress
 	defer cancel()
 	answer, err := client.AnnounceEpoch(ctx, &schemav1.AnnounceEpochRequest{Epoch: epoch[:]})
 	if err != nil {
-		return uuid.Nil, err
+		return known, refersTo, err
 	}
-	return wire.UID(answer.GetEpoch())
+	known, err = wire.UID(answer.GetEpoch())
+	return known, wire.KnownTargetKinds(answer.GetRefersTo()), err
 }
 
 // Epoch returns the epoch of a deployment's database, and the kinds of this deployment that it refers to.

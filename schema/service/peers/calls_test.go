@@ -193,19 +193,20 @@ func TestEpochsAreAnnouncedAndConfirmed(t *testing.T) {
 	t.Parallel()
 	a := &scripted{epoch: bytesOf(uid(9))}
 	p := asking(a)
-	known, err := p.AnnounceEpoch(t.Context(), self, uid(8))
+	known, refersTo, err := p.AnnounceEpoch(t.Context(), self, uid(8))
 	require.NoError(t, err)
 	require.Equal(t, uid(9), known, "a later epoch that is known there")
+	require.False(t, refersTo.Known, "an answer without kinds, as of an earlier program, may refer to any")
 	require.NoError(t, p.ConfirmEpoch(t.Context(), self, uid(7), uid(8)))
 	confirmed := a.asked[1].(*schemav1.ConfirmEpochRequest)
 	require.Equal(t, [][]byte{bytesOf(uid(7)), bytesOf(uid(8))}, [][]byte{confirmed.GetEpoch(), confirmed.GetOwnEpoch()})
 	a.epoch = nil
-	_, err = p.AnnounceEpoch(t.Context(), self, uid(8))
+	_, _, err = p.AnnounceEpoch(t.Context(), self, uid(8))
 	require.Error(t, err, "an answer without an epoch is no epoch")
 	_, _, err = p.Epoch(t.Context(), self)
 	require.Error(t, err, "an answer without an epoch is no epoch")
 	a.epoch = bytesOf(uid(9))
-	_, refersTo, err := p.Epoch(t.Context(), self)
+	_, refersTo, err = p.Epoch(t.Context(), self)
 	require.NoError(t, err)
 	require.False(t, refersTo.Known, "an answer without kinds, as of an earlier program, may refer to any")
 	remaining, err := p.UpgradeOwners(t.Context(), self, &peer.Upgrade{Version: "v2", Generation: 3, Renamed: map[string]string{"Old": "New"}})
@@ -251,7 +252,7 @@ func TestAFailedCallHasNoAnswer_I15(t *testing.T) {
 			return err
 		},
 		"CheckOwners":   func() error { _, err := p.CheckOwners(t.Context(), self, nil); return err },
-		"AnnounceEpoch": func() error { _, err := p.AnnounceEpoch(t.Context(), self, uid(1)); return err },
+		"AnnounceEpoch": func() error { _, _, err := p.AnnounceEpoch(t.Context(), self, uid(1)); return err },
 		"Epoch":         func() error { _, _, err := p.Epoch(t.Context(), self); return err },
 		"ConfirmEpoch":  func() error { return p.ConfirmEpoch(t.Context(), self, uid(1), uid(2)) },
 		"UpgradeOwners": func() error { _, err := p.UpgradeOwners(t.Context(), self, &peer.Upgrade{}); return err },

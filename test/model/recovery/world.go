@@ -2,7 +2,7 @@
 // database may have been restored as well: whom the registry names, whom the deployment waits for, and which
 // databases it believes; and how an unannounced older copy is noticed. One target, which two deployments
 // refer to by BLOCK references, stands for all. HolderWorld models the restores of a holder's deployment by
-// itself.
+// itself; PromotionWorld the log of a database with standbys, what a promoted one lacks, and what shows that.
 //
 // It models docs/protocol/recovery.md and docs/protocol/identities.md, and not the implementation: the other tests show that the two agree.
 package recovery

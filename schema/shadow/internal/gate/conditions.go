@@ -86,10 +86,11 @@ const (
 	AwaitedSQL = `(d.unconfirmed OR d.uncompared OR ` + PositionDueSQL + `) AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)`
 
 	// A deployment d is awaited by deletions of every kind.
-	allKindsSQL = `(d.unconfirmed OR ` + PositionDueSQL + ` OR d.uncompared_kinds IS NULL)`
+	allKindsSQL = `(d.unconfirmed AND d.unconfirmed_kinds IS NULL OR d.uncompared AND d.uncompared_kinds IS NULL OR ` + PositionDueSQL + `)`
 
 	// AwaitedOfSQL is AwaitedSQL for deletions of resources of the kinds $1; null: of any kind.
-	AwaitedOfSQL = AwaitedSQL + ` AND (` + allKindsSQL + ` OR $1::int[] IS NULL OR d.uncompared_kinds && $1)`
+	AwaitedOfSQL = AwaitedSQL + ` AND (` + allKindsSQL + ` OR $1::int[] IS NULL
+    OR d.unconfirmed AND d.unconfirmed_kinds && $1 OR d.uncompared AND d.uncompared_kinds && $1)`
 
 	selectAwaitedSQL = `
 SELECT m.awaiting, COALESCE(d.service, ''), COALESCE(d.region, ''), COALESCE(d.unconfirmed OR d.uncompared, false), COALESCE(` + allKindsSQL + `, false)

@@ -217,7 +217,7 @@ WITH former AS (
     WHERE p.deployment_id = $1 AND d.id = $1 AND d.database_id IS DISTINCT FROM $2
 )
 UPDATE dbcontroller.deployment
-SET database_id = $2, epoch = CASE WHEN database_id IS NULL THEN GREATEST(epoch, $3) ELSE $3 END, unconfirmed = true
+SET database_id = $2, epoch = CASE WHEN database_id IS NULL THEN GREATEST(epoch, $3) ELSE $3 END, unconfirmed = true, unconfirmed_kinds = NULL
 WHERE id = $1 AND database_id IS DISTINCT FROM $2`
 
 	insertOperatorDecisionSQL = `INSERT INTO dbcontroller.word (deployment_id, what, reason, said_by) VALUES ($1, $2, $3, $4)`

@@ -272,6 +272,19 @@ func (s *Gate) OutdoEpoch(ctx context.Context, by schema.DeploymentID, known uui
 	return nil
 }
 
+// Announcement returns what a deployment is told: it fails as EpochToAnnounce does.
+func (s *Gate) Announcement(ctx context.Context, to schema.DeploymentID) (told peer.Announcement, err error) {
+	id, err := s.Names.Deployment(ctx, to)
+	if err != nil {
+		return told, err
+	}
+	if told.Database, err = s.knownDatabase(ctx, id); err != nil {
+		return told, fmt.Errorf("read the database of %s: %w", to, err)
+	}
+	told.Epoch, err = s.EpochToAnnounce(ctx)
+	return told, err
+}
+
 // EpochToAnnounce returns the present epoch when its recovery has begun; before, it fails with *UnavailableError, as in a process that
 // has not noticed the epoch. A deployment that is told compares once, and is waited for from the beginning of the recovery on.
 func (s *Gate) EpochToAnnounce(ctx context.Context) (uuid.UUID, error) {
@@ -317,10 +330,11 @@ UPDATE dbcontroller.deployment d SET unconfirmed = true, referred = true FROM wh
 var (
 	forgetPassesSQL = db.Codes(`DELETE FROM dbcontroller.work WHERE action IN ({announce_epoch}, {confirm_again}, {verify_blockades})`)
 
-	// Once an epoch, for each deployment: announce the epoch, and verify its blockades here.
+	// Once an epoch, for each deployment: announce the epoch, and verify its blockades here. The kinds of an
+	// answer in an earlier epoch end with the number of that epoch (MarkAnnounced).
 	recoverWorkSQL = db.Codes(`
 WITH counted AS (
-    UPDATE dbcontroller.deployment d SET counted_in = m.epoch FROM dbcontroller.meta m
+    UPDATE dbcontroller.deployment d SET counted_in = m.epoch, unconfirmed_kinds = NULL FROM dbcontroller.meta m
     WHERE d.id <> $2 AND d.counted_in IS DISTINCT FROM m.epoch
         AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned WHERE deployment_id = d.id)
         AND (d.id = ANY ($1) OR d.unconfirmed OR d.pointed_to)
@@ -468,28 +482,38 @@ const markConfirmedSQL = `
 UPDATE dbcontroller.deployment d SET unconfirmed = d.unconfirmed AND m.epoch <> $2, uncompared = d.uncompared AND d.epoch <> $3
 FROM dbcontroller.meta m WHERE d.id = $1 AND (d.unconfirmed OR d.uncompared)`
 
+// The kinds ($3) are those of an answer in the epoch $4, from the database $5 of the deployment: another one
+// may refer to others.
 var markAnnouncedSQL = db.Codes(`
-WITH done AS (
+WITH kinds AS (
+    UPDATE dbcontroller.deployment SET unconfirmed_kinds = $3 WHERE id = $1 AND unconfirmed AND counted_in = $4 AND database_id = $5
+), done AS (
     DELETE FROM dbcontroller.work WHERE action = {announce_epoch} AND deployment_id = $1 RETURNING deployment_id
 )
 INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT {confirm_again}, deployment_id % $2::int, deployment_id, '' FROM done`)
 
-// MarkAnnounced replaces the work to announce the present epoch to a deployment, which has stored it and refuses earlier
-// messages, by the work to compare. Comparing earlier would not be final: a release in flight could still remove a blockade.
-func (s *Gate) MarkAnnounced(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID) error {
+// MarkAnnounced replaces the work to announce the present epoch to a deployment, which has stored it and
+// refuses earlier messages, by the work to compare. Comparing earlier would not be final: a release in flight
+// could still remove a blockade. From then on only deletions of the kinds to which the deployment refers wait
+// for it.
+func (s *Gate) MarkAnnounced(ctx context.Context, to schema.DeploymentID, told peer.Announcement, refersTo peer.TargetKinds) error {
 	id, err := s.Names.Deployment(ctx, to)
+	if err != nil {
+		return err
+	}
+	kinds, err := s.waitingKinds(ctx, refersTo)
 	if err != nil {
 		return err
 	}
 	err = s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
 		present, err := s.EpochOf(ctx, tx)
-		if err == nil && present != epoch {
+		if err == nil && present != told.Epoch {
 			err = s.RecoveringSelf() // another process has noticed a later one
 		}
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, markAnnouncedSQL, id, schema.RingSize)
+		_, err = tx.Exec(ctx, markAnnouncedSQL, id, schema.RingSize, kinds, told.Epoch, told.Database)
 		return err
 	})
 	if err != nil {

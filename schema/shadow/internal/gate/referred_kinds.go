@@ -27,11 +27,15 @@ SELECT ` + EpochNowSQL + `, ARRAY(
 )
 FROM dbcontroller.meta m`
 
-// referredIn is the key of Gate.referred.
+// referredIn is the key of Gate.referred: an epoch of this database, a deployment, and the epoch of its
+// database that was recorded before; zero: any.
 type referredIn struct {
 	epoch uuid.UUID
 	of    schema.DeploymentID
+	there uuid.UUID
 }
+
+func (r referredIn) String() string { return r.epoch.String() + r.of.String() + r.there.String() }
 
 // ReferredKinds returns the kinds of another deployment that the database refers to in its present epoch, with that epoch. It fails with
 // *UnavailableError as EpochToAnnounce does. They are read once an epoch for a deployment: later references are established there.
@@ -40,32 +44,46 @@ func (s *Gate) ReferredKinds(ctx context.Context, of schema.DeploymentID) (uuid.
 	if err != nil {
 		return uuid.Nil, peer.TargetKinds{}, err
 	}
-	if kinds, ok := s.referred.Load(referredIn{epoch, of}); ok {
-		return epoch, kinds.(peer.TargetKinds), nil
+	kinds, err := s.referredKinds(ctx, referredIn{epoch: epoch, of: of})
+	return epoch, kinds, err
+}
+
+// ReferredKindsIn returns the kinds of another deployment that the database refers to after it has recorded
+// an epoch of that one (RecordPeerEpoch): no write commits any more that relies on what an earlier epoch has
+// told, and later references are established in this one.
+func (s *Gate) ReferredKindsIn(ctx context.Context, of schema.DeploymentID, there uuid.UUID) (peer.TargetKinds, error) {
+	epoch, err := s.EpochToAnnounce(ctx)
+	if err != nil {
+		return peer.TargetKinds{}, err
+	}
+	return s.referredKinds(ctx, referredIn{epoch, of, there})
+}
+
+func (s *Gate) referredKinds(ctx context.Context, in referredIn) (peer.TargetKinds, error) {
+	if kinds, ok := s.referred.Load(in); ok {
+		return kinds.(peer.TargetKinds), nil
 	}
 	// All rows are read, which may take longer than a caller waits: it goes on, once for all callers, and the next one finds the answer.
-	read := s.reading.DoChan(epoch.String()+of.String(), func() (any, error) {
-		return s.readReferredKinds(context.WithoutCancel(ctx), epoch, of)
-	})
+	read := s.reading.DoChan(in.String(), func() (any, error) { return s.readReferredKinds(context.WithoutCancel(ctx), in) })
 	select {
 	case <-ctx.Done():
-		return uuid.Nil, peer.TargetKinds{}, ctx.Err()
+		return peer.TargetKinds{}, ctx.Err()
 	case done := <-read:
 		kinds, _ := done.Val.(peer.TargetKinds)
-		return epoch, kinds, done.Err
+		return kinds, done.Err
 	}
 }
 
-func (s *Gate) readReferredKinds(ctx context.Context, epoch uuid.UUID, of schema.DeploymentID) (peer.TargetKinds, error) {
+func (s *Gate) readReferredKinds(ctx context.Context, in referredIn) (peer.TargetKinds, error) {
 	kinds := peer.TargetKinds{Known: true}
 	var present *uuid.UUID
-	if err := s.Pool.QueryRow(ctx, referredKindsSQL, of.Service, of.Region).Scan(&present, &kinds.Names); err != nil {
-		return peer.TargetKinds{}, fmt.Errorf("read the kinds of %s that resources here refer to: %w", of, err)
+	if err := s.Pool.QueryRow(ctx, referredKindsSQL, in.of.Service, in.of.Region).Scan(&present, &kinds.Names); err != nil {
+		return peer.TargetKinds{}, fmt.Errorf("read the kinds of %s that resources here refer to: %w", in.of, err)
 	}
-	if present == nil || *present != epoch {
+	if present == nil || *present != in.epoch {
 		return peer.TargetKinds{}, s.RecoveringSelf()
 	}
-	s.referred.Store(referredIn{epoch, of}, kinds)
+	s.referred.Store(in, kinds)
 	return kinds, nil
 }
 
