@@ -225,8 +225,8 @@ var shown = []tested{
 	}},
 	{"schema/shadow", "TestARefusedAtomicDeletionChangesNothing_I35", mutant{
 		"refused-stays-frozen", "I35", "A refused atomic deletion releases nothing.",
-		"schema/shadow/internal/deletion/delete.go",
-		[]string{"	if err != nil && d.frozen != nil {\n", "	if err == nil && d.frozen != nil && results == nil {\n"},
+		"schema/shadow/internal/deletion/atomic.go",
+		[]string{"		return d.abort(ctx, err)\n", "		return nil, err\n"},
 	}},
 	{"schema/shadow", "TestADarkDeploymentRefusesAnAtomicDeletion_I35", mutant{
 		"dark-participant-commits", "I35", "An atomic deletion commits although a deployment was not asked.",

@@ -1,6 +1,7 @@
 package deletion
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,13 @@ const freezeSlack = 2 * time.Second
 // repeatedFreezes is the number of times that a question is repeated whose answer was lost: it would abort the whole deletion.
 const repeatedFreezes = 3
 
-// frozen is an atomic deletion that may have frozen members.
+// atomic is a deletion that happens in all deployments or in none.
+type atomic struct {
+	*deletion
+	frozen *frozen // nil until another deployment is concerned
+}
+
+// frozen are the members that an atomic deletion may have frozen.
 type frozen struct {
 	peer.Freeze
 	peers peer.Planner
@@ -49,8 +56,15 @@ type frozen struct {
 	epochs map[schema.DeploymentID]uuid.UUID
 }
 
-// freeze begins an atomic deletion with its roots.
-func (d *deletion) freeze(ctx context.Context) error {
+// prepare freezes the roots, once: the try is repeated behind the freeze.
+func (d *atomic) prepare(ctx context.Context) (again bool, err error) {
+	if d.frozen != nil {
+		return false, nil
+	}
+	return true, d.freeze(ctx)
+}
+
+func (d *atomic) freeze(ctx context.Context) error {
 	s := d.store
 	for _, w := range d.wanted {
 		if s.rows.Of(w.kindID) != nil {
@@ -65,7 +79,7 @@ func (d *deletion) freeze(ctx context.Context) error {
 	deadline, _ := ctx.Deadline()
 	f := &frozen{peers: s.Peers, began: s.Rollback.Seen.Load(), epochs: map[schema.DeploymentID]uuid.UUID{}}
 	f.Freeze = peer.Freeze{Coordinator: s.Self, Epoch: epoch, Deletion: s.prepare.NewAttempt(), Root: d.wanted[0].Name, For: time.Until(deadline) + freezeSlack}
-	d.frozen = f
+	d.frozen, d.alone = f, true
 	_, err = s.target.Freeze(ctx, target.Freezing{
 		Freeze: &f.Freeze, Own: f.Epoch, Find: func(context.Context, pgx.Tx) ([]int64, error) { return ids, nil },
 		Look: func(context.Context, pgx.Tx) (roots []target.Member, err error) {
@@ -85,7 +99,7 @@ func (d *deletion) freeze(ctx context.Context) error {
 
 // activeRoots returns the ids of the roots that are to be frozen. Others have no part in the deletion, or make the
 // next try fail.
-func (d *deletion) activeRoots(ctx context.Context) ([]int64, error) {
+func (d *atomic) activeRoots(ctx context.Context) ([]int64, error) {
 	kinds, names := d.keys()
 	rows, err := d.store.Pool.Query(ctx, selectActiveRootsSQL, kinds, names)
 	if err != nil {
@@ -98,21 +112,22 @@ func (d *deletion) activeRoots(ctx context.Context) ([]int64, error) {
 	return ids, nil
 }
 
-// fromRoots is the obstacle of a look-ahead that begins with the roots, which are frozen. The other members in this database are frozen by a question to this
+// walk begins with the roots, which are frozen. The other members in this database are frozen by a question to this
 // deployment: until then they may drop their references, and are no members any more.
-func (d *deletion) fromRoots(o *obstacle) *obstacle {
-	out := *o
-	out.members, out.later = nil, nil
-	for _, m := range o.members {
-		root := slices.ContainsFunc(d.wanted, func(w *wanted) bool { return w.cause.RootUID == m.UID })
-		if root {
-			out.members = append(out.members, m)
-		}
-		if root && len(o.members)+len(o.later) > 1 {
-			out.later = append(out.later, peer.PlanTarget{Deployment: d.store.Self, UID: m.UID})
+func (d *atomic) walk(from *obstacle, _ bool) *plan.Walk {
+	self := d.store.Self
+	w := plan.NewWalk(self, d.frozen, false)
+	w.MindAll, w.NameLeaves, w.Strict = from.tooMany(), true, true
+	roots := slices.DeleteFunc(slices.Clone(from.members), func(m peer.PlanMember) bool {
+		return !slices.ContainsFunc(d.wanted, func(w *wanted) bool { return w.cause.RootUID == m.UID })
+	})
+	w.Begin(roots)
+	if len(from.members)+len(from.later) > 1 { // a root alone has no other members here
+		for _, m := range roots {
+			w.Follow(self, peer.PlanTarget{Deployment: self, UID: m.UID})
 		}
 	}
-	return &out
+	return w
 }
 
 // Plan asks a deployment to freeze its members. It is the peer of a look-ahead.
@@ -150,6 +165,14 @@ func (f *frozen) Trace(context.Context, schema.DeploymentID, []uuid.UUID) (map[u
 	return nil, peer.ErrNotAtomic
 }
 
+// refusal also refuses what the walk has not reached.
+func (d *atomic) refusal(_ context.Context, w *plan.Walk, waits bool) error {
+	if waits {
+		return nil
+	}
+	return cmp.Or(w.Refusal(d.name()), whole(w, d.name()))
+}
+
 // whole refuses an atomic deletion whose look-ahead was not complete.
 func whole(w *plan.Walk, name string) error {
 	switch {
@@ -176,10 +199,13 @@ SELECT EXISTS (
     WHERE d.epoch > i.epoch OR EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)
 )`
 
-// queueDecision checks that all members are frozen and that no participant may have lost any, and then decides the deletion COMMITTED, with the marks.
-// Participants keep their members frozen until the cascade marks them.
-func (d *deletion) queueDecision(ctx context.Context, tx pgx.Tx, also *pgx.Batch, decided cascade.Decision) error {
+// decide checks that all members are frozen and that no participant may have lost any, and then decides the deletion
+// COMMITTED, with the marks. Participants keep their members frozen until the cascade marks them.
+func (d *atomic) decide(ctx context.Context, tx pgx.Tx, also *pgx.Batch, decided cascade.Decision) error {
 	s, f := d.store, d.frozen
+	if f == nil { // no other deployment is concerned
+		return nil
+	}
 	at, epochs, err := f.participants(ctx, s.DB)
 	if err != nil {
 		return err
@@ -226,8 +252,23 @@ func (f *frozen) participants(ctx context.Context, d *db.DB) (at []int32, epochs
 	return at, epochs, nil
 }
 
-// abort decides the deletion ABORTED after an error, and opens its members again, unless it has committed and the answer was lost.
-func (d *deletion) abort(ctx context.Context, cause error) ([]peer.DeleteResult, error) {
+// ended opens what is frozen if the deletion was not carried out: it has failed, or others have taken all of its roots.
+func (d *atomic) ended(ctx context.Context, results []peer.DeleteResult, err error) ([]peer.DeleteResult, error) {
+	switch {
+	case d.frozen == nil:
+	case err != nil:
+		return d.abort(ctx, err)
+	case !slices.ContainsFunc(d.wanted, func(w *wanted) bool {
+		return slices.ContainsFunc(results, func(r peer.DeleteResult) bool { return r.Deletion == w.cause.ID })
+	}):
+		_, _ = d.abort(ctx, nil)
+	}
+	return results, err
+}
+
+// abort decides the deletion ABORTED after an error, and opens its members again, unless it has committed and the
+// answer was lost.
+func (d *atomic) abort(ctx context.Context, cause error) ([]peer.DeleteResult, error) {
 	s, f := d.store, d.frozen
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()

@@ -164,17 +164,12 @@ func (s *Deleter) delete(ctx context.Context, d *deletion, reqs []DeleteRequest)
 	d.pauses = retry.Backoff{First: 2 * time.Millisecond, Max: 100 * time.Millisecond}
 	defer d.closed.end(ctx)
 	results, err := d.run(ctx)
-	if err != nil && d.frozen != nil {
-		return d.abort(ctx, err)
-	}
-	if err == nil && d.frozen != nil && !d.trying.decides { // other deletions have taken all of its roots
-		_, _ = d.abort(ctx, nil)
-	}
-	return results, err
+	return d.manner.ended(ctx, results, err)
 }
 
 // want finds the kinds of the resources. Each is named once.
 func (s *Deleter) want(ctx context.Context, d *deletion, reqs []DeleteRequest) error {
+	atomically := reqs[0].Atomic
 	seen := map[string]bool{}
 	for _, req := range reqs {
 		if seen[req.Name] {
@@ -187,10 +182,15 @@ func (s *Deleter) want(ctx context.Context, d *deletion, reqs []DeleteRequest) e
 		}
 		d.wanted = append(d.wanted, &wanted{DeleteRequest: req, kindID: kindID})
 		if kind, err := s.Version.Load().Model.KindOf(req.Name); err == nil && kind.DeletesAtomically {
-			d.atomic = true
+			atomically = true
 		}
 	}
-	if d.atomic = d.atomic || reqs[0].Atomic; d.atomic && d.within {
+	d.manner = inTurn{d}
+	if !atomically {
+		return nil
+	}
+	d.manner = &atomic{deletion: d}
+	if d.within {
 		return &peer.InvalidError{Resource: reqs[0].Name, Err: errors.New("an atomic deletion cannot be a part of a transaction of an application: delete the resource outside of one")}
 	}
 	return nil
@@ -216,10 +216,11 @@ type deletion struct {
 	last   db.Sender
 	within bool // in the application's transaction
 	closed *closing
-	// atomic: it happens in all deployments or in none; frozen is set as soon as another deployment is concerned.
-	atomic bool
-	frozen *frozen
-	trying *try
+	// alone: each try has a transaction of its own, which shares the version from its beginning: a new epoch of another
+	// deployment, or its decommissioning, waits for it, or is visible to it.
+	alone  bool
+	manner manner
+	trying *try // the last one
 	// ahead is the look-ahead for the next try; nil: look ahead first.
 	ahead *lookAhead
 	// undecided are the undecided blockades of the last look-ahead.
@@ -268,8 +269,6 @@ func (d *deletion) run(ctx context.Context) ([]peer.DeleteResult, error) {
 			err = d.closeNamed(ctx)
 		case err == nil && t.found == nil:
 			return t.results, nil
-		case err == nil && d.atomic && d.frozen == nil:
-			err = d.freeze(ctx)
 		case err == nil:
 			err = d.resolveObstacle(ctx, t.found)
 		default:
@@ -284,6 +283,9 @@ func (d *deletion) run(ctx context.Context) ([]peer.DeleteResult, error) {
 // resolveObstacle resolves the obstacle of a try: it looks ahead, waits for undecided attempts, and closes the targets when new
 // references arrive as fast as old ones are settled.
 func (d *deletion) resolveObstacle(ctx context.Context, found *obstacle) error {
+	if again, err := d.manner.prepare(ctx); err != nil || again {
+		return err
+	}
 	late := d.ahead != nil // the obstacle arrived after the look-ahead
 	if err := d.lookAhead(ctx, found); err != nil {
 		return err
@@ -311,10 +313,7 @@ func (d *deletion) resolveObstacle(ctx context.Context, found *obstacle) error {
 }
 
 func (d *deletion) lookAhead(ctx context.Context, found *obstacle) (err error) {
-	if d.frozen != nil {
-		found = d.fromRoots(found)
-	}
-	if d.ahead, err = d.store.lookAhead(ctx, d.name(), found, d.limit != anyNumber, d.frozen); err != nil {
+	if d.ahead, err = d.store.lookAhead(ctx, found, d.manner, d.limit != anyNumber); err != nil {
 		return d.explainTimeout(d.ofSeveral(err))
 	}
 	if d.undecided = d.ahead.undecided; len(d.undecided) > 0 || d.ahead.moved {
@@ -380,7 +379,6 @@ type try struct {
 	of      *deletion
 	results []peer.DeleteResult // of each resource
 	found   *obstacle
-	decides bool // it commits the decision on an atomic deletion that has frozen members
 }
 
 // try is the whole delete in one transaction: first the lock, then the checks, then the mark. It changes nothing when it
@@ -414,7 +412,7 @@ func (t *try) alone(ctx context.Context) error {
 }
 
 func (t *try) begin() {
-	t.results, t.found, t.decides = make([]peer.DeleteResult, len(t.of.wanted)), nil, false
+	t.results, t.found = make([]peer.DeleteResult, len(t.of.wanted)), nil
 	if t.of.ahead != nil {
 		t.results[0].Unasked = t.of.ahead.unasked
 	}
@@ -460,10 +458,8 @@ func (t *try) carryOut(ctx context.Context, tx pgx.Tx) (found *obstacle, err err
 		}
 	}
 	return nil, t.finish(ctx, tx, roots, marks, func(also *pgx.Batch, last db.Sender) error {
-		if t.decides = d.frozen != nil; t.decides {
-			if err := d.queueDecision(ctx, tx, also, decided); err != nil {
-				return err
-			}
+		if err := d.manner.decide(ctx, tx, also, decided); err != nil {
+			return err
 		}
 		return d.store.cascade.CarryOutAnd(ctx, tx, decided, also, last)
 	})
@@ -573,7 +569,7 @@ func (d *deletion) decide(ctx context.Context, tx pgx.Tx, roots []*plan.Member, 
 	}
 	enough, err := s.lookAheadComplete(ctx, tx, decided, d.ahead)
 	// The look-ahead has counted fewer members here, and the others with them.
-	grown := d.limit != anyNumber && d.ahead != nil && d.frozen == nil && len(decided.Closure.Members) > d.ahead.members
+	grown := d.limit != anyNumber && d.ahead != nil && len(decided.Closure.Members) > d.ahead.members
 	switch {
 	case err != nil:
 	case !enough || grown:
@@ -595,7 +591,7 @@ func (d *deletion) lock(ctx context.Context, tx pgx.Tx) (roots []*plan.Member, s
 	kinds, names := d.keys()
 	b, revisions := &pgx.Batch{}, make([]peer.Revision, len(names))
 	roots = make([]*plan.Member, len(names))
-	if d.frozen != nil { // a new epoch of a participant, or its decommissioning, waits for us, or is visible at the decision
+	if d.alone {
 		b.Queue(gate.ShareVersionSQL, gate.VersionLock)
 	}
 	b.Queue(shortWaitSQL)

@@ -34,7 +34,7 @@ func (s *Deleter) Close() { s.tries.Wait() }
 // together runs the try in a transaction that it shares with tries that come at the same time, or alone.
 func (t *try) together(ctx context.Context) error {
 	d, alone := t.of, func() error { return t.alone(ctx) }
-	if d.within || d.frozen != nil || len(d.wanted) > 1 || db.IsFenced(ctx) || d.store.rows.Of(d.wanted[0].kindID) != nil {
+	if d.within || d.alone || len(d.wanted) > 1 || db.IsFenced(ctx) || d.store.rows.Of(d.wanted[0].kindID) != nil {
 		return alone()
 	}
 	caller := postgres.CallerOf(ctx)

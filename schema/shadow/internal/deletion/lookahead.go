@@ -1,7 +1,6 @@
 package deletion
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -10,9 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/zap"
 
-	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
@@ -102,22 +99,12 @@ func (l *lookAhead) excuse(b blockade) {
 
 // lookAhead walks over the deployments that a deletion reaches, starting from its members here, and resolves the
 // blockades here that are not excused. An exact look-ahead asks for the uid of each member; another one takes the number of
-// leaves. The look-ahead of an atomic deletion is exact, and freezes the members. It fails with *BlockedError, *ProtectedError or *UnavailableError when
-// the delete is refused, an atomic one with ErrNotAtomic.
-func (s *Deleter) lookAhead(ctx context.Context, name string, from *obstacle, exact bool, f *frozen) (*lookAhead, error) {
+// leaves. It fails with *BlockedError, *ProtectedError or *UnavailableError when the delete is refused, and with
+// ErrNotAtomic.
+func (s *Deleter) lookAhead(ctx context.Context, from *obstacle, by manner, exact bool) (*lookAhead, error) {
 	l := &lookAhead{blocks: map[plan.Edge]bool{}, members: len(from.members)}
 	own, proxies := divide(from.blockades)
-	tooMany := from.tooMany()
-	w := plan.NewWalk(s.Self, s.Peers, false)
-	w.MindAll, w.NameLeaves = tooMany, exact || len(from.blockades)+len(from.blocks) > 0
-	if f != nil {
-		w = plan.NewWalk(s.Self, f, false)
-		w.MindAll, w.NameLeaves, w.Strict = tooMany, true, true
-	}
-	w.Begin(from.members)
-	for _, t := range from.later {
-		w.Follow(s.Self, t)
-	}
+	w := by.walk(from, exact)
 	err := w.Run(ctx)
 	if err == nil && w.AskForNames() {
 		err = w.Run(ctx)
@@ -146,19 +133,7 @@ func (s *Deleter) lookAhead(ctx context.Context, name string, from *obstacle, ex
 		return l, err
 	}
 	l.unasked, l.removed, l.more = w.Unasked, w.Size(), w.Truncated
-	if f != nil && len(l.undecided) == 0 {
-		if err := cmp.Or(w.Refusal(name), whole(w, name)); err != nil {
-			return nil, err
-		}
-		return l, nil
-	}
-	if len(l.undecided) == 0 { // otherwise the look-ahead is repeated, and logs then
-		for _, u := range w.Unasked {
-			s.Log.Warn("cannot ask a deployment for the part of a deletion there",
-				zap.String("name", name), zap.Stringer("deployment", u.Deployment), zap.Error(u), requestid.Field(ctx))
-		}
-	}
-	return l, w.Refusal(name)
+	return l, by.refusal(ctx, w, len(l.undecided) > 0)
 }
 
 // askBlockades excuses the blockades here whose holders the deletion removes, and resolves the others.
