@@ -2,6 +2,7 @@ package shadow_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,6 +10,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
 )
 
 // A named resource that does not exist is left out where that is allowed, as in an ordinary deletion.
@@ -171,6 +173,31 @@ func TestAFreezeHoldsNoLocksWhileItWaits_I35(t *testing.T) {
 	require.NoError(t, <-deleted)
 	b.Settle()
 	b.Gone(target, middle, holder, "//"+aEast+"/targets/later")
+	requireNothingFrozen(t, b, everywhere...)
+	b.Audit()
+}
+
+// A version switch makes a reference to a member block. It is derived after the freeze, by a deployment without members.
+func TestAReferenceThatIsDerivedAfterTheFreeze_I35(t *testing.T) {
+	t.Parallel()
+	both := strings.Split(services, "---\n")
+	blocks := strings.NewReplacer("version: v1", "version: v2", "path: unset, targets: [a.example.com/Target], behaviour: UNSET",
+		"path: unset, targets: [a.example.com/Target], behaviour: BLOCK").Replace(both[1])
+	b := harness.NewBox(t, services+"---\n"+blocks, nil, aWest, aEast, bWest, bEast)
+	stays := "//" + bWest + "/holders/stays"
+	b.MustPut(target, nil)
+	b.MustPut(middle, body{"next": target})
+	b.MustPut(holder, body{"cascade": middle})
+	b.MustPut(stays, body{"unset": middle})
+	b.Settle()
+	b.Switch(bWest, "v2")
+	_, err := deleteAtomically(t.Context(), b, target)
+	require.NoError(t, err)
+	require.NotZero(t, b.Count(bWest, "work"))
+	_, _ = b.Do(b.ID(bWest), schema.Derive) // is refused
+	b.Settle()
+	b.Gone(target, middle, holder)
+	require.NotContains(t, b.Get(stays).Body, "unset")
 	requireNothingFrozen(t, b, everywhere...)
 	b.Audit()
 }

@@ -163,7 +163,7 @@ var shown = []tested{
 	{"schema/shadow", "TestABlockerAfterTheLookAhead_I35", mutant{
 		"frozen-takes-references", "I35", "A member of an atomic deletion takes new references from other deployments.",
 		"schema/shadow/internal/target/establish.go",
-		[]string{`e.refused[i] == "" && ref.TargetUID == uuid.Nil`, `e.refused[i] != "" && ref.TargetUID == uuid.Nil`},
+		[]string{`e.refused[i] == "" && !again {`, `e.refused[i] != "" && !again {`},
 	}},
 	{"schema/shadow", "TestFrozenResourcesDoNotChange_I35", mutant{
 		"frozen-changes", "I35", "A member of an atomic deletion is written before the decision.",
