@@ -201,3 +201,23 @@ func TestAReferenceThatIsDerivedAfterTheFreeze_I35(t *testing.T) {
 	requireNothingFrozen(t, b, everywhere...)
 	b.Audit()
 }
+
+// The database of the coordinator fails over after the decision, and loses nothing: the members stay closed until
+// their mark.
+func TestMembersStayClosedThroughAFailover_I35(t *testing.T) {
+	t.Parallel()
+	b := newChain(t)
+	_, err := deleteAtomically(t.Context(), b, target)
+	require.NoError(t, err)
+	_, err = b.Do(b.ID(aWest), schema.Confirm)
+	require.NoError(t, err)
+	b.Renew(aWest)
+	_, err = b.Do(b.ID(aWest), schema.AnnounceEpoch)
+	require.NoError(t, err)
+	late := "//" + bWest + "/holders/late"
+	require.Error(t, putOnce(t, b, late, body{"block": middle}))
+	b.Settle()
+	b.Gone(target, middle, holder)
+	requireNothingFrozen(t, b, everywhere...)
+	b.Audit()
+}

@@ -193,7 +193,7 @@ var shown = []tested{
 	{"schema/shadow", "TestANewEpochDropsFreezes_I35", mutant{
 		"lost-decision-keeps-frozen", "I35", "Members stay frozen by a coordinator whose database has begun a new epoch.",
 		"schema/shadow/internal/gate/epoch.go",
-		[]string{"		b.Queue(thawOfSQL, id)\n", ""},
+		[]string{"		b.Queue(askOfSQL, id)\n", ""},
 	}},
 	{"schema/shadow", "TestARefusedAtomicDeletionChangesNothing_I35", mutant{
 		"refused-stays-frozen", "I35", "A refused atomic deletion releases nothing.",
