@@ -2,9 +2,11 @@ package shadow_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
@@ -219,5 +221,57 @@ func TestMembersStayClosedThroughAFailover_I35(t *testing.T) {
 	b.Settle()
 	b.Gone(target, middle, holder)
 	requireNothingFrozen(t, b, everywhere...)
+	b.Audit()
+}
+
+// A request is repeated while its first run looks ahead: both get the answer of the one that decides.
+func TestARepeatedRequestOfAnAtomicDeletion_I35(t *testing.T) {
+	t.Parallel()
+	b := newChain(t)
+	req := shadow.DeleteRequest{Name: "targets/t", Atomic: true, RequestID: uuid.New()}
+	deletions := b.Stores[b.ID(aWest)].Deletions
+	var again peer.DeleteResult
+	var failed error
+	b.AfterPlan = func() {
+		b.AfterPlan = nil
+		again, failed = deletions.Delete(context.Background(), req)
+	}
+	first, err := deletions.Delete(t.Context(), req)
+	require.NoError(t, failed)
+	require.NoError(t, err)
+	require.Equal(t, again.Deletion, first.Deletion)
+	b.Settle()
+	b.Gone(target, middle, holder)
+	requireNothingFrozen(t, b, everywhere...)
+	b.Audit()
+}
+
+// More members than one transaction marks, and members that act later, are frozen in the database of the root too.
+func TestAnAtomicDeletionBeyondOneTransaction_I35(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, func(cfg *shadow.Config) { cfg.Limits.LocalCascade = 2 })
+	b.MustPut(target, nil)
+	names := []string{target}
+	for i := range 5 {
+		member := fmt.Sprintf("//%s/targets/m%d", aWest, i)
+		b.MustPut(member, body{"next": target})
+		later := fmt.Sprintf("//%s/holders/l%d", bEast, i)
+		b.MustPut(later, body{"asyncCascade": member})
+		names = append(names, member, later)
+	}
+	b.Settle()
+	var refused error
+	b.AfterPlan = func() {
+		if b.Count(bEast, "frozen") == 5 {
+			refused = putOnce(t, b, "//"+bEast+"/holders/late", body{"block": "//" + aWest + "/targets/m4"})
+		}
+	}
+	_, err := deleteAtomically(t.Context(), b, target)
+	b.AfterPlan = nil
+	require.NoError(t, err)
+	require.Error(t, refused)
+	b.Settle()
+	b.Gone(names...)
+	requireNothingFrozen(t, b, aWest, bEast)
 	b.Audit()
 }
