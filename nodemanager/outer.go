@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // Runner is a node.
@@ -237,14 +238,18 @@ func (f *following) follow(ctx context.Context) bool {
 	return true
 }
 
-// switchTo replaces the version that runs: no node runs while the store is switched.
+// switchTo replaces the version that runs: no node runs while the store is switched. When the switch has to wait, the
+// nodes of the former version go on until the next try: it may wait for what they do.
 func (f *following) switchTo(ctx context.Context, model *schema.Model) bool {
-	m := f.manager
+	m, former := f.manager, f.running
 	f.stop()
 	m.setReason("switching to " + model.Descriptor.String())
 	if err := m.cfg.Store.Switch(ctx, model); err != nil {
 		m.setReason(err.Error())
 		m.cfg.Logger.Warn("the version could not be switched, it is tried again", zap.Error(err))
+		if former != nil && errors.Is(err, peer.ErrAborted) {
+			f.running = m.startInner(ctx, former.model)
+		}
 		return false
 	}
 	m.setReason("joining the processes of the deployment")

@@ -2,13 +2,17 @@ package shadow_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
 )
 
 // A named resource that does not exist is left out where that is allowed, as in an ordinary deletion.
@@ -145,5 +149,102 @@ func TestAFreezeHoldsNoLocksWhileItWaits_I35(t *testing.T) {
 	b.Settle()
 	b.Gone(target, middle, holder, "//"+aEast+"/targets/later")
 	requireNothingFrozen(t, b, everywhere...)
+	b.Audit()
+}
+
+// A version switch makes a reference to a member block. It is derived after the freeze, by a deployment without members.
+func TestAReferenceThatIsDerivedAfterTheFreeze_I35(t *testing.T) {
+	t.Parallel()
+	both := strings.Split(services, "---\n")
+	blocks := strings.NewReplacer("version: v1", "version: v2", "path: unset, targets: [a.example.com/Target], behaviour: UNSET",
+		"path: unset, targets: [a.example.com/Target], behaviour: BLOCK").Replace(both[1])
+	b := harness.NewBox(t, services+"---\n"+blocks, nil, aWest, aEast, bWest, bEast)
+	stays := "//" + bWest + "/holders/stays"
+	b.MustPut(target, nil)
+	b.MustPut(middle, body{"next": target})
+	b.MustPut(holder, body{"cascade": middle})
+	b.MustPut(stays, body{"unset": middle})
+	b.Settle()
+	b.Switch(bWest, "v2")
+	_, err := deleteAtomically(t.Context(), b, target)
+	require.NoError(t, err)
+	require.NotZero(t, b.Count(bWest, "work"))
+	_, _ = b.Do(b.ID(bWest), schema.Derive) // is refused
+	b.Settle()
+	b.Gone(target, middle, holder)
+	require.NotContains(t, b.Get(stays).Body, "unset")
+	requireNothingFrozen(t, b, everywhere...)
+	b.Audit()
+}
+
+// The database of the coordinator fails over after the decision, and loses nothing: the members stay closed until
+// their mark.
+func TestMembersStayClosedThroughAFailover_I35(t *testing.T) {
+	t.Parallel()
+	b := newChain(t)
+	_, err := deleteAtomically(t.Context(), b, target)
+	require.NoError(t, err)
+	_, err = b.Do(b.ID(aWest), schema.Confirm)
+	require.NoError(t, err)
+	b.Renew(aWest)
+	_, err = b.Do(b.ID(aWest), schema.AnnounceEpoch)
+	require.NoError(t, err)
+	late := "//" + bWest + "/holders/late"
+	require.Error(t, putOnce(t, b, late, body{"block": middle}))
+	b.Settle()
+	b.Gone(target, middle, holder)
+	requireNothingFrozen(t, b, everywhere...)
+	b.Audit()
+}
+
+// A request is repeated while its first run looks ahead: both get the answer of the one that decides.
+func TestARepeatedRequestOfAnAtomicDeletion_I35(t *testing.T) {
+	t.Parallel()
+	b := newChain(t)
+	req := shadow.DeleteRequest{Name: "targets/t", Atomic: true, RequestID: uuid.New()}
+	deletions := b.Stores[b.ID(aWest)].Deletions
+	var again peer.DeleteResult
+	var failed error
+	b.AfterPlan = func() {
+		b.AfterPlan = nil
+		again, failed = deletions.Delete(context.Background(), req)
+	}
+	first, err := deletions.Delete(t.Context(), req)
+	require.NoError(t, failed)
+	require.NoError(t, err)
+	require.Equal(t, again.Deletion, first.Deletion)
+	b.Settle()
+	b.Gone(target, middle, holder)
+	requireNothingFrozen(t, b, everywhere...)
+	b.Audit()
+}
+
+// More members than one transaction marks, and members that act later, are frozen in the database of the root too.
+func TestAnAtomicDeletionBeyondOneTransaction_I35(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, func(cfg *shadow.Config) { cfg.Limits.LocalCascade = 2 })
+	b.MustPut(target, nil)
+	names := []string{target}
+	for i := range 5 {
+		member := fmt.Sprintf("//%s/targets/m%d", aWest, i)
+		b.MustPut(member, body{"next": target})
+		later := fmt.Sprintf("//%s/holders/l%d", bEast, i)
+		b.MustPut(later, body{"asyncCascade": member})
+		names = append(names, member, later)
+	}
+	b.Settle()
+	var refused error
+	b.AfterPlan = func() {
+		if b.Count(bEast, "frozen") == 5 {
+			refused = putOnce(t, b, "//"+bEast+"/holders/late", body{"block": "//" + aWest + "/targets/m4"})
+		}
+	}
+	_, err := deleteAtomically(t.Context(), b, target)
+	b.AfterPlan = nil
+	require.NoError(t, err)
+	require.Error(t, refused)
+	b.Settle()
+	b.Gone(names...)
+	requireNothingFrozen(t, b, aWest, bEast)
 	b.Audit()
 }

@@ -329,9 +329,11 @@ func TestANewEpochDropsFreezes_I35(t *testing.T) {
 	t.Parallel()
 	b := newChain(t)
 	f := leftFrozen(t, b, target)
-	_, err := b.Stores[b.ID(bEast)].Gate.RecordPeerEpoch(t.Context(), b.ID(aWest), uuid.Must(uuid.NewV7()), peer.TargetKinds{})
+	b.Renew(aWest)
+	_, err := b.Do(b.ID(aWest), schema.AnnounceEpoch)
 	require.NoError(t, err)
-	require.Zero(t, b.Count(bEast, "frozen")) // the coordinator may have lost its decision
+	require.NoError(t, b.Resolve(b.ID(bEast)))
+	require.Zero(t, b.Count(bEast, "frozen")) // the coordinator has no decision
 	_, err = b.Stores[b.ID(bEast)].Deletions.Plan(t.Context(), peer.PlanQuestion{
 		Targets: []peer.PlanTarget{{Deployment: b.ID(aEast), UID: b.Get(middle).UID}}, Limit: 10, Freeze: &f,
 	})

@@ -191,7 +191,7 @@ var shown = []tested{
 	{"schema/shadow", "TestABlockerAfterTheLookAhead_I35", mutant{
 		"frozen-takes-references", "I35", "A member of an atomic deletion takes new references from other deployments.",
 		"schema/shadow/internal/target/establish.go",
-		[]string{`e.refused[i] == "" && ref.TargetUID == uuid.Nil`, `e.refused[i] != "" && ref.TargetUID == uuid.Nil`},
+		[]string{`e.refused[i] == "" && !again {`, `e.refused[i] != "" && !again {`},
 	}},
 	{"schema/shadow", "TestFrozenResourcesDoNotChange_I35", mutant{
 		"frozen-changes", "I35", "A member of an atomic deletion is written before the decision.",
@@ -221,7 +221,7 @@ var shown = []tested{
 	{"schema/shadow", "TestANewEpochDropsFreezes_I35", mutant{
 		"lost-decision-keeps-frozen", "I35", "Members stay frozen by a coordinator whose database has begun a new epoch.",
 		"schema/shadow/internal/gate/epoch.go",
-		[]string{"		b.Queue(thawOfSQL, id)\n", ""},
+		[]string{"		b.Queue(askOfSQL, id)\n", ""},
 	}},
 	{"schema/shadow", "TestARefusedAtomicDeletionChangesNothing_I35", mutant{
 		"refused-stays-frozen", "I35", "A refused atomic deletion releases nothing.",

@@ -242,7 +242,7 @@ func (s *Gate) AcceptDatabase(ctx context.Context, d AcceptedDatabase) error {
 			return false, err
 		}
 		b := &pgx.Batch{}
-		b.Queue(thawOfSQL, id)
+		b.Queue(askOfSQL, id)
 		b.Queue(peerEpochWorkSQL, id, schema.RingSize)
 		return true, tx.SendBatch(ctx, b).Close()
 	})

@@ -405,12 +405,9 @@ SET epoch = GREATEST(d.epoch, $2), uncompared = d.uncompared OR d.referred AND (
     uncompared_kinds = CASE WHEN d.epoch IS NULL OR d.epoch < $2 THEN $3 ELSE d.uncompared_kinds END
 FROM before WHERE d.id = $1 RETURNING before.epoch IS DISTINCT FROM d.epoch, d.epoch`
 
-	// The database may have lost the decisions on its atomic deletions.
-	thawOfSQL = `
-WITH freezes AS (
-    DELETE FROM dbcontroller.freeze WHERE deployment_id = $1 RETURNING deletion
-)
-DELETE FROM dbcontroller.frozen WHERE deletion IN (SELECT deletion FROM freezes)`
+	// The database may have lost the decisions on its atomic deletions: it is asked for each. The members of those
+	// that it still has stay closed until their mark.
+	askOfSQL = `UPDATE dbcontroller.freeze SET committed = false, expires_at = now() WHERE deployment_id = $1`
 )
 
 // Compare the references to the deployment (confirm again), and its blockades here (verify blockades), which begins by telling it
@@ -467,7 +464,7 @@ func (s *Gate) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, ep
 			return err
 		}
 		b := &pgx.Batch{}
-		b.Queue(thawOfSQL, id)
+		b.Queue(askOfSQL, id)
 		b.Queue(peerEpochWorkSQL, id, schema.RingSize)
 		return tx.SendBatch(ctx, b).Close()
 	})

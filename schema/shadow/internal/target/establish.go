@@ -254,21 +254,48 @@ func (s *Keeper) lockEstablished(ctx context.Context, tx pgx.Tx, establishments 
 	return a, refuseFrozen(ctx, tx, establishments, frozen)
 }
 
-// refuseFrozen refuses new references to members of atomic deletions. A reference that is stored at its holder already is established again all the same, as
-// it is after a restore: otherwise the recovery waits for the deletion, and the mark of its members for the recovery.
+// refuseFrozen refuses new references to members of atomic deletions, and references that a new version derives with
+// another behaviour. One that is established again after a restore is accepted: otherwise the recovery waits for the
+// deletion, and the mark of its members for the recovery.
 func refuseFrozen(ctx context.Context, tx pgx.Tx, establishments []*establishment, ids []int64) error {
 	frozen, err := db.Frozen(ctx, tx, ids)
 	if err != nil || len(frozen) == 0 {
 		return err
 	}
+	compares, err := comparing(ctx, tx, establishments)
+	if err != nil {
+		return err
+	}
 	for _, e := range establishments {
 		for i, ref := range e.refs {
-			if frozen[e.targets[i]] && e.refused[i] == "" && ref.TargetUID == uuid.Nil {
+			again := ref.TargetUID != uuid.Nil && compares[e.ids.holder]
+			if frozen[e.targets[i]] && e.refused[i] == "" && !again {
 				e.refused[i] = peer.TargetClosing
 			}
 		}
 	}
 	return nil
+}
+
+const selectComparingSQL = `SELECT id FROM dbcontroller.deployment WHERE id = ANY ($1) AND (unconfirmed OR uncompared)`
+
+// comparing returns the holders' deployments that compare their references to resources here, after a restore of
+// their databases or of this one.
+func comparing(ctx context.Context, tx pgx.Tx, establishments []*establishment) (map[int32]bool, error) {
+	holders := make([]int32, len(establishments))
+	for i, e := range establishments {
+		holders[i] = e.ids.holder
+	}
+	rows, err := tx.Query(ctx, selectComparingSQL, holders)
+	if err != nil {
+		return nil, fmt.Errorf("read who compares: %w", err)
+	}
+	compares := map[int32]bool{}
+	var id int32
+	if _, err = pgx.ForEachRow(rows, []any{&id}, func() error { compares[id] = true; return nil }); err != nil {
+		return nil, fmt.Errorf("read who compares: %w", err)
+	}
+	return compares, nil
 }
 
 type wantedTarget struct {
