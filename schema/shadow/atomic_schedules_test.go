@@ -248,3 +248,21 @@ func TestAnAtomicDeletionBeyondOneTransaction_I35(t *testing.T) {
 	requireNothingFrozen(t, b, aWest, bEast)
 	b.Audit()
 }
+
+// The database of a participant fails over after the decision, and loses nothing.
+func TestMembersStayClosedThroughAFailoverOfTheirOwn_I35(t *testing.T) {
+	t.Parallel()
+	b := newChain(t)
+	_, err := deleteAtomically(t.Context(), b, target)
+	require.NoError(t, err)
+	_, err = b.Do(b.ID(aWest), schema.Confirm)
+	require.NoError(t, err)
+	b.Renew(aEast)
+	_, err = b.Do(b.ID(aEast), schema.AnnounceEpoch)
+	require.NoError(t, err)
+	require.Error(t, putOnce(t, b, "//"+bWest+"/holders/late", body{"block": middle}))
+	b.Settle()
+	b.Gone(target, middle, holder)
+	requireNothingFrozen(t, b, everywhere...)
+	b.Audit()
+}
