@@ -11,7 +11,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/db-controller/db-controller/schema"
-	"github.com/db-controller/db-controller/schema/peer"
 )
 
 // Runner is a node.
@@ -238,18 +237,14 @@ func (f *following) follow(ctx context.Context) bool {
 	return true
 }
 
-// switchTo replaces the version that runs: no node runs while the store is switched. When the switch has to wait, the
-// nodes of the former version go on until the next try: it may wait for what they do.
+// switchTo replaces the version that runs: no node runs while the store is switched.
 func (f *following) switchTo(ctx context.Context, model *schema.Model) bool {
-	m, former := f.manager, f.running
+	m := f.manager
 	f.stop()
 	m.setReason("switching to " + model.Descriptor.String())
 	if err := m.cfg.Store.Switch(ctx, model); err != nil {
 		m.setReason(err.Error())
 		m.cfg.Logger.Warn("the version could not be switched, it is tried again", zap.Error(err))
-		if former != nil && errors.Is(err, peer.ErrAborted) {
-			f.running = m.startInner(ctx, former.model)
-		}
 		return false
 	}
 	m.setReason("joining the processes of the deployment")

@@ -92,7 +92,7 @@ var allowed = map[string][]string{
 	"controller":                                {"client", "constraint/cache", "constraint/queue", "internal/retry", "schema", "schema/schemapb/"},
 	"constraint/cache":                          {},
 	"handlers":                                  {"internal/crash", "internal/retry", "internal/trace", "schema", "schema/peer"},
-	"nodemanager":                               {"schema", "schema/peer"},
+	"nodemanager":                               {"schema"},
 	"embed":                                     {"client", "internal/address", "internal/identity", "internal/jsonbody", "internal/postgres", "internal/retry", "schema", "schema/peer", "schema/schemapb/", "schema/service", "schema/service/peers", "schema/shadow", "schema/violation", "schema/wire"},
 	"dbctest":                                   {"client", "cmd/db-controller/playground", "cmd/db-controller/serve", "internal/identity", "internal/inprocess", "internal/postgres/launcher", "migrations", "schema", "schema/peer", "schema/schemapb/", "schema/service/outcome", "schema/service/writes", "schema/violation", "schema/wire"},
 	"client":                                    {"internal/address", "internal/atomicfile", "envregistry", "internal/identity", "internal/jsonbody", "internal/retry", "internal/strictyaml", "schema", "schema/schemapb/", "schema/wire"},

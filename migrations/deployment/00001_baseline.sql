@@ -126,7 +126,7 @@ CREATE TABLE dbcontroller.closing (
     CONSTRAINT closing_pkey PRIMARY KEY (target_id, delete_id)
 );
 
--- Atomic deletions that have frozen members here. A new epoch of this database, or of the coordinator's, drops them.
+-- Atomic deletions that have frozen members here. After a new epoch of this database, or of the coordinator's, their decisions are asked for again.
 CREATE TABLE dbcontroller.freeze (
     deletion      uuid PRIMARY KEY, -- the attempt that the coordinator decides
     deployment_id integer NOT NULL, -- the coordinator

@@ -375,24 +375,6 @@ func TestADecommissionedCoordinatorFreezesNothing_I35(t *testing.T) {
 	require.ErrorIs(t, err, peer.ErrDecommissioned)
 }
 
-// A switch derives references anew, and one of them could block a member.
-func TestAVersionSwitchWaitsForFrozenResources_I35(t *testing.T) {
-	t.Parallel()
-	b := newChain(t)
-	leftFrozen(t, b, target)
-	store := b.Stores[b.ID(bEast)]
-	next := *store.Model().Descriptor
-	next.Version = "v2"
-	model, err := schema.NewModel(next.ServiceVersion, []*schema.Descriptor{&next, b.Stores[b.ID(aWest)].Model().Descriptor})
-	require.NoError(t, err)
-	err = store.Admin.Switch(t.Context(), model)
-	require.ErrorIs(t, err, peer.ErrAborted)
-	require.ErrorContains(t, err, target)
-	b.Expire(bEast)
-	require.NoError(t, b.Resolve(b.ID(bEast)))
-	require.NoError(t, store.Admin.Switch(t.Context(), model))
-}
-
 // A deployment with a stolen certificate freezes nothing that a deletion of its own resources does not reach.
 func TestAFreezeIsVerifiedWithTheTargetsDeployment_I35(t *testing.T) {
 	t.Parallel()

@@ -35,11 +35,12 @@ func Freeze(coordinator schema.DeploymentID, f *schemav1.PlanDeletionRequest_Fre
 			return nil, fmt.Errorf("participant_epoch: %w", err)
 		}
 	}
+	_, root := schema.ParseFullName(schema.FullName{Deployment: coordinator, Name: out.Root}.String())
 	switch {
 	case out.Deletion.Version() != 7:
 		return nil, errors.New("deletion: want a UUID of version 7")
-	case out.Root == "" || len(out.Root) > schema.MaxNameBytes:
-		return nil, fmt.Errorf("root: want a name of at most %d bytes", schema.MaxNameBytes)
+	case root != nil:
+		return nil, fmt.Errorf("root: %w", root)
 	case out.For <= 0:
 		return nil, errors.New("for: want the time until the coordinator is asked")
 	}

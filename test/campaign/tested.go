@@ -238,11 +238,6 @@ var shown = []tested{
 		"schema/shadow/internal/deletion/freeze.go",
 		[]string{"		if t.Deployment != f.Coordinator {\n", "		if t.Deployment != f.Coordinator && t.UID == f.Deletion {\n"},
 	}},
-	{"schema/shadow", "TestAVersionSwitchWaitsForFrozenResources_I35", mutant{
-		"switch-beside-frozen", "I35", "A version switch derives the references of members anew.",
-		"schema/shadow/internal/admin/switch.go",
-		[]string{"		if err := s.refuseFrozen(ctx, tx); err != nil {\n			return err\n		}\n", ""},
-	}},
 	{"schema/shadow", "TestAParticipantThatAsksFirstAborts_I35", mutant{
 		"decides-without-competing", "I35", "The decision of an atomic deletion does not compete with that of a participant that asks.",
 		"schema/shadow/internal/deletion/atomic.go",

@@ -88,26 +88,6 @@ func (s *Admin) Switch(ctx context.Context, model *schema.Model) error {
 	}
 }
 
-// The version lock keeps freezes away.
-const selectFrozenSQL = `
-SELECT d.service, d.region, f.root, count(*)
-FROM dbcontroller.frozen JOIN dbcontroller.freeze f USING (deletion) JOIN dbcontroller.deployment d ON d.id = f.deployment_id
-GROUP BY d.service, d.region, f.root ORDER BY count(*) DESC LIMIT 1`
-
-// refuseFrozen fails while atomic deletions have members here: references that the version derives anew could block one of them.
-func (s *Admin) refuseFrozen(ctx context.Context, tx pgx.Tx) error {
-	var root schema.FullName
-	var members int
-	err := tx.QueryRow(ctx, selectFrozenSQL).Scan(&root.Deployment.Service, &root.Deployment.Region, &root.Name, &members)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return fmt.Errorf("%w: an atomic deletion of %s has frozen %d resources here: the switch waits until they are deleted, or the deletion is aborted", peer.ErrAborted, root, members)
-}
-
 func (s *Admin) switchVersion(ctx context.Context, model *schema.Model) error {
 	v := &db.Version{Model: model}
 	finalized, finalizers, err := s.finalizersOf(ctx, model)
@@ -124,9 +104,6 @@ func (s *Admin) switchVersion(ctx context.Context, model *schema.Model) error {
 		}
 		// With the version, and not after it: no resource is created under the version and removed without its finalizers.
 		if _, err := tx.Exec(ctx, noteFinalizersSQL, finalized, finalizers); err != nil || !moved {
-			return err
-		}
-		if err := s.refuseFrozen(ctx, tx); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, upgradeWorkSQL, schema.RingSize)

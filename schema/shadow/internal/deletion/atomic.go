@@ -281,8 +281,8 @@ func (d *atomic) abort(ctx context.Context, cause error) ([]peer.DeleteResult, e
 	case err != nil:
 		s.Log.Warn("cannot record that an atomic deletion is aborted; its participants ask for the decision", zap.String("name", d.name()), zap.Stringer("deletion", f.Deletion), zap.Error(err), requestid.Field(ctx))
 		return nil, cause
-	case committed:
-		return d.trying.results, nil
+	case committed: // the results are lost with the answer to the commit
+		return nil, cause
 	}
 	if err := s.target.Release(ctx, s.Self, f.Epoch, nil, []peer.AttemptID{f.Deletion}); err != nil {
 		s.Log.Debug("the resources of an aborted deletion are opened when they expire", zap.Error(err), requestid.Field(ctx))

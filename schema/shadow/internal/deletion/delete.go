@@ -220,7 +220,6 @@ type deletion struct {
 	// deployment, or its decommissioning, waits for it, or is visible to it.
 	alone  bool
 	manner manner
-	trying *try // the last one
 	// ahead is the look-ahead for the next try; nil: look ahead first.
 	ahead *lookAhead
 	// undecided are the undecided blockades of the last look-ahead.
@@ -385,7 +384,6 @@ type try struct {
 // finds an obstacle. Tries that come at the same time share transactions.
 func (d *deletion) try(ctx context.Context) (*try, error) {
 	t := &try{of: d}
-	d.trying = t
 	if err := t.together(ctx); err != nil {
 		return nil, err
 	}

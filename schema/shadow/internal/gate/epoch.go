@@ -46,10 +46,8 @@ SET epoch = $1, server = $2, timeline = $3, awaiting = $4, started_at = pg_postm
 	boundTimesSQL = `
 WITH closed AS (
     DELETE FROM dbcontroller.closing
-), freezes AS (
-    DELETE FROM dbcontroller.freeze
-), thawed AS (
-    DELETE FROM dbcontroller.frozen
+), freezes AS ( -- the coordinators are asked
+    UPDATE dbcontroller.freeze SET committed = false, expires_at = clock_timestamp()
 ), members AS (
     UPDATE dbcontroller.member SET expires_at = clock_timestamp() + interval '15 s' WHERE expires_at > clock_timestamp() + interval '15 s'
 )
