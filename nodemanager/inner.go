@@ -42,8 +42,8 @@ type runningNode struct {
 	done          chan struct{} // closed when the node has returned
 }
 
-// renewals is the part of the TTL, in hundredths, after which a lease is renewed: by default a little less than a
-// second, so that no look at the database is due beside those of the renewals.
+// renewals is the part of the TTL, in hundredths, after which a lease is renewed: by default a little less
+// than a second, so that no look at the database is due beside those of the renewals.
 const renewals = 19
 
 func newInner(cfg Config, subscriptions <-chan []schema.Subscription, joined func()) *innerManager {

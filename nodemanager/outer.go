@@ -72,7 +72,8 @@ type Others struct {
 	// releases its shards, is not ready, and goes on when it knows that version.
 	Look func(ctx context.Context, model *schema.Model) (runs bool, pointedTo []schema.DeploymentID, err error)
 	// Superseded makes the manager call Look: the database may have another version, or point to other
-	// deployments, than the manager has read. It is sent again until the manager has. Needed with Look; never closed.
+	// deployments, than the manager has read. It is sent again until the manager has. Needed with Look; never
+	// closed.
 	Superseded <-chan struct{}
 	// Kept reads the environment that processes of the deployment keep in its database, nil for none; Follows is called when
 	// the manager follows that one. Needed with Look.

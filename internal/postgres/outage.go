@@ -43,8 +43,8 @@ func LogOutageOnce(log *zap.Logger) (*zap.Logger, *Outage) {
 	return log.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core { return &outageCore{core, o} })), o
 }
 
-// record records an error, and reports whether it is the first one of an outage, or of another kind than those
-// before.
+// record records an error, and reports whether it is the first one of an outage, or of another kind than
+// those before.
 func (o *Outage) record(err error) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -78,8 +78,8 @@ func (o *Outage) Refuses(context.Context) error {
 	return o.refuses
 }
 
-// Follow checks every second of an outage whether the database takes writes again, and logs that. It returns nil
-// when ctx ends.
+// Follow checks every second of an outage whether the database takes writes again, and logs that. It returns
+// nil when ctx ends.
 func (o *Outage) Follow(ctx context.Context, works func(ctx context.Context, refused error) error) error {
 	o.mu.Lock()
 	o.followed = true

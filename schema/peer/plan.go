@@ -92,10 +92,12 @@ type PlanQuestion struct {
 	Freeze *Freeze
 }
 
-// DeletionPath takes the place of a field path in a question about an atomic deletion; no field can have this path.
+// DeletionPath takes the place of a field path in a question about an atomic deletion; no field can have this
+// path.
 const DeletionPath = "@deletion"
 
-// FrozenPath takes the place of a field path in a question of a participant of an atomic deletion: has it frozen the target there?
+// FrozenPath takes the place of a field path in a question of a participant of an atomic deletion: has it
+// frozen the target there?
 const FrozenPath = "@frozen"
 
 // FrozenKey is the key in a question whether a deletion has frozen a resource.
@@ -103,14 +105,16 @@ func FrozenKey(deletion AttemptID, target uuid.UUID) BlockadeKey {
 	return BlockadeKey{Attempt: deletion, HolderUID: target, Path: FrozenPath, TargetUID: target}
 }
 
-// Freeze is an atomic deletion in a question of its coordinator: writers of the members wait until it is decided.
+// Freeze is an atomic deletion in a question of its coordinator: writers of the members wait until it is
+// decided.
 type Freeze struct {
 	Coordinator schema.DeploymentID
 	Epoch       uuid.UUID // of the coordinator's database
 	Deletion    AttemptID
 	Root        string        // the name of the first resource that the deletion names
 	For         time.Duration // then a participant asks for the decision
-	// ParticipantEpoch is that of the participant's database in its first answer; zero: it has not answered yet.
+	// ParticipantEpoch is that of the participant's database in its first answer; zero: it has not answered
+	// yet.
 	ParticipantEpoch uuid.UUID
 }
 

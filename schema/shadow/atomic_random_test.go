@@ -20,8 +20,9 @@ import (
 	"github.com/db-controller/db-controller/test/rounds"
 )
 
-// While all deletions are atomic, and beside writers that never stop, no resource ends BLOCKED by a reference from outside: at rest none is in DELETING.
-// Questions are lost, processes die before their decision, and participants ask before it.
+// While all deletions are atomic, and beside writers that never stop, no resource ends BLOCKED by a reference
+// from outside: at rest none is in DELETING. Questions are lost, processes die before their decision, and
+// participants ask before it.
 func TestAtomicDeletionsBesideWriters_I35(t *testing.T) {
 	t.Parallel()
 	for _, delegations := range []bool{false, true} {

@@ -111,7 +111,8 @@ func TestAnOwneeOfAnAtomicDeletionThatLosesItsLastOwnerInAnother_I35(t *testing.
 	b.Audit()
 }
 
-// An operator who lets a member stay without owners gets the answer of a write: nothing would mark it any more.
+// An operator who lets a member stay without owners gets the answer of a write: nothing would mark it any
+// more.
 func TestAMemberKeepsItsOwnersUntilItsMark_I35(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -152,7 +153,8 @@ func TestAFreezeHoldsNoLocksWhileItWaits_I35(t *testing.T) {
 	b.Audit()
 }
 
-// A version switch makes a reference to a member block. It is derived after the freeze, by a deployment without members.
+// A version switch makes a reference to a member block. It is derived after the freeze, by a deployment
+// without members.
 func TestAReferenceThatIsDerivedAfterTheFreeze_I35(t *testing.T) {
 	t.Parallel()
 	both := strings.Split(services, "---\n")
@@ -177,8 +179,8 @@ func TestAReferenceThatIsDerivedAfterTheFreeze_I35(t *testing.T) {
 	b.Audit()
 }
 
-// The database of the coordinator fails over after the decision, and loses nothing: the members stay closed until
-// their mark.
+// The database of the coordinator fails over after the decision, and loses nothing: the members stay closed
+// until their mark.
 func TestMembersStayClosedThroughAFailover_I35(t *testing.T) {
 	t.Parallel()
 	b := newChain(t)
@@ -219,7 +221,8 @@ func TestARepeatedRequestOfAnAtomicDeletion_I35(t *testing.T) {
 	b.Audit()
 }
 
-// More members than one transaction marks, and members that act later, are frozen in the database of the root too.
+// More members than one transaction marks, and members that act later, are frozen in the database of the root
+// too.
 func TestAnAtomicDeletionBeyondOneTransaction_I35(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, func(cfg *shadow.Config) { cfg.Limits.LocalCascade = 2 })

@@ -19,7 +19,8 @@ import (
 
 const middle = "//" + aEast + "/targets/m"
 
-// newChain has a target, a resource at aEast that cascades from it, and a holder at bEast that cascades from that.
+// newChain has a target, a resource at aEast that cascades from it, and a holder at bEast that cascades from
+// that.
 func newChain(t *testing.T) *harness.Box {
 	t.Helper()
 	b := newBox(t, nil)
@@ -86,7 +87,8 @@ func TestAnAtomicDeletionRemovesAllMembers_I35(t *testing.T) {
 	b.Audit()
 }
 
-// The blocker comes between the look-ahead and the cascade: an ordinary deletion is half done then, and waits for it.
+// The blocker comes between the look-ahead and the cascade: an ordinary deletion is half done then, and waits
+// for it.
 func TestABlockerAfterTheLookAhead_I35(t *testing.T) {
 	t.Parallel()
 	b := newChain(t)
@@ -410,7 +412,8 @@ func TestRightsEndBeforeTheFreeze_I35(t *testing.T) {
 	b.Audit()
 }
 
-// Beside an ordinary delete: the root is frozen in one transaction, and the holders in another one, between two readings of the plan.
+// Beside an ordinary delete: the root is frozen in one transaction, and the holders in another one, between
+// two readings of the plan.
 func TestAnAtomicDeleteTakesFewRoundTrips(t *testing.T) {
 	t.Parallel()
 	b, c := countedPair(t)
@@ -445,7 +448,8 @@ func TestRowsOfAttachedTablesTakeNoPart_I35(t *testing.T) {
 	require.Empty(t, a.rows(a.shop, `SELECT id::text FROM orders`))
 }
 
-// A resource drops its reference between the try and the freeze: it is no member, and neither are its holders.
+// A resource drops its reference between the try and the freeze: it is no member, and neither are its
+// holders.
 func TestAResourceThatLeavesBeforeTheFreeze_I35(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -470,7 +474,8 @@ func TestAResourceThatLeavesBeforeTheFreeze_I35(t *testing.T) {
 	b.Audit()
 }
 
-// The database between has lost its member and the reference of it: no mark comes, and the resource behind it is opened. While the mark may come, it is not.
+// The database between has lost its member and the reference of it: no mark comes, and the resource behind it
+// is opened. While the mark may come, it is not.
 func TestAMemberWhoseTargetWasLostIsOpened_I35(t *testing.T) {
 	t.Parallel()
 	b := newChain(t)

@@ -22,8 +22,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// resting is a database in which nothing changes. It counts the statements that it is sent, and has the times of
-// the looks.
+// resting is a database in which nothing changes. It counts the statements that it is sent, and has the times
+// of the looks.
 type resting struct {
 	postgres.Pool // nil: its other methods are not called
 	refused       error
@@ -195,8 +195,8 @@ func (n restingNode) Run(ctx context.Context) error {
 	}
 }
 
-// The looks of renewals are those of the whole process: it sends less than two statements a second, with the pulse, the
-// notifications and the positions of its watches, 30 a minute.
+// The looks of renewals are those of the whole process: it sends less than two statements a second, with the
+// pulse, the notifications and the positions of its watches, 30 a minute.
 func TestAProcessAtRestSendsFewStatements(t *testing.T) {
 	t.Parallel()
 	inRest(t, 5*time.Second, nil, func(r *resting) {

@@ -386,7 +386,8 @@ func (b *Box) Resolve(deployment schema.DeploymentID) error {
 	return err
 }
 
-// outstanding has the number of tentative blockades and of undecided freezes of a deployment, and whether it has work, notices and notes of attached tables.
+// outstanding has the number of tentative blockades and of undecided freezes of a deployment, and whether it
+// has work, notices and notes of attached tables.
 type outstanding struct {
 	tentative              int
 	work, notices, deleted bool

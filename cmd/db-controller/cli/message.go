@@ -38,8 +38,8 @@ func FullNameIn(deployment, name string) string {
 	return "//" + deployment + "/" + name
 }
 
-// withFullNames returns a message whose resources, and their owners, have full names. The token of an event is in
-// the same field, whatever the event.
+// withFullNames returns a message whose resources, and their owners, have full names. The token of an event
+// is in the same field, whatever the event.
 func withFullNames(m proto.Message) proto.Message {
 	switch m := m.(type) {
 	case *resourcev1.Resource:

@@ -211,7 +211,8 @@ func (s *Admin) CleanUpDecommissioned(ctx context.Context, deployment schema.Dep
 	})
 }
 
-// Of deletions that the deployment coordinates, and of members for which it has the target: no mark comes from there. Nothing is frozen for it any more.
+// Of deletions that the deployment coordinates, and of members for which it has the target: no mark comes
+// from there. Nothing is frozen for it any more.
 const thawDecommissionedSQL = `
 WITH freezes AS (
     DELETE FROM dbcontroller.freeze WHERE deployment_id = $1 RETURNING deletion

@@ -57,11 +57,11 @@ type EpochConfig struct {
 	Renewed chan<- struct{}
 }
 
-// FollowEpochs detects that the database was restored or failed over: at once when a transaction meets it, else
-// with the look that is due every second, unless a renewal has looked. In a new epoch it recovers from the deployments that may refer to resources here: the
-// deployments of the registry's environment and of the stored one, since either may lack some. A deployment
-// that a later environment adds may have existed before, unknown to the registry, and is recovered from as
-// well. It returns nil when ctx ends.
+// FollowEpochs detects that the database was restored or failed over: at once when a transaction meets it,
+// else with the look that is due every second, unless a renewal has looked. In a new epoch it recovers from
+// the deployments that may refer to resources here: the deployments of the registry's environment and of the
+// stored one, since either may lack some. A deployment that a later environment adds may have existed before,
+// unknown to the registry, and is recovered from as well. It returns nil when ctx ends.
 func (s *Admin) FollowEpochs(ctx context.Context, cfg EpochConfig) error {
 	s.gate.Follow(cfg.Latest)
 	f := epochFollower{EpochConfig: cfg, store: s, last: s.gate.PresentEpoch()}

@@ -197,9 +197,10 @@ type Outstanding struct {
 	Oldest     float64 // age of the oldest piece in seconds
 }
 
-// Outstanding counts the outstanding work by group and deployment: messages owed (such as confirm and release), resources to look at
-// again (finalise), deletions that other deployments have not acknowledged, resources in DELETING, and what has expired and is undecided: tentative
-// blockades, and freezes by atomic deletions.
+// Outstanding counts the outstanding work by group and deployment: messages owed (such as confirm and
+// release), resources to look at again (finalise), deletions that other deployments have not acknowledged,
+// resources in DELETING, and what has expired and is undecided: tentative blockades, and freezes by atomic
+// deletions.
 func (s *Admin) Outstanding(ctx context.Context) ([]Outstanding, error) {
 	rows, err := s.Pool.Query(ctx, countsSQL, s.Tuning.Load().TentativeTTL)
 	if err != nil {

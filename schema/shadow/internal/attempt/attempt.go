@@ -213,8 +213,8 @@ func AbandonAt(ctx context.Context, a *Attempts, attempt peer.AttemptID, establi
 	return err
 }
 
-// Abort decides an attempt ABORTED, and adds the releases of its blockades, or of the resources that it has frozen, at deployments as work. It
-// returns true, and adds nothing, when the attempt has committed.
+// Abort decides an attempt ABORTED, and adds the releases of its blockades, or of the resources that it has
+// frozen, at deployments as work. It returns true, and adds nothing, when the attempt has committed.
 func Abort(ctx context.Context, a *Attempts, attempt peer.AttemptID, at []int32) (committed bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()

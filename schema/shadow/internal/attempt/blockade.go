@@ -35,10 +35,11 @@ CROSS JOIN LATERAL (SELECT block_attempt, acting_attempt, asked_by FROM dbcontro
 WHERE i.holder_uid = i.target_uid AND i.attempt IN (f.block_attempt, f.acting_attempt)`
 )
 
-// Answer returns a verdict on each blockade that the deployment of its target asks about: held while the committed
-// reference exists, gone when the attempt is decided and the reference does not exist, undecided otherwise. An undecided
-// attempt whose blockade has expired by the target's clock is first decided ABORTED. An atomic deletion is held when it is COMMITTED. A right to block that nothing here has used yet is undecided too: it is
-// held, or returned, soon.
+// Answer returns a verdict on each blockade that the deployment of its target asks about: held while the
+// committed reference exists, gone when the attempt is decided and the reference does not exist, undecided
+// otherwise. An undecided attempt whose blockade has expired by the target's clock is first decided ABORTED.
+// An atomic deletion is held when it is COMMITTED. A right to block that nothing here has used yet is
+// undecided too: it is held, or returned, soon.
 func (a *Attempts) Answer(ctx context.Context, target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error) {
 	selfEpoch := a.gate.PresentEpoch()
 	deployment, err := a.Names.Deployment(ctx, target)
@@ -187,8 +188,8 @@ SELECT i.n - 1, s.id IS NOT NULL AND (s.state = {deleting} AND EXISTS (
 FROM unnest($1::uuid[], $2::uuid[], $3::boolean[]) WITH ORDINALITY AS i (deletion, uid, asked, n) LEFT JOIN dbcontroller.shadow s ON s.uid = i.uid
 WHERE i.asked`)
 
-// findFrozen sets the verdicts on questions of participants of atomic deletions: held while a mark of the resource may come, gone when it was marked, or is gone,
-// undecided when it is ACTIVE and no member.
+// findFrozen sets the verdicts on questions of participants of atomic deletions: held while a mark of the
+// resource may come, gone when it was marked, or is gone, undecided when it is ACTIVE and no member.
 func (r *resolution) findFrozen(ctx context.Context, tx pgx.Tx) error {
 	asked := make([]bool, len(r.questions))
 	for i, q := range r.questions {

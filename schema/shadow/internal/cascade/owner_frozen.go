@@ -14,10 +14,10 @@ import (
 const selectFrozenOwneesSQL = `
 SELECT m.target_id, bool_or(f.committed) FROM dbcontroller.frozen m JOIN dbcontroller.freeze f USING (deletion) WHERE m.target_id = ANY ($1) GROUP BY m.target_id`
 
-// heedFrozen decides about members of atomic deletions that would stay without owners: nothing would mark them
-// then, and they would be frozen for ever. A member of a committed deletion goes with its last owner, whichever
-// deletions took the owners. While it is not known here whether the deletion is committed, or when a person
-// drops the owner, the change fails with ErrAborted. The ownees are locked.
+// heedFrozen decides about members of atomic deletions that would stay without owners: nothing would mark
+// them then, and they would be frozen for ever. A member of a committed deletion goes with its last owner,
+// whichever deletions took the owners. While it is not known here whether the deletion is committed, or when
+// a person drops the owner, the change fails with ErrAborted. The ownees are locked.
 func (e *ownerEdit) heedFrozen(ctx context.Context, tx pgx.Tx, locked []*plan.Member) error {
 	names := map[int64]string{}
 	var ids []int64
@@ -54,8 +54,8 @@ func (e *ownerEdit) heedFrozen(ctx context.Context, tx pgx.Tx, locked []*plan.Me
 	return nil
 }
 
-// lostBefore reports whether an ownee has lost an owner without unset_on_delete, which makes it a member together
-// with the others.
+// lostBefore reports whether an ownee has lost an owner without unset_on_delete, which makes it a member
+// together with the others.
 func (e *ownerEdit) lostBefore(ownee int64) bool {
 	for in := range e.before {
 		if in.ownee == ownee {

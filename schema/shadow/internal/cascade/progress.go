@@ -34,10 +34,11 @@ type DeletionCounts struct {
 	Unset   int64 // references
 }
 
-// Book counts the resources of each deletion in this deployment: found, removed, unset. Transactions only add to counters of
-// their process, after their commit; a process adds its counters to the table half a second after a change, in
-// one statement for all deletions. So a cascade waits for no row of its progress, and a process that is killed loses the counts of its last half second. A Book has the
-// counts of this process that are not in the table yet.
+// Book counts the resources of each deletion in this deployment: found, removed, unset. Transactions only add
+// to counters of their process, after their commit; a process adds its counters to the table half a second
+// after a change, in one statement for all deletions. So a cascade waits for no row of its progress, and a
+// process that is killed loses the counts of its last half second. A Book has the counts of this process that
+// are not in the table yet.
 type Book struct {
 	*db.DB
 	stores  atomic.Bool

@@ -10,15 +10,16 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// FreezeExpiredSQL is a condition on a row f of freeze: its time has passed, or is impossibly late because the clock
-// went back.
+// FreezeExpiredSQL is a condition on a row f of freeze: its time has passed, or is impossibly late because
+// the clock went back.
 const FreezeExpiredSQL = `(f.expires_at <= now() OR f.expires_at > now() + interval '10 min')`
 
 const selectFrozenSQL = `SELECT DISTINCT target_id FROM dbcontroller.frozen WHERE target_id = ANY ($1)`
 
-// Frozen returns which of some locked resources are members of an atomic deletion that is undecided, or that is committed and has not marked
-// them yet. Only resources whose column frozen is set, as the statement that locked them read it, have to be asked about: a freeze sets it under FOR
-// UPDATE, and this statement sees the rows that such a freeze has committed before the lock.
+// Frozen returns which of some locked resources are members of an atomic deletion that is undecided, or that
+// is committed and has not marked them yet. Only resources whose column frozen is set, as the statement that
+// locked them read it, have to be asked about: a freeze sets it under FOR UPDATE, and this statement sees the
+// rows that such a freeze has committed before the lock.
 func Frozen(ctx context.Context, tx pgx.Tx, ids []int64) (map[int64]bool, error) {
 	if len(ids) == 0 {
 		return nil, nil //nolint:nilnil // none

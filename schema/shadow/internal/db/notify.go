@@ -56,9 +56,9 @@ func (s *DB) RunNotifications(ctx context.Context) error {
 	return nil
 }
 
-// heartbeatInterval is the interval of the notifications that a process sends to itself; after heartbeatTimeout
-// without one, notifications count as interrupted. Until then a commit of another process whose notification is
-// lost waits for the rare pulse.
+// heartbeatInterval is the interval of the notifications that a process sends to itself; after
+// heartbeatTimeout without one, notifications count as interrupted. Until then a commit of another process
+// whose notification is lost waits for the rare pulse.
 const (
 	heartbeatInterval = 10 * time.Second
 	heartbeatTimeout  = 22 * time.Second

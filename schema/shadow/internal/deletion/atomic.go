@@ -27,16 +27,18 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
-// An atomic deletion freezes its members level by level: the look-ahead asks each deployment to keep writers away from its members, and answers for frozen
-// members do not change any more. The transaction that marks the root also decides the deletion, under the primary key of attempts; the ordinary cascade
-// carries it out. (test/model/atomic)
+// An atomic deletion freezes its members level by level: the look-ahead asks each deployment to keep writers
+// away from its members, and answers for frozen members do not change any more. The transaction that marks
+// the root also decides the deletion, under the primary key of attempts; the ordinary cascade carries it out.
+// (test/model/atomic)
 
 var selectActiveRootsSQL = db.Codes(`SELECT s.id FROM ` + namedSQL + ` WHERE s.state = {active}`)
 
 // freezeSlack is the time after the deadline of a delete before a participant asks for the decision.
 const freezeSlack = 2 * time.Second
 
-// repeatedFreezes is the number of times that a question is repeated whose answer was lost: it would abort the whole deletion.
+// repeatedFreezes is the number of times that a question is repeated whose answer was lost: it would abort
+// the whole deletion.
 const repeatedFreezes = 3
 
 // atomic is a deletion that happens in all deployments or in none.
@@ -52,7 +54,8 @@ type frozen struct {
 	began int64 // a number of the sequence mark from before it began
 
 	mu sync.Mutex
-	// epochs are the first epochs of the databases of participants, zero until one has answered; guarded by mu.
+	// epochs are the first epochs of the databases of participants, zero until one has answered; guarded by
+	// mu.
 	epochs map[schema.DeploymentID]uuid.UUID
 }
 
@@ -97,8 +100,8 @@ func (d *atomic) freeze(ctx context.Context) error {
 	return err
 }
 
-// activeRoots returns the ids of the roots that are to be frozen. Others have no part in the deletion, or make the
-// next try fail.
+// activeRoots returns the ids of the roots that are to be frozen. Others have no part in the deletion, or
+// make the next try fail.
 func (d *atomic) activeRoots(ctx context.Context) ([]int64, error) {
 	kinds, names := d.keys()
 	rows, err := d.store.Pool.Query(ctx, selectActiveRootsSQL, kinds, names)
@@ -112,8 +115,8 @@ func (d *atomic) activeRoots(ctx context.Context) ([]int64, error) {
 	return ids, nil
 }
 
-// walk begins with the roots, which are frozen. The other members in this database are frozen by a question to this
-// deployment: until then they may drop their references, and are no members any more.
+// walk begins with the roots, which are frozen. The other members in this database are frozen by a question
+// to this deployment: until then they may drop their references, and are no members any more.
 func (d *atomic) walk(from *obstacle, _ bool) *plan.Walk {
 	self := d.store.Self
 	w := plan.NewWalk(self, d.frozen, false)
@@ -192,15 +195,16 @@ func whole(w *plan.Walk, name string) error {
 
 var errLost = errors.New("a deployment that the deletion reaches was restored, failed over, or was decommissioned meanwhile")
 
-// A participant that has begun a new epoch, or that was decommissioned, may have lost members that were frozen.
+// A participant that has begun a new epoch, or that was decommissioned, may have lost members that were
+// frozen.
 const selectLostSQL = `
 SELECT EXISTS (
     SELECT FROM unnest($1::int[], $2::uuid[]) AS i (id, epoch) JOIN dbcontroller.deployment d USING (id)
     WHERE d.epoch > i.epoch OR EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)
 )`
 
-// decide checks that all members are frozen and that no participant may have lost any, and then decides the deletion
-// COMMITTED, with the marks. Participants keep their members frozen until the cascade marks them.
+// decide checks that all members are frozen and that no participant may have lost any, and then decides the
+// deletion COMMITTED, with the marks. Participants keep their members frozen until the cascade marks them.
 func (d *atomic) decide(ctx context.Context, tx pgx.Tx, also *pgx.Batch, decided cascade.Decision) error {
 	s, f := d.store, d.frozen
 	if f == nil { // no other deployment is concerned
@@ -252,7 +256,8 @@ func (f *frozen) participants(ctx context.Context, d *db.DB) (at []int32, epochs
 	return at, epochs, nil
 }
 
-// ended opens what is frozen if the deletion was not carried out: it has failed, or others have taken all of its roots.
+// ended opens what is frozen if the deletion was not carried out: it has failed, or others have taken all of
+// its roots.
 func (d *atomic) ended(ctx context.Context, results []peer.DeleteResult, err error) ([]peer.DeleteResult, error) {
 	switch {
 	case d.frozen == nil:
@@ -266,8 +271,8 @@ func (d *atomic) ended(ctx context.Context, results []peer.DeleteResult, err err
 	return results, err
 }
 
-// abort decides the deletion ABORTED after an error, and opens its members again, unless it has committed and the
-// answer was lost.
+// abort decides the deletion ABORTED after an error, and opens its members again, unless it has committed and
+// the answer was lost.
 func (d *atomic) abort(ctx context.Context, cause error) ([]peer.DeleteResult, error) {
 	s, f := d.store, d.frozen
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)

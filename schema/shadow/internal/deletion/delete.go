@@ -36,8 +36,8 @@ type DeleteRequest struct {
 	Revision peer.Revision // 0: any
 	// AllowMissing: it is no error that there is no such resource.
 	AllowMissing bool
-	// Atomic: the deletion happens in all deployments or in none. It is refused while a deployment that it reaches does not answer. The first request of
-	// several decides.
+	// Atomic: the deletion happens in all deployments or in none. It is refused while a deployment that it
+	// reaches does not answer. The first request of several decides.
 	Atomic bool
 	// MaxRemovals is the maximum number of resources that the delete removes, named resources included; 0: as
 	// many as the rights of the person say; -1: any number.
@@ -216,8 +216,8 @@ type deletion struct {
 	last   db.Sender
 	within bool // in the application's transaction
 	closed *closing
-	// alone: each try has a transaction of its own, which shares the version from its beginning: a new epoch of another
-	// deployment, or its decommissioning, waits for it, or is visible to it.
+	// alone: each try has a transaction of its own, which shares the version from its beginning: a new epoch
+	// of another deployment, or its decommissioning, waits for it, or is visible to it.
 	alone  bool
 	manner manner
 	// ahead is the look-ahead for the next try; nil: look ahead first.

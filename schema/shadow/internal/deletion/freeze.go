@@ -16,8 +16,9 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 )
 
-// freeze is the plan of an atomic deletion: its members here are frozen, and it is read behind their locks. Rights to the targets end first: a holder
-// that was written under one is found behind its end. While a tentative attempt refers to a member, the plan is read again: it may have committed.
+// freeze is the plan of an atomic deletion: its members here are frozen, and it is read behind their locks.
+// Rights to the targets end first: a holder that was written under one is found behind its end. While a
+// tentative attempt refers to a member, the plan is read again: it may have committed.
 func (p *planning) freeze(ctx context.Context) (*peer.Plan, error) {
 	s := p.store
 	if err := p.verifyTargets(ctx); err != nil {
@@ -83,8 +84,9 @@ func (p *planning) look(ctx context.Context, tx pgx.Tx) ([]target.Member, error)
 	return members, nil
 }
 
-// verifyTargets asks the other deployments whether the deletion has frozen its targets there. A deployment that calls itself a coordinator freezes no more than the
-// holders of its own resources, which it could delete, with their holders.
+// verifyTargets asks the other deployments whether the deletion has frozen its targets there. A deployment
+// that calls itself a coordinator freezes no more than the holders of its own resources, which it could
+// delete, with their holders.
 func (p *planning) verifyTargets(ctx context.Context) error {
 	s, f := p.store, p.question.Freeze
 	at := map[schema.DeploymentID][]peer.Question{}

@@ -97,10 +97,10 @@ func (l *lookAhead) excuse(b blockade) {
 	l.keys.Fields = append(l.keys.Fields, b.fieldID)
 }
 
-// lookAhead walks over the deployments that a deletion reaches, starting from its members here, and resolves the
-// blockades here that are not excused. An exact look-ahead asks for the uid of each member; another one takes the number of
-// leaves. It fails with *BlockedError, *ProtectedError or *UnavailableError when the delete is refused, and with
-// ErrNotAtomic.
+// lookAhead walks over the deployments that a deletion reaches, starting from its members here, and resolves
+// the blockades here that are not excused. An exact look-ahead asks for the uid of each member; another one
+// takes the number of leaves. It fails with *BlockedError, *ProtectedError or *UnavailableError when the
+// delete is refused, and with ErrNotAtomic.
 func (s *Deleter) lookAhead(ctx context.Context, from *obstacle, by manner, exact bool) (*lookAhead, error) {
 	l := &lookAhead{blocks: map[plan.Edge]bool{}, members: len(from.members)}
 	own, proxies := divide(from.blockades)

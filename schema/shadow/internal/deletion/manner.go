@@ -18,8 +18,8 @@ type manner interface {
 	prepare(ctx context.Context) (again bool, err error)
 	// walk returns the walk of a look-ahead that begins at an obstacle. exact: it names each member.
 	walk(from *obstacle, exact bool) *plan.Walk
-	// refusal is the error with which the result of a walk refuses the delete. waits: it waits for undecided blockades, and
-	// looks again.
+	// refusal is the error with which the result of a walk refuses the delete. waits: it waits for undecided
+	// blockades, and looks again.
 	refusal(ctx context.Context, w *plan.Walk, waits bool) error
 	// decide adds to the last statements of the transaction that carries the deletion out.
 	decide(ctx context.Context, tx pgx.Tx, also *pgx.Batch, decided cascade.Decision) error
@@ -27,8 +27,8 @@ type manner interface {
 	ended(ctx context.Context, results []peer.DeleteResult, err error) ([]peer.DeleteResult, error)
 }
 
-// inTurn is a deletion that acts in one deployment after the other. References that are written in between can keep a
-// part of it.
+// inTurn is a deletion that acts in one deployment after the other. References that are written in between
+// can keep a part of it.
 type inTurn struct{ *deletion }
 
 func (inTurn) prepare(context.Context) (again bool, err error) { return false, nil }

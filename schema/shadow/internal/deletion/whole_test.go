@@ -10,7 +10,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 )
 
-// At its limit a look-ahead leaves deployments out: that is no silence which can end, and the refusal is definite.
+// At its limit a look-ahead leaves deployments out: that is no silence which can end, and the refusal is
+// definite.
 func TestADeletionBeyondTheLimitIsNotAtomic_I35(t *testing.T) {
 	t.Parallel()
 	at := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}

@@ -101,8 +101,8 @@ func (s *Follower) endRights(ctx context.Context, ids []int64) error {
 
 const selectRightsSQL = `SELECT id FROM dbcontroller.foreign_target WHERE uid = ANY ($1) AND deployment_id = $2`
 
-// EndRights ends the rights to refer to targets of a deployment without asking. From then on no reference to them is written under a right until
-// one is granted again, and the references under it are committed.
+// EndRights ends the rights to refer to targets of a deployment without asking. From then on no reference to
+// them is written under a right until one is granted again, and the references under it are committed.
 func (s *Follower) EndRights(ctx context.Context, of schema.DeploymentID, uids []uuid.UUID) error {
 	deployment, known := s.Names.KnownDeployment(of)
 	if !known {

@@ -108,8 +108,8 @@ func (l *Leases) Renew(ctx context.Context, member uuid.UUID, lead bool) (g sche
 	return g, nil
 }
 
-// renewAlone renews the member and looks, with one statement, which is all that most renewals need: no member has
-// expired, and no shard is free. Its shares are those of before the renewal.
+// renewAlone renews the member and looks, with one statement, which is all that most renewals need: no member
+// has expired, and no shard is free. Its shares are those of before the renewal.
 func (l *Leases) renewAlone(ctx context.Context, member uuid.UUID) (sh shares, err error) {
 	n, lives := l.Gate.beginLook(), false
 	row := l.Gate.Pool.QueryRow(ctx, renewAndLookSQL, l.TTL, member, schema.LeadShard, l.Gate.Tuning.Load().TentativeTTL)

@@ -7,16 +7,17 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
-// A process looks at its database every second: for a failover or a restore, and for what other processes change.
-// One statement reads it all. The renewals of its lease look as well, and come a little more often by default: then
-// they are the only looks.
+// A process looks at its database every second: for a failover or a restore, and for what other processes
+// change. One statement reads it all. The renewals of its lease look as well, and come a little more often by
+// default: then they are the only looks.
 
 // LookInterval bounds the time between two looks. A longer one delays what docs/protocol/watches.md has under
 // "Waiting times" with a second.
 const LookInterval = time.Second
 
 const (
-	// ReferencedSQL is the condition that references may point to a deployment d, which is not decommissioned.
+	// ReferencedSQL is the condition that references may point to a deployment d, which is not
+	// decommissioned.
 	ReferencedSQL = `d.pointed_to AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)`
 
 	// The columns of a look. TentativeTTL, an interval, stands between the two parts.
@@ -50,8 +51,8 @@ func (n *look) columns() []any {
 	return slices.Concat(n.observedEpoch.columns(), n.running.Into(), []any{&n.referenced, &n.attached, &n.expired})
 }
 
-// tell signals what a look has found to those who act upon it. Each signal is repeated by every look until they
-// have: a look whose answer is lost delays them by a second.
+// tell signals what a look has found to those who act upon it. Each signal is repeated by every look until
+// they have: a look whose answer is lost delays them by a second.
 func (s *Gate) tell(n *look) {
 	known := s.referenced.Load()
 	if n.ran != nil && !n.ran.Model.Says(n.running.Version, n.running.Digest) || known != nil && !slices.Equal(*known, n.referenced) {
@@ -77,8 +78,8 @@ func (s *Gate) noted(n *look) {
 	s.lookedAt.Store(&now)
 }
 
-// renewalLooked takes the look of a renewal. It counts when NoticeEpoch would have nothing to do; else NoticeEpoch
-// looks when its look is due.
+// renewalLooked takes the look of a renewal. It counts when NoticeEpoch would have nothing to do; else
+// NoticeEpoch looks when its look is due.
 func (s *Gate) renewalLooked(n *look) {
 	if s.sameDatabase(n.database) != nil {
 		return
@@ -105,8 +106,8 @@ func (s *Gate) Looked() <-chan struct{} { return s.looked }
 // Expired receives after a look has found expired blockades. Capacity one; never closed.
 func (s *Gate) Expired() <-chan struct{} { return s.expired }
 
-// ReferencedRead records the deployments of ReferencedSQL that the node manager has read, by their ids: a look that
-// finds others signals Superseded.
+// ReferencedRead records the deployments of ReferencedSQL that the node manager has read, by their ids: a
+// look that finds others signals Superseded.
 func (s *Gate) ReferencedRead(ids []int32) { s.referenced.Store(&ids) }
 
 // signal sends to a channel of capacity one: one signal means the same as several.

@@ -51,6 +51,7 @@ func (s *Gate) RunningVersion(ctx context.Context) (string, error) {
 	return stored.Version, err
 }
 
-// Superseded receives after a transaction, or a look, has met another version than this process has switched to,
-// and after a look has found other referenced deployments than the node manager has read. Capacity one; never closed.
+// Superseded receives after a transaction, or a look, has met another version than this process has switched
+// to, and after a look has found other referenced deployments than the node manager has read. Capacity one;
+// never closed.
 func (s *Gate) Superseded() <-chan struct{} { return s.superseded }

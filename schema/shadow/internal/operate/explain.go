@@ -31,7 +31,8 @@ type Explanation struct {
 
 // ExplainedReason is one reason.
 type ExplainedReason struct {
-	// Type is BLOCKED, WAITING, PROTECTED, FROZEN, HALTED (all deletions here), TENTATIVE, DELEGATED, OWNER, or the name of outstanding work.
+	// Type is BLOCKED, WAITING, PROTECTED, FROZEN, HALTED (all deletions here), TENTATIVE, DELEGATED, OWNER,
+	// or the name of outstanding work.
 	Type    string
 	Message string
 	Since   time.Time // zero: unknown

@@ -54,7 +54,8 @@ type Walk struct {
 	// not be determined. Judge fills both. MindAll: no blocker of a member here is excused.
 	excused, Unknown map[peer.PlanTarget]bool
 	MindAll          bool
-	// Strict, of an atomic deletion: each blocker of a member refuses, also of one that may keep an owner, and none may be undecided.
+	// Strict, of an atomic deletion: each blocker of a member refuses, also of one that may keep an owner,
+	// and none may be undecided.
 	Strict bool
 	// NotAtomic is the reason why an atomic deletion cannot be one; empty: it can.
 	NotAtomic string

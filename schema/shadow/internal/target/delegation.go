@@ -16,8 +16,9 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
 
-// queueGrants adds to a batch, after the locks of confirmed targets, which of them are granted: a target that is ACTIVE, not closing
-// and not frozen, with a holder entry that is not looked at. The entry makes the holder's deployment hear of a deletion; it ends the right before it acts.
+// queueGrants adds to a batch, after the locks of confirmed targets, which of them are granted: a target that
+// is ACTIVE, not closing and not frozen, with a holder entry that is not looked at. The entry makes the
+// holder's deployment hear of a deletion; it ends the right before it acts.
 func (s *Keeper) queueGrants(b *pgx.Batch, locked []int64, holder int32, kinds []int32, granted *[]uuid.UUID) {
 	b.Queue(selectGrantedSQL, locked, holder, kinds).Query(func(rows pgx.Rows) (err error) {
 		*granted, err = pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])

@@ -254,9 +254,9 @@ func (s *Keeper) lockEstablished(ctx context.Context, tx pgx.Tx, establishments 
 	return a, refuseFrozen(ctx, tx, establishments, frozen)
 }
 
-// refuseFrozen refuses new references to members of atomic deletions, and references that a new version derives with
-// another behaviour. One that is established again after a restore is accepted: otherwise the recovery waits for the
-// deletion, and the mark of its members for the recovery.
+// refuseFrozen refuses new references to members of atomic deletions, and references that a new version
+// derives with another behaviour. One that is established again after a restore is accepted: otherwise the
+// recovery waits for the deletion, and the mark of its members for the recovery.
 func refuseFrozen(ctx context.Context, tx pgx.Tx, establishments []*establishment, ids []int64) error {
 	frozen, err := db.Frozen(ctx, tx, ids)
 	if err != nil || len(frozen) == 0 {
@@ -279,8 +279,8 @@ func refuseFrozen(ctx context.Context, tx pgx.Tx, establishments []*establishmen
 
 const selectComparingSQL = `SELECT id FROM dbcontroller.deployment WHERE id = ANY ($1) AND (unconfirmed OR uncompared)`
 
-// comparing returns the holders' deployments that compare their references to resources here, after a restore of
-// their databases or of this one.
+// comparing returns the holders' deployments that compare their references to resources here, after a restore
+// of their databases or of this one.
 func comparing(ctx context.Context, tx pgx.Tx, establishments []*establishment) (map[int32]bool, error) {
 	holders := make([]int32, len(establishments))
 	for i, e := range establishments {

@@ -62,19 +62,21 @@ type Freezing struct {
 	Own uuid.UUID // epoch of this database in which ids were looked up
 	// Find returns the ids of resources to lock.
 	Find func(ctx context.Context, tx pgx.Tx) ([]int64, error)
-	// Look returns which of them are members behind their locks, and may return others: a resource may have dropped its reference since it was found, and
-	// would stay frozen.
+	// Look returns which of them are members behind their locks, and may return others: a resource may have
+	// dropped its reference since it was found, and would stay frozen.
 	Look func(ctx context.Context, tx pgx.Tx) ([]Member, error)
 }
 
-// Member is a resource of an atomic deletion. Via is the first target or owner for which it is one; zero: the deletion names it.
+// Member is a resource of an atomic deletion. Via is the first target or owner for which it is one; zero: the
+// deletion names it.
 type Member struct {
 	ID  int64
 	Via peer.PlanTarget
 }
 
-// Freeze keeps writers away from members of an atomic deletion until the coordinator has decided it, and if it commits until their mark. all: each
-// member was locked. It fails with ErrStaleEpoch, with ErrDecommissioned, with ErrAborted when the deletion is decided ABORTED, with
+// Freeze keeps writers away from members of an atomic deletion until the coordinator has decided it, and if
+// it commits until their mark. all: each member was locked. It fails with ErrStaleEpoch, with
+// ErrDecommissioned, with ErrAborted when the deletion is decided ABORTED, with
 // *UnavailableError during a recovery, and with db.CodeLockNotAvailable while others hold the lock of a resource.
 func (s *Keeper) Freeze(ctx context.Context, f Freezing) (all bool, err error) {
 	coordinator, err := s.Names.Deployment(ctx, f.Coordinator)
@@ -122,7 +124,8 @@ func (s *Keeper) Freeze(ctx context.Context, f Freezing) (all bool, err error) {
 	return all, nil
 }
 
-// lockFrozen locks resources, and checks behind the locks that the deletion may freeze them. It returns those that are ACTIVE.
+// lockFrozen locks resources, and checks behind the locks that the deletion may freeze them. It returns those
+// that are ACTIVE.
 func (s *Keeper) lockFrozen(ctx context.Context, tx pgx.Tx, f Freezing, coordinator int32, ids []int64) (active map[int64]bool, err error) {
 	active = map[int64]bool{}
 	var closed, decommissioned bool
@@ -159,7 +162,8 @@ func (s *Keeper) lockFrozen(ctx context.Context, tx pgx.Tx, f Freezing, coordina
 	return active, recovered.Check(ctx, nil) // during a recovery blockades and entries may be missing
 }
 
-// behind are targets of which a deployment says whether their marks may still come to members of committed deletions here.
+// behind are targets of which a deployment says whether their marks may still come to members of committed
+// deletions here.
 type behind struct {
 	held, others struct{ deletions, targets []uuid.UUID }
 }
@@ -172,7 +176,8 @@ func (f *behind) take(k peer.BlockadeKey, held bool) {
 	of.deletions, of.targets = append(of.deletions, k.Attempt), append(of.targets, k.TargetUID)
 }
 
-// settleBehind opens the members of committed deletions to which no mark comes any more: their targets were restored, or went for another reason.
+// settleBehind opens the members of committed deletions to which no mark comes any more: their targets were
+// restored, or went for another reason.
 func (s *Keeper) settleBehind(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, f behind) error {
 	if len(f.held.targets)+len(f.others.targets) == 0 {
 		return nil
