@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 )
@@ -20,17 +18,10 @@ const maxAsking = 32
 // later level.
 const maxPatience = time.Second
 
-// walkPeers are the questions of a walk to a deployment: the effects of the deletion there, and the targets whose deletion would
-// remove resources there.
-type walkPeers interface {
-	Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQuestion) (*peer.Plan, error)
-	Trace(ctx context.Context, at schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error)
-}
-
 // Walk is the result of a walk over all deployments. It does not depend on the order in which they answered.
 type Walk struct {
 	self     schema.DeploymentID
-	peers    walkPeers
+	peers    peer.Planner
 	detailed bool
 	members  map[peer.PlanTarget]*walkedMember
 	// order are the members, after settle.
@@ -103,7 +94,7 @@ type blockerKey struct {
 }
 
 // NewWalk returns a walk that has no members yet. A detailed one asks detailed questions (peer.PlanQuestion).
-func NewWalk(self schema.DeploymentID, peers walkPeers, detailed bool) *Walk {
+func NewWalk(self schema.DeploymentID, peers peer.Planner, detailed bool) *Walk {
 	return &Walk{
 		self: self, peers: peers, detailed: detailed, members: map[peer.PlanTarget]*walkedMember{},
 		unsets: map[unsetKey]walkedUnset{}, blockers: map[blockerKey]peer.PlanBlocker{}, silent: map[schema.DeploymentID]bool{}, asked: map[schema.DeploymentID]bool{}, beyond: map[schema.DeploymentID]*beyond{},
