@@ -456,7 +456,7 @@ var aimed = map[string]func(w *World){
 		w.deliverAll(anything)
 	},
 	// The coordinator loses a decision, and hears itself tell it.
-	"RestoredRootStays": func(w *World) {
+	"AnyEpochTells": func(w *World) {
 		w.Start(0, 1)
 		for p := w.processes[w.newest()]; len(p.open()) > 0; {
 			w.drive(p.id)

@@ -15,7 +15,7 @@ func (w *World) holds(a int, id ID, to UID, x int) bool {
 func (w *World) Follow(x int, uid UID, id ID) {
 	d := w.db[x]
 	r, ok := d.rows[uid][id]
-	if !ok || !r.lasting || r.via == 0 || !w.expired[id][x] || d.recovering || w.BrokenStays {
+	if !ok || !r.lasting || r.via == 0 || !w.due(x, id, r) || d.recovering || w.BrokenStays {
 		return
 	}
 	switch a := w.home[r.via]; {

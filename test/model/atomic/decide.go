@@ -64,7 +64,7 @@ func (w *World) abort(p *process, why string) {
 	for _, k := range p.work {
 		if k.kind == "freeze" && !slices.Contains(sent, k.to) {
 			sent = append(sent, k.to)
-			w.send(message{kind: "told", id: p.id, from: p.at, to: k.to, verdict: "aborted"})
+			w.send(message{kind: "told", id: p.id, from: p.at, to: k.to, epoch: d.epoch, verdict: "aborted"})
 		}
 	}
 }
@@ -87,7 +87,7 @@ func (w *World) GiveUp(id ID) {
 // Ask asks the coordinator of a tentative row that has expired.
 func (w *World) Ask(x int, uid UID, id ID) {
 	r, ok := w.db[x].rows[uid][id]
-	if !ok || !w.expired[id][x] || r.lasting && !w.LastingAsks {
+	if !ok || !w.due(x, id, r) || r.lasting && !w.LastingAsks {
 		return
 	}
 	if w.OpenedByTime {
@@ -126,11 +126,14 @@ func (w *World) answer(m message) {
 		w.aborted(m.id)
 	}
 	w.count("answered " + verdict)
-	w.send(message{kind: "told", id: m.id, from: m.to, to: m.from, verdict: verdict})
+	w.send(message{kind: "told", id: m.id, from: m.to, to: m.from, epoch: d.epoch, verdict: verdict})
 }
 
 // told takes a decision to a participant.
 func (w *World) told(m message) {
+	if w.db[m.to].later(m) && !w.AnyEpochTells { // R4
+		return
+	}
 	switch m.verdict {
 	case "aborted", "over":
 		w.openRows(m.to, m.id)
@@ -143,6 +146,14 @@ func (w *World) told(m message) {
 			w.last(m.to, m.id)
 		}
 	}
+}
+
+// later reports whether a deployment knows a later epoch of the sender than that of the message.
+func (d *database) later(m message) bool {
+	if m.from == m.to {
+		return d.epoch > m.epoch
+	}
+	return d.knows[m.from] > m.epoch
 }
 
 // openRows drops the tentative rows of a deletion.
@@ -188,7 +199,7 @@ func (w *World) Forget(at int, id ID) {
 // Tell tells the participants of a committed deletion again.
 func (w *World) Tell(at int, id ID) {
 	for _, x := range w.waits(at, id) {
-		w.send(message{kind: "told", id: id, from: at, to: x, verdict: "committed"})
+		w.send(message{kind: "told", id: id, from: at, to: x, epoch: w.db[at].epoch, verdict: "committed"})
 	}
 }
 

@@ -49,7 +49,7 @@
 //     of an undecided deletion.
 //   - F7. A Freeze of a decommissioned coordinator is refused under the lock that the decommissioning takes:
 //     it may reach a third deployment late, and its rows would stay for ever. One of an older epoch than is
-//     known is refused as well: C would answer "aborted", and a row that R4 has dropped does not come again.
+//     known is refused as well: C would answer "aborted", and a row that was opened after R4 does not come again.
 //     A participant that is known to be decommissioned aborts D, also when it has answered everything:
 //     members behind it refer to nothing any more, and stay.
 //   - F8. A Freeze because of a target of a third deployment, neither C's nor its own, is verified there: a
@@ -119,11 +119,13 @@
 //
 //   - R1. A restore of the coordinator to before a committed decision loses it, as any commit: some members
 //     may be marked, the others are opened.
-//   - R2. A restored participant has the rows of its copy. A comparison brings back none. The tentative ones
-//     ask, and are made lasting while the decision is kept; later they are opened. The lasting ones are left
-//     to L4.
+//   - R2. A restored participant has the rows of its copy. A comparison brings back none. All count as expired:
+//     the tentative ones ask, and are made lasting while the decision is kept, and opened later. The lasting
+//     ones are left to L4.
 //   - R3. A coordinator that recovers aborts its undecided deletions.
-//   - R4. The comparison of a restored coordinator drops all rows of its deletions, tentative and lasting, in
-//     each database that compares, and in its own. If not there, a late "committed" of the lost decision
-//     makes the row of its root lasting, which no mark takes, and which names no target.
+//   - R4. The comparison of a restored coordinator makes all rows of its deletions, in each database that
+//     compares and in its own, tentative and expired: the coordinator is asked for each decision, and answers
+//     "aborted" for one that it has lost. A decision is told with the epoch of the coordinator, and refused
+//     where a later one is known: a late "committed" of a lost decision would make the row of its root
+//     lasting, which no mark takes, and which names no target.
 package atomic

@@ -85,7 +85,7 @@ func (w *World) Drive(id ID) {
 // freeze freezes the holders of a target, with all that cascades to them here, in one transaction.
 func (w *World) freeze(m message) {
 	d := w.db[m.to]
-	over := d.left[m.from] && !w.DecommissionedFreezes || d.knows[m.from] > m.epoch
+	over := d.left[m.from] && !w.DecommissionedFreezes || d.later(m)
 	if d.recovering && !w.FreezesBesideRecovery || over { // F6, F7
 		return
 	}

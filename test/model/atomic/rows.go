@@ -7,9 +7,13 @@ type row struct {
 	coordinator, epoch int
 	via                UID   // the target because of which it is frozen; 0: it is of the root
 	lasting            bool  // the deletion is known to be committed
+	asks               bool  // there was a restore since
 	own                int   // the epoch of this database
 	entries            []int // only for a mistake: what was read in the transaction of the freeze
 }
+
+// due reports whether a row is looked at from time to time: its deletion has expired here, or there was a restore.
+func (w *World) due(x int, id ID, r row) bool { return w.expired[id][x] || r.asks }
 
 // frozen reports whether any deletion freezes a resource.
 func (d *database) frozen(uid UID) bool { return len(d.rows[uid]) > 0 }
@@ -63,6 +67,18 @@ func (w *World) last(x int, id ID) {
 			d.put(uid, id, r)
 		}
 	}
+}
+
+// askAgain lets a database ask for the decisions of a restored coordinator (R4), and look whether a mark may
+// still come for all that is frozen if it was restored itself (R2).
+func (w *World) askAgain(x, restored int) {
+	d := w.db[x]
+	d.each(func(uid UID, id ID, r row) {
+		if x == restored || r.coordinator == restored {
+			r.asks, r.lasting = true, r.lasting && r.coordinator != restored
+			d.put(uid, id, r)
+		}
+	})
 }
 
 // dropRows drops the rows of a resource that is marked, of all deletions: the mark ends what they keep.

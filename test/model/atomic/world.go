@@ -33,7 +33,7 @@ type Mistakes struct {
 	// Outcome.
 	OpenedByTime, NeverAsks, EpochBeforeRecord, EpochBeforeForgotten, RootRemovedIsDone, ForgetsCommittedEarly, ForgottenCommits, TellsOthersOnly bool
 	// Lasting rows.
-	CommittedOpens, ConfirmsBeforeItLasts, AbortedOpensAll, OverOpensLasting, LastingAsks, MarkDropsOwnRow, BrokenStays, MarkedIsBroken, GoneHolds, ReleasedHolds, RestoredRootStays bool
+	CommittedOpens, ConfirmsBeforeItLasts, AbortedOpensAll, OverOpensLasting, LastingAsks, MarkDropsOwnRow, BrokenStays, MarkedIsBroken, GoneHolds, ReleasedHolds, AnyEpochTells bool
 }
 
 type reference struct {

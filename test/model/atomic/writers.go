@@ -265,9 +265,7 @@ func (w *World) Compare(d int) {
 	w.db[d].recovering = false
 	clear(w.db[d].rights)
 	for _, o := range w.there() {
-		if o != d || !w.RestoredRootStays {
-			w.openRowsOf(o, d) // R4
-		}
+		w.askAgain(o, d) // R2, R4
 		if o != d {
 			w.compare(d, o, d)
 			w.compare(d, d, o)
