@@ -199,6 +199,26 @@ func TestMembersStayClosedThroughAFailover_I35(t *testing.T) {
 	b.Audit()
 }
 
+// The decision is forgotten when a participant fails over that the mark has not reached: its members stay closed.
+func TestMembersStayClosedThroughALateFailover_I35(t *testing.T) {
+	t.Parallel()
+	b := newChain(t)
+	_, err := deleteAtomically(t.Context(), b, target)
+	require.NoError(t, err)
+	_, err = b.Do(b.ID(aWest), schema.Confirm)
+	require.NoError(t, err)
+	_, err = b.Pools[b.ID(aWest)].Exec(t.Context(), `DELETE FROM dbcontroller.attempt`)
+	require.NoError(t, err)
+	b.Renew(bEast)
+	require.NoError(t, b.Resolve(b.ID(bEast)))
+	require.Equal(t, 1, b.Count(bEast, "frozen"))
+	require.Error(t, putOnce(t, b, "//"+bWest+"/holders/late", body{"block": holder}))
+	b.Settle()
+	b.Gone(target, middle, holder)
+	requireNothingFrozen(t, b, everywhere...)
+	b.Audit()
+}
+
 // A request is repeated while its first run looks ahead: both get the answer of the one that decides.
 func TestARepeatedRequestOfAnAtomicDeletion_I35(t *testing.T) {
 	t.Parallel()
