@@ -23,7 +23,6 @@ type twoOperators struct {
 }
 
 func (o *twoOperators) flags(cmd *cobra.Command) {
-
 	cmd.Flags().StringVar(&o.propose, "propose", "", "where the rights ask for two operators (two_operators): sign the decision into the new `FILE`, and change nothing")
 	cmd.Flags().StringVar(&o.approve, "approve", "", "send the decision that another operator has signed into `FILE` within the last 24 hours; needs --yes")
 }

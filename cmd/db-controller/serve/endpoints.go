@@ -253,7 +253,7 @@ func (h *grpcHealth) Watch(req *healthv1.HealthCheckRequest, stream healthv1.Hea
 			case <-ctx.Done():
 				return
 			case <-time.After(time.Second):
-				h.look()
+				h.look() //nolint:contextcheck // for all who ask
 			}
 		}
 	})
