@@ -248,6 +248,11 @@ var shown = []tested{
 		"schema/shadow/internal/target/frozen.go",
 		[]string{"		b.Queue(thawBehindSQL, f.others.deletions, f.others.targets, deployment)\n", ""},
 	}},
+	{"schema/shadow", "TestMembersStayClosedThroughALateFailover_I35", mutant{
+		"failover-opens-members", "I35", "A participant that fails over asks for a decision that is forgotten, and opens members before their mark.",
+		"schema/shadow/internal/gate/epoch.go",
+		[]string{"    UPDATE dbcontroller.freeze SET expires_at = clock_timestamp()\n", "    UPDATE dbcontroller.freeze SET committed = false, expires_at = clock_timestamp()\n"},
+	}},
 	{"schema/shadow", "TestRightsEndBeforeTheFreeze_I35", mutant{
 		"rights-outlast-the-freeze", "I35", "A participant keeps its rights to the targets of an atomic deletion.",
 		"schema/shadow/internal/deletion/freeze.go",

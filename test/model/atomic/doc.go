@@ -123,9 +123,9 @@
 //     the tentative ones ask, and are made lasting while the decision is kept, and opened later. The lasting
 //     ones are left to L4.
 //   - R3. A coordinator that recovers aborts its undecided deletions.
-//   - R4. The comparison of a restored coordinator makes all rows of its deletions, in each database that
-//     compares and in its own, tentative and expired: the coordinator is asked for each decision, and answers
-//     "aborted" for one that it has lost. A decision is told with the epoch of the coordinator, and refused
-//     where a later one is known: a late "committed" of a lost decision would make the row of its root
-//     lasting, which no mark takes, and which names no target.
+//   - R4. The comparison of a restored coordinator makes all rows of its deletions in the database that compares
+//     tentative and expired: the coordinator is asked for each decision, and answers "aborted" for one that it
+//     has lost. Its own copy has no lasting row of a lost decision. A decision is told with the epoch of the
+//     coordinator, and refused where a later one is known, by itself as well: a late "committed" of a lost
+//     decision would make the row of its root lasting, which no mark takes, and which names no target.
 package atomic

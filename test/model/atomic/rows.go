@@ -69,13 +69,13 @@ func (w *World) last(x int, id ID) {
 	}
 }
 
-// askAgain lets a database ask for the decisions of a restored coordinator (R4), and look whether a mark may
-// still come for all that is frozen if it was restored itself (R2).
+// askAgain lets a database ask for the decisions of a restored coordinator (R4), and about all that it has
+// frozen if it was restored itself (R2).
 func (w *World) askAgain(x, restored int) {
 	d := w.db[x]
 	d.each(func(uid UID, id ID, r row) {
 		if x == restored || r.coordinator == restored {
-			r.asks, r.lasting = true, r.lasting && r.coordinator != restored
+			r.asks, r.lasting = true, r.lasting && x == restored
 			d.put(uid, id, r)
 		}
 	})

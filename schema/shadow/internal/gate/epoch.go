@@ -46,10 +46,8 @@ SET epoch = $1, server = $2, timeline = $3, awaiting = $4, started_at = pg_postm
 	boundTimesSQL = `
 WITH closed AS (
     DELETE FROM dbcontroller.closing
-), freezes AS ( -- the coordinators are asked; for members of committed deletions, whether their mark may still come, but its own decisions may be lost
-    UPDATE dbcontroller.freeze f SET expires_at = clock_timestamp(), committed = committed AND NOT EXISTS (
-        SELECT FROM dbcontroller.deployment d JOIN dbcontroller.meta m USING (service, region) WHERE d.id = f.deployment_id
-    )
+), freezes AS ( -- the coordinators are asked, and for members of committed deletions whether their mark may still come
+    UPDATE dbcontroller.freeze SET expires_at = clock_timestamp()
 ), members AS (
     UPDATE dbcontroller.member SET expires_at = clock_timestamp() + interval '15 s' WHERE expires_at > clock_timestamp() + interval '15 s'
 )
