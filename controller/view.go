@@ -27,7 +27,7 @@ type View struct {
 }
 
 // Position is the token of the watch behind the state of a deployment: the changes after it are those that
-// the view lacks. `db-controller watch --from` goes on there, and `removals --since` lists what was removed
+// the view lacks. `db-controller watch --from` goes on there, and `removals --since` lists the removals
 // after it, also while no controller ran. Empty for a deployment that is not watched.
 func (v *View) Position(of schema.DeploymentID) string { return v.positions[of] }
 

@@ -79,7 +79,7 @@ func (s *schemas) announceEpoch(ctx context.Context, req *schemav1.AnnounceEpoch
 		return nil, err
 	}
 	answer := &schemav1.AnnounceEpochResponse{Epoch: known[:]}
-	if known == epoch { // what is not known now may be any kind
+	if known == epoch { // otherwise any kind may be referred to
 		if kinds, err := s.epochs.ReferredKindsIn(ctx, from, epoch); err == nil {
 			answer.RefersTo = wire.TargetKinds(kinds)
 		}

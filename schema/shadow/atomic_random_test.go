@@ -121,7 +121,7 @@ func (g *graphRun) delete() {
 	}
 }
 
-// abandon freezes what refers to a node in one region.
+// abandon freezes the holders of a node in one region.
 func (g *graphRun) abandon(name string, uid uuid.UUID) {
 	full, err := schema.ParseFullName(name)
 	require.NoError(g.t, err)

@@ -183,13 +183,9 @@ func TestAReferenceThatIsDerivedAfterTheFreeze_I35(t *testing.T) {
 // until their mark.
 func TestMembersStayClosedThroughAFailover_I35(t *testing.T) {
 	t.Parallel()
-	b := newChain(t)
-	_, err := deleteAtomically(t.Context(), b, target)
-	require.NoError(t, err)
-	_, err = b.Do(b.ID(aWest), schema.Confirm)
-	require.NoError(t, err)
+	b := newCommittedChain(t)
 	b.Renew(aWest)
-	_, err = b.Do(b.ID(aWest), schema.AnnounceEpoch)
+	_, err := b.Do(b.ID(aWest), schema.AnnounceEpoch)
 	require.NoError(t, err)
 	late := "//" + bWest + "/holders/late"
 	require.Error(t, putOnce(t, b, late, body{"block": middle}))
@@ -202,12 +198,8 @@ func TestMembersStayClosedThroughAFailover_I35(t *testing.T) {
 // The decision is forgotten when a participant fails over that the mark has not reached: its members stay closed.
 func TestMembersStayClosedThroughALateFailover_I35(t *testing.T) {
 	t.Parallel()
-	b := newChain(t)
-	_, err := deleteAtomically(t.Context(), b, target)
-	require.NoError(t, err)
-	_, err = b.Do(b.ID(aWest), schema.Confirm)
-	require.NoError(t, err)
-	_, err = b.Pools[b.ID(aWest)].Exec(t.Context(), `DELETE FROM dbcontroller.attempt`)
+	b := newCommittedChain(t)
+	_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `DELETE FROM dbcontroller.attempt`)
 	require.NoError(t, err)
 	b.Renew(bEast)
 	require.NoError(t, b.Resolve(b.ID(bEast)))
@@ -275,13 +267,9 @@ func TestAnAtomicDeletionBeyondOneTransaction_I35(t *testing.T) {
 // The database of a participant fails over after the decision, and loses nothing.
 func TestMembersStayClosedThroughAFailoverOfTheirOwn_I35(t *testing.T) {
 	t.Parallel()
-	b := newChain(t)
-	_, err := deleteAtomically(t.Context(), b, target)
-	require.NoError(t, err)
-	_, err = b.Do(b.ID(aWest), schema.Confirm)
-	require.NoError(t, err)
+	b := newCommittedChain(t)
 	b.Renew(aEast)
-	_, err = b.Do(b.ID(aEast), schema.AnnounceEpoch)
+	_, err := b.Do(b.ID(aEast), schema.AnnounceEpoch)
 	require.NoError(t, err)
 	require.Error(t, putOnce(t, b, "//"+bWest+"/holders/late", body{"block": middle}))
 	b.Settle()

@@ -31,6 +31,17 @@ func newChain(t *testing.T) *harness.Box {
 	return b
 }
 
+// newCommittedChain has a chain whose atomic deletion is committed and confirmed, before any mark elsewhere.
+func newCommittedChain(t *testing.T) *harness.Box {
+	t.Helper()
+	b := newChain(t)
+	_, err := deleteAtomically(t.Context(), b, target)
+	require.NoError(t, err)
+	_, err = b.Do(b.ID(aWest), schema.Confirm)
+	require.NoError(t, err)
+	return b
+}
+
 func deleteAtomically(ctx context.Context, b *harness.Box, name string) (peer.DeleteResult, error) {
 	full, err := schema.ParseFullName(name)
 	if err != nil {
@@ -347,7 +358,7 @@ func TestANewEpochDropsFreezes_I35(t *testing.T) {
 	require.ErrorContains(t, err, "failed over during the deletion")
 }
 
-// A participant that has begun a new epoch may have lost what it had frozen.
+// A participant that has begun a new epoch may have lost frozen members.
 func TestARestoredParticipantAbortsTheDeletion_I35(t *testing.T) {
 	t.Parallel()
 	b := newChain(t)
@@ -478,16 +489,12 @@ func TestAResourceThatLeavesBeforeTheFreeze_I35(t *testing.T) {
 // is opened. While the mark may come, it is not.
 func TestAMemberWhoseTargetWasLostIsOpened_I35(t *testing.T) {
 	t.Parallel()
-	b := newChain(t)
-	_, err := deleteAtomically(t.Context(), b, target)
-	require.NoError(t, err)
-	_, err = b.Do(b.ID(aWest), schema.Confirm)
-	require.NoError(t, err)
+	b := newCommittedChain(t)
 	b.Expire(bEast)
 	require.NoError(t, b.Resolve(b.ID(bEast)))
 	require.Equal(t, 1, b.Count(bEast, "frozen"))
 	for _, sql := range []string{`DELETE FROM dbcontroller.frozen`, `DELETE FROM dbcontroller.freeze`, `DELETE FROM dbcontroller.reference`} {
-		_, err = b.Pools[b.ID(aEast)].Exec(t.Context(), sql)
+		_, err := b.Pools[b.ID(aEast)].Exec(t.Context(), sql)
 		require.NoError(t, err)
 	}
 	b.Settle()

@@ -43,8 +43,8 @@ func (p Progress) String() string {
 	return text
 }
 
-// Estimate is the end of a line, or empty without an estimate. It is of what has been found: what is deleted
-// along with that is not known before. Less than a second says nothing.
+// Estimate is the end of a line, or empty without an estimate. It counts the resources found so far: those deleted
+// along with them are not known before. Less than a second says nothing.
 func (p Progress) Estimate() string {
 	left := p.Left.Round(time.Second)
 	if left == 0 {

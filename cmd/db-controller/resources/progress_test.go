@@ -11,7 +11,7 @@ import (
 )
 
 // The counts of a deployment never fall, whichever of its processes answers, also when none knows the
-// deletion any more; what is expected may turn out to be less.
+// deletion any more; the expected number of resources may fall.
 func TestTheProgressOfADeletionOnlyGrows(t *testing.T) {
 	t.Parallel()
 	var last []*adminv1.Deletion

@@ -127,8 +127,8 @@ func printReceipt(cmd *cobra.Command, c *client.Client, deletion string) error {
 	return errors.Join(out.Names(of.names()...), out.Document(of), err)
 }
 
-// receiptFor asks every deployment of the environment for what a deletion has done there. An error that comes
-// with a receipt says what it lacks.
+// receiptFor asks every deployment of the environment for the effects of a deletion there. An error that comes
+// with a receipt names the parts that it lacks.
 func receiptFor(cmd *cobra.Command, c *client.Client, deletion string) (*receipt, error) {
 	env, err := c.Environment(cmd.Context())
 	if err != nil {

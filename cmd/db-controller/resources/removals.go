@@ -106,7 +106,7 @@ func printChains(cmd *cobra.Command, c *client.Client, of, uid string) error {
 	return errors.Join(out.Names(namesOf(found)...), out.Document(chains))
 }
 
-// printRemovalsSince lists what was removed in a deployment after a token.
+// printRemovalsSince lists the resources removed in a deployment after a token.
 func printRemovalsSince(cmd *cobra.Command, c *client.Client, of, token string) error {
 	id, err := schema.ParseDeploymentID(of)
 	if err != nil {

@@ -199,7 +199,7 @@ type Outstanding struct {
 
 // Outstanding counts the outstanding work by group and deployment: messages owed (such as confirm and
 // release), resources to look at again (finalise), deletions that other deployments have not acknowledged,
-// resources in DELETING, and what has expired and is undecided: tentative blockades, and freezes by atomic
+// resources in DELETING, and expired, undecided tentative blockades and freezes by atomic
 // deletions.
 func (s *Admin) Outstanding(ctx context.Context) ([]Outstanding, error) {
 	rows, err := s.Pool.Query(ctx, countsSQL, s.Tuning.Load().TentativeTTL)

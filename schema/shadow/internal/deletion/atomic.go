@@ -157,7 +157,7 @@ func (f *frozen) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQu
 	switch first := f.epochs[at]; {
 	case first == uuid.Nil:
 		f.epochs[at] = answer.Epoch
-	case first != answer.Epoch: // it may have lost what it had frozen
+	case first != answer.Epoch: // it may have lost frozen members
 		return nil, fmt.Errorf("its database was restored or failed over during the deletion: %w", peer.ErrRecovering)
 	}
 	return answer, nil
