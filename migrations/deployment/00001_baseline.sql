@@ -570,7 +570,7 @@ SELECT replace(replace(part, E'\\', E'\\\\'), ',', E'\\,')
 $$;
 
 -- Takes what removed resources of a name contained out of the changes and out of the outcomes of requests, before the end of their retention. The changes that
--- removed them stay: a watch that is resumed delivers these alone. An outcome stays an answer: a repeated request is not carried out again.
+-- removed them (state 3, gone) stay: a watch that is resumed delivers these alone. An outcome stays an answer: a repeated request is not carried out again.
 CREATE FUNCTION dbcontroller.purge(of text, OUT changes bigint, OUT requests bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -784,16 +784,6 @@ CREATE FUNCTION dbcontroller.table_truncated(kind integer, relation regclass) RE
 BEGIN
     PERFORM dbcontroller.refuse_gone(array_agg(s.id), true, relation) FROM dbcontroller.shadow s WHERE s.kind_id = kind AND NOT s.hidden;
     INSERT INTO dbcontroller.deleted_row (kind_id) VALUES (kind);
-END $$;
-
--- Is true, or fails when policies hide rows of a table from this role.
-CREATE FUNCTION dbcontroller.unhidden(relation regclass) RETURNS boolean LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    IF row_security_active(relation) THEN
-        RAISE EXCEPTION 'row-level security hides rows of table "%" from the controller', relation
-            USING ERRCODE = '42501', HINT = format('ALTER ROLE %I BYPASSRLS', current_user);
-    END IF;
-    RETURN true;
 END $$;
 
 -- Rows of attached tables are deleted and changed as the owner of this function, a role that has rights on these tables alone (migrate up --roles): triggers of such a table, and of

@@ -137,7 +137,6 @@ BEGIN
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.acquire_as TO %I', prefix || '_api');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.table_drift, dbcontroller.attached_columns, dbcontroller.default_of TO %I, %I, %I', prefix || '_api', prefix || '_controller', prefix || '_audit');
     EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.attached_relation TO %I, %I, %I, %I', prefix || '_api', prefix || '_controller', prefix || '_application', prefix || '_audit');
-    EXECUTE format('GRANT EXECUTE ON FUNCTION dbcontroller.unhidden TO %I, %I, %I', prefix || '_api', prefix || '_controller', prefix || '_application');
     -- The views of attached tables, as attach grants them.
     FOR object IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = 'dbcontroller'::regnamespace AND c.relkind = 'v' AND c.relname ~ '^attached_[0-9]+$' LOOP
         EXECUTE format('GRANT SELECT, UPDATE, DELETE ON %s TO %I, %I, %I, %I, %I', object.name,

@@ -44,7 +44,7 @@ SELECT COALESCE(pg_catalog.pg_current_xact_id_if_assigned()::text, ''),
 // givenBack are the settings that are restored after a write. Two others stay until the end of the transaction: synchronous_commit,
 // for a durable commit, and idle_in_transaction_session_timeout, since the transaction holds the shared version lock, for which a
 // switch of the version waits.
-var givenBack = []string{"search_path", "enable_seqscan", "jit", "max_parallel_workers_per_gather", "lock_timeout", "statement_timeout"}
+var givenBack = []string{"search_path", "enable_seqscan", "jit", "max_parallel_workers_per_gather", "row_security", "lock_timeout", "statement_timeout"}
 
 // withSettings runs fn in a transaction of another session, with the settings of the store's own sessions. It fails with
 // peer.ErrTransaction when the transaction lacks a property that the store relies on.

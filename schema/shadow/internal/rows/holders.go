@@ -126,9 +126,6 @@ func (t *Table) page(ctx context.Context, q db.Querier, self schema.DeploymentID
 			args = append(args, k)
 		}
 	}
-	if err := t.unhidden(ctx, q); err != nil {
-		return nil, err
-	}
 	found, err := q.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)

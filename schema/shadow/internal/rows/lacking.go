@@ -85,7 +85,7 @@ func (r Reference) Present(ctx context.Context, q db.Querier, values []Value) ([
 	if _, err = pgx.ForEachRow(found, []any{&n, &key}, func() error { out[n-1] = true; return nil }); err != nil {
 		return nil, fmt.Errorf("read rows of %s: %w", r.Table.Definition.Table, err)
 	}
-	return out, r.Table.unhidden(ctx, q)
+	return out, nil
 }
 
 // Count returns the number of rows with each value.

@@ -86,9 +86,6 @@ func (t *Table) Read(ctx context.Context, q db.Querier, names []string) (map[str
 	if err != nil {
 		return nil, fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
 	}
-	if len(out) < len(at) {
-		return out, t.unhidden(ctx, q)
-	}
 	return out, nil
 }
 
@@ -115,5 +112,5 @@ func (t *Table) Page(ctx context.Context, q db.Querier, after []string, limit in
 	if err != nil {
 		return nil, fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
 	}
-	return page, t.unhidden(ctx, q)
+	return page, nil
 }

@@ -114,10 +114,10 @@ func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 				conditions = append(conditions, fmt.Sprintf("%s = %s::%s", column, v, schema.CastType(types[i])))
 			}
 			if region || schema.Textual(types[i]) {
-				conditions = append(conditions, fmt.Sprintf(`%s::text COLLATE "C" = %s`, column, v))
+				conditions = append(conditions, fmt.Sprintf(`(%s) COLLATE "C" = %s`, t.text("t.", c), v))
 			}
 		}
-		return strings.Join(append(conditions, condition(r, "t.")...), " AND ")
+		return strings.Join(append(conditions, t.condition(r, "t.")...), " AND ")
 	}
 	parameter := func(first int) func(i int) string {
 		return func(i int) string { return fmt.Sprintf("$%d::text", first+i) }
@@ -269,9 +269,6 @@ func (t *Table) find(ctx context.Context, q db.Querier, self schema.DeploymentID
 	if len(at) == 0 {
 		return nil, nil
 	}
-	if err := t.unhidden(ctx, q); err != nil {
-		return nil, err
-	}
 	found, err := q.Query(ctx, r.find, append(args, limit)...)
 	if err != nil {
 		return nil, fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
@@ -384,7 +381,7 @@ const walkPage = 500
 // WalkValues calls fn with the distinct values of a reference, by pages in the order of the index.
 func (s *Rows) WalkValues(ctx context.Context, of Reference, fn func([]Value) error) error {
 	r, t := of.referring().reference, of.Table
-	first, next := walkSQL(t.view(), *r)
+	first, next := t.walkSQL(*r)
 	var after []string
 	for {
 		sql, args := first, []any{walkPage}
@@ -412,7 +409,7 @@ func (s *Rows) WalkValues(ctx context.Context, of Reference, fn func([]Value) er
 			}
 		}
 		if len(page) < walkPage {
-			return t.unhidden(ctx, s.Pool)
+			return nil
 		}
 		after = page[len(page)-1]
 	}
@@ -432,26 +429,30 @@ func valueOf(r *schema.DefinitionReference, self schema.DeploymentID, texts []st
 }
 
 // walkSQL returns the statements for the first page and for the next ones: each distinct value is found by the index behind the one before.
-func walkSQL(view string, r schema.DefinitionReference) (first, next string) {
+func (t *Table) walkSQL(r schema.DefinitionReference) (first, next string) {
 	columns, types := slices.Clone(r.Columns), slices.Clone(r.Types)
 	if r.Region != "" {
 		columns, types = append(columns, r.Region), append(types, "text")
 	}
-	var names, texts, present, before, after []string
+	var list, values, texts, present, before, after []string
 	for _, none := range r.None {
 		present = append(present, fmt.Sprintf(`%s::text COLLATE "C" <> '%s'`, schema.QuoteIdentifier(r.Columns[0]), strings.ReplaceAll(none, "'", "''")))
 	}
-	present = append(present, condition(&r, "")...)
+	present = append(present, t.condition(&r, "")...)
 	for i, c := range columns {
 		name := schema.QuoteIdentifier(c)
-		names, texts, present = append(names, name), append(texts, "v."+name+"::text"), append(present, name+" IS NOT NULL")
+		value := name
+		if slices.Contains(t.enums, c) { // of an order that texts do not have
+			value = t.text("", c)
+		}
+		list, values, texts, present = append(list, value+" AS "+name), append(values, value), append(texts, "v."+name+"::text"), append(present, name+" IS NOT NULL")
 		before, after = append(before, "v."+name), append(after, fmt.Sprintf("$%d::text::%s", i+2, schema.CastType(types[i])))
 	}
-	list := strings.Join(names, ", ")
+	order := strings.Join(values, ", ")
 	one := func(condition string) string {
-		return fmt.Sprintf("SELECT %s FROM %s WHERE %s AND %s ORDER BY %s LIMIT 1", list, view, condition, strings.Join(present, " AND "), list)
+		return fmt.Sprintf("SELECT %s FROM %s WHERE %s AND %s ORDER BY %s LIMIT 1", strings.Join(list, ", "), t.view(), condition, strings.Join(present, " AND "), order)
 	}
-	behind := func(values []string) string { return fmt.Sprintf("(%s) > (%s)", list, strings.Join(values, ", ")) }
+	behind := func(values []string) string { return fmt.Sprintf("(%s) > (%s)", order, strings.Join(values, ", ")) }
 	whole := func(condition string) string {
 		return fmt.Sprintf("WITH RECURSIVE v AS ((%s) UNION ALL SELECT n.* FROM v CROSS JOIN LATERAL (%s) AS n) SELECT ARRAY[%s]::text[] FROM v LIMIT $1",
 			one(condition), one(behind(before)), strings.Join(texts, ", "))

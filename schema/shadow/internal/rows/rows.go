@@ -34,7 +34,11 @@ type Rows struct {
 // New returns the rows of a database; Load reads which tables are attached.
 func New(d *db.DB) *Rows { return &Rows{DB: d} }
 
-const selectAttachmentsSQL = `SELECT kind_id, kind, ready, definition, former, walked FROM dbcontroller.attachment ORDER BY kind_id`
+// The view fixes the types of its columns. A domain has the category of its type.
+const selectAttachmentsSQL = `
+SELECT a.kind_id, a.kind, a.ready, a.definition, a.former, a.walked, ARRAY(SELECT c.attname::text FROM pg_attribute c JOIN pg_type t ON t.oid = c.atttypid
+    WHERE c.attrelid = to_regclass('dbcontroller.attached_' || a.kind_id) AND c.attnum > 0 AND t.typcategory = 'E')
+FROM dbcontroller.attachment a ORDER BY a.kind_id`
 
 // Load reads which tables are attached.
 func (s *Rows) Load(ctx context.Context) error {
@@ -70,7 +74,8 @@ func (s *Rows) load(ctx context.Context, q db.Querier) (detached []int32, err er
 	var kind string
 	var raw, formerly []byte
 	var ready, walked bool
-	_, err = pgx.ForEachRow(found, []any{&id, &kind, &ready, &raw, &formerly, &walked}, func() error {
+	var enums []string
+	_, err = pgx.ForEachRow(found, []any{&id, &kind, &ready, &raw, &formerly, &walked, &enums}, func() error {
 		if !ready {
 			detached = append(detached, id)
 			return nil
@@ -83,7 +88,7 @@ func (s *Rows) load(ctx context.Context, q db.Querier) (detached []int32, err er
 		if err := json.Unmarshal(formerly, &former); err != nil {
 			return fmt.Errorf("former references of the attachment of %s: %w", kind, err)
 		}
-		tables[id] = newTable(id, kind, d, former)
+		tables[id] = newTable(id, kind, d, former, slices.Clone(enums))
 		tables[id].Walked, tables[id].Former = walked, len(former) > 0
 		return nil
 	})
@@ -122,14 +127,15 @@ type Table struct {
 	Walked     bool // the distinct values of the references have rights, or are lacking
 	Former     bool // there are former references
 
+	enums                                 []string // columns of an enum, or of a domain over one
 	readSQL, shareSQL, lockSQL, deleteSQL string
 	firstPageSQL, nextPageSQL             string
 	// referring are the references, and after them the former ones: until each value has its new right rows count under both.
 	referring []*referring
 }
 
-func newTable(kindID int32, kind string, d schema.Definition, former []schema.DefinitionReference) *Table {
-	t := &Table{KindID: kindID, Kind: kind, Definition: d}
+func newTable(kindID int32, kind string, d schema.Definition, former []schema.DefinitionReference, enums []string) *Table {
+	t := &Table{KindID: kindID, Kind: kind, Definition: d, enums: enums}
 	view := t.view()
 	from := fmt.Sprintf("FROM %s JOIN %s AS t ON %s", t.keys(), view, t.sameKey())
 	order := " ORDER BY " + t.columns("t.")
@@ -224,26 +230,36 @@ func (t *Table) values() string {
 	var texts []string
 	for _, r := range t.Definition.References {
 		for _, c := range r.Columns {
-			text := fmt.Sprintf("t.%s::text", schema.QuoteIdentifier(c))
-			if when := condition(&r, "t."); when != nil {
+			text := t.text("t.", c)
+			if when := t.condition(&r, "t."); when != nil {
 				text = "CASE WHEN " + strings.Join(when, " AND ") + " THEN " + text + " END"
 			}
 			texts = append(texts, text)
 		}
 		if r.Region != "" {
-			texts = append(texts, fmt.Sprintf("t.%s::text", schema.QuoteIdentifier(r.Region)))
+			texts = append(texts, t.text("t.", r.Region))
 		}
 	}
 	return "ARRAY[" + strings.Join(texts, ", ") + "]::text[]"
 }
 
+// text returns the text of a column, which has a prefix. The owner of an enum can give it a cast to text at any
+// time, whose code a session would run with its own rights: format calls the output function, which is PostgreSQL's.
+func (t *Table) text(prefix, column string) string {
+	name := prefix + schema.QuoteIdentifier(column)
+	if !slices.Contains(t.enums, column) {
+		return name + "::text"
+	}
+	return "CASE WHEN " + name + " IS NOT NULL THEN pg_catalog.format('%s', " + name + ") END"
+}
+
 // condition returns the conditions on a row, whose columns have a prefix, under which it refers: by the type, for the index, and by the text.
-func condition(r *schema.DefinitionReference, prefix string) []string {
+func (t *Table) condition(r *schema.DefinitionReference, prefix string) []string {
 	if r.When == nil {
 		return nil
 	}
-	column, value := prefix+schema.QuoteIdentifier(r.When.Column), "'"+strings.ReplaceAll(r.When.Value, "'", "''")+"'"
-	return []string{column + " = " + value, column + `::text COLLATE "C" = ` + value}
+	value := "'" + strings.ReplaceAll(r.When.Value, "'", "''") + "'"
+	return []string{prefix + schema.QuoteIdentifier(r.When.Column) + " = " + value, "(" + t.text(prefix, r.When.Column) + `) COLLATE "C" = ` + value}
 }
 
 // Key names a row.
@@ -306,22 +322,7 @@ func (t *Table) present(ctx context.Context, q db.Querier, sql string, names []s
 	var n int
 	var there []string
 	_, err = pgx.ForEachRow(found, []any{&n}, func() error { there = append(there, names[at[n-1]]); return nil })
-	if err == nil && len(there) < len(at) {
-		err = t.unhidden(ctx, q)
-	}
 	return there, err
-}
-
-// unhidden fails when policies hide rows from this role: a hidden row would count as deleted. It is called after rows were not found.
-func (t *Table) unhidden(ctx context.Context, q db.Querier) error {
-	found, err := q.Query(ctx, `SELECT dbcontroller.unhidden(dbcontroller.attached_relation($1))`, t.KindID)
-	if err == nil {
-		_, err = pgx.CollectRows(found, pgx.RowTo[bool])
-	}
-	if err != nil {
-		return fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
-	}
-	return nil
 }
 
 // Share locks rows against deletion until the end of the transaction, and returns the names of the existing ones.

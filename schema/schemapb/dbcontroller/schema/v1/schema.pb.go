@@ -4198,7 +4198,7 @@ type PlanDeletionRequest_Freeze struct {
 	Root string `protobuf:"bytes,3,opt,name=root,proto3" json:"root,omitempty"`
 	// The coordinator is asked for its decision after this time.
 	For *durationpb.Duration `protobuf:"bytes,4,opt,name=for,proto3" json:"for,omitempty"`
-	// Of the database of the participant, from its first response; empty in the first question. In another one it has lost what it had frozen, and refuses.
+	// Of the database of the participant, from its first response; empty in the first question. In another one it has lost the members that it had frozen, and refuses.
 	ParticipantEpoch []byte `protobuf:"bytes,5,opt,name=participant_epoch,json=participantEpoch,proto3" json:"participant_epoch,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
