@@ -104,6 +104,7 @@ func checkParent(ps *Problems, d *Descriptor, k *Kind, parent *Parent, all map[S
 	} else if !parent.Behaviour.Valid() {
 		ps.add(parent.Pos, "add the effect on the child when the parent is deleted, such as CASCADE_DELETE", "behaviour is missing")
 	}
+	checkUntil(ps, k, parent.Pos, parent.UntilRemoved, parent.Behaviour)
 	checkParentRegion(ps, parent, target)
 	if target != nil && !liesBelow(k, target) {
 		ps.add(parent.Pos, "begin a pattern of "+k.Name+" with a pattern of "+parent.Kind, "no name of %s lies below one of %s", k.Name, parent.Kind)
@@ -122,6 +123,7 @@ func checkReference(ps *Problems, d *Descriptor, k *Kind, r *Reference, all map[
 	if !r.Behaviour.Valid() {
 		ps.add(r.Pos, "add the effect on the holder when the target is deleted, such as BLOCK", "behaviour is missing")
 	}
+	checkUntil(ps, k, r.Pos, r.UntilRemoved, r.Behaviour)
 	var targets []*Kind
 	for _, target := range r.Targets {
 		if t := checkTarget(ps, d, r.Pos, target, all); t != nil {
@@ -129,6 +131,16 @@ func checkReference(ps *Problems, d *Descriptor, k *Kind, r *Reference, all map[
 		}
 	}
 	checkTableReference(ps, k, r, targets)
+}
+
+func checkUntil(ps *Problems, k *Kind, at Pos, removed bool, b Behaviour) {
+	switch {
+	case !removed:
+	case k.Table != (TableName{}):
+		ps.add(at, "remove until", "kind %s is a table, whose rows are removed at once", k.Name)
+	case b != Block:
+		ps.add(at, "use BLOCK, or remove until", "until: removed is for BLOCK: with %s the target does not wait for the holder", b)
+	}
 }
 
 func checkParentRegion(ps *Problems, p *Parent, target *Kind) {

@@ -118,6 +118,8 @@ type Kind struct {
 type Parent struct {
 	Kind      string
 	Behaviour Behaviour
+	// UntilRemoved: see Reference.
+	UntilRemoved bool
 	// Region is the region of the parent; RegionField is a field of the child's body with it. Without both, the parent is in
 	// the region of the child.
 	Region, RegionField string
@@ -131,6 +133,8 @@ type Reference struct {
 	Columns   []string
 	Targets   []string
 	Behaviour Behaviour
+	// UntilRemoved: a holder in DELETING keeps the reference, which blocks, until the holder is removed.
+	UntilRemoved bool
 	// Region, Enforce, Missing and None are for columns. Empty means the holder's region, EnforceAsync and MissingReport.
 	Region  TargetRegion
 	Enforce Enforcement

@@ -63,6 +63,20 @@ func (k *KindModel) FinalizerHolder(name string) string {
 	return ""
 }
 
+// UntilRemoved are the paths of the references that a resource of the kind keeps in DELETING, in order.
+func (k *KindModel) UntilRemoved() (paths []string) {
+	for _, r := range k.references {
+		if r.untilRemoved {
+			paths = append(paths, r.path.String())
+		}
+	}
+	if slices.ContainsFunc(k.parents, func(p referenceModel) bool { return p.untilRemoved }) {
+		paths = append(paths, ParentPath)
+	}
+	slices.Sort(paths)
+	return paths
+}
+
 func (k *KindModel) finalizersText() string {
 	texts := make([]string, len(k.finalizers))
 	for i, f := range k.finalizers {

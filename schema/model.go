@@ -54,9 +54,10 @@ type KindModel struct {
 }
 
 type referenceModel struct {
-	path      Path
-	behaviour Behaviour
-	targets   []targetModel
+	path         Path
+	behaviour    Behaviour
+	targets      []targetModel
+	untilRemoved bool
 	// The declared region of a parent, see Parent.
 	region      string
 	regionField Path
@@ -204,12 +205,12 @@ func (m *Model) compile(k *Kind, all map[ServiceVersion]*Descriptor) *KindModel 
 	}
 	for _, r := range k.References {
 		path, _ := ParsePath(r.BodyPath())
-		km.references = append(km.references, referenceModel{path: path, behaviour: r.Behaviour, targets: m.targets(r.Targets, all)})
+		km.references = append(km.references, referenceModel{path: path, behaviour: r.Behaviour, untilRemoved: r.UntilRemoved, targets: m.targets(r.Targets, all)})
 	}
 	km.Table = compileTable(k, km.references, m.Root)
 	for _, p := range k.Parents {
 		field, _ := ParsePath(p.RegionField)
-		km.parents = append(km.parents, referenceModel{behaviour: p.Behaviour, targets: m.targets([]string{p.Kind}, all), region: p.Region, regionField: field})
+		km.parents = append(km.parents, referenceModel{behaviour: p.Behaviour, untilRemoved: p.UntilRemoved, targets: m.targets([]string{p.Kind}, all), region: p.Region, regionField: field})
 	}
 	return km
 }

@@ -215,6 +215,9 @@ func (m *Model) digest() string {
 		if len(k.finalizers) > 0 {
 			_, _ = fmt.Fprintf(h, "finalizers %s\n", k.finalizersText())
 		}
+		if kept := k.UntilRemoved(); len(kept) > 0 {
+			_, _ = fmt.Fprintf(h, "until removed %q\n", kept)
+		}
 	}
 	return m.Descriptor.Version + " " + hex.EncodeToString(h.Sum(nil)[:16])
 }

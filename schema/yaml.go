@@ -163,6 +163,7 @@ func (d *yamlReader) kind(n *yaml.Node, path string, k Kind) Kind {
 				d.mapping(n, path, yamlFields{
 					"kind":      func(n *yaml.Node, path string) { d.scalar(n, path, &p.Kind) },
 					"behaviour": func(n *yaml.Node, path string) { d.behaviour(n, path, &p.Behaviour) },
+					"until":     func(n *yaml.Node, path string) { d.until(n, path, &p.UntilRemoved) },
 					"region":    func(n *yaml.Node, path string) { d.region(n, path, &p) },
 				})
 				k.Parents = append(k.Parents, p)
@@ -252,6 +253,7 @@ func (d *yamlReader) reference(n *yaml.Node, path string) Reference {
 		"columns":   func(n *yaml.Node, path string) { d.strings(n, path, &r.Columns) },
 		"targets":   func(n *yaml.Node, path string) { d.strings(n, path, &r.Targets) },
 		"behaviour": func(n *yaml.Node, path string) { d.behaviour(n, path, &r.Behaviour) },
+		"until":     func(n *yaml.Node, path string) { d.until(n, path, &r.UntilRemoved) },
 		"region":    func(n *yaml.Node, path string) { d.targetRegion(n, path, &r.Region) },
 		"enforce": func(n *yaml.Node, path string) {
 			d.oneOf(n, path, (*string)(&r.Enforce), string(EnforceAsync), string(EnforceStrict))
@@ -380,6 +382,12 @@ func (d *yamlReader) decode(n *yaml.Node, path, want string, into any) {
 	if value := resolved(n); value.Kind != yaml.ScalarNode || value.Decode(into) != nil {
 		d.ps.add(d.pos(value, path), "", "want %s, got %s", want, nodeShape(n)) // the line of the text, not of its alias
 	}
+}
+
+func (d *yamlReader) until(n *yaml.Node, path string, removed *bool) {
+	var until string
+	d.oneOf(n, path, &until, "removed")
+	*removed = until == "removed"
 }
 
 func (d *yamlReader) behaviour(n *yaml.Node, path string, into *Behaviour) {

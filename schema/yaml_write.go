@@ -139,6 +139,7 @@ func (k *Kind) node(comment func(kind string, r *Reference) string) yamlMap {
 		one := yamlMapping()
 		one.text("kind", p.Kind)
 		one.behaviour(p.Behaviour)
+		one.until(p.UntilRemoved)
 		one.text("region", p.Region)
 		one.within("region", "field", p.RegionField)
 		return one
@@ -183,6 +184,7 @@ func (r *Reference) node() yamlMap {
 	}
 	n.within("region", "column", r.Region.Column)
 	n.behaviour(r.Behaviour)
+	n.until(r.UntilRemoved)
 	n.text("enforce", string(r.Enforce))
 	n.text("missing", string(r.Missing))
 	n.texts("none", r.None)
@@ -217,6 +219,12 @@ func (m yamlMap) text(key, value string) {
 func (m yamlMap) behaviour(b Behaviour) {
 	if b.Valid() {
 		m.text("behaviour", b.String())
+	}
+}
+
+func (m yamlMap) until(removed bool) {
+	if removed {
+		m.text("until", "removed")
 	}
 }
 

@@ -28,10 +28,10 @@ kinds:
     deletion: atomic
     parents:
       - {kind: Project, behaviour: CASCADE_DELETE}
-      - {kind: Other, behaviour: BLOCK, region: eu}
+      - {kind: Other, behaviour: BLOCK, until: removed, region: eu}
       - {kind: Third, behaviour: BLOCK, region: {field: spec.region}}
     references:
-      - {path: spec.account, targets: [iam.example.com/Account], behaviour: BLOCK}
+      - {path: spec.account, targets: [iam.example.com/Account], behaviour: BLOCK, until: removed}
       - {columns: [a, b], targets: [iam.example.com/Account], region: {column: region}, behaviour: UNSET, enforce: strict, missing: delete, none: ["0", "-1"], when: {kind: account}, unset: [b], unset_to: default, match: full}
       - {columns: [c], targets: [X, Y], region: same, behaviour: ASYNC_UNSET, enforce: async, missing: report}
       - {columns: [d], targets: [X], region: eu, behaviour: ALLOW_DANGLING}

@@ -76,10 +76,11 @@ CREATE TABLE dbcontroller.deployment (
 CREATE INDEX deployment_unconfirmed ON dbcontroller.deployment (id) WHERE unconfirmed OR uncompared;
 
 CREATE TABLE dbcontroller.kind (
-    id         integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    service    text COLLATE "C" NOT NULL,
-    kind       text COLLATE "C" NOT NULL,
-    finalizers text[], -- of the version that runs
+    id            integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    service       text COLLATE "C" NOT NULL,
+    kind          text COLLATE "C" NOT NULL,
+    finalizers    text[],    -- of the version that runs
+    until_removed integer[], -- fields of the version that runs whose references a resource in DELETING keeps
     CONSTRAINT kind_name UNIQUE (service, kind)
 );
 
@@ -105,7 +106,7 @@ CREATE TABLE dbcontroller.shadow (
     block_deletion boolean NOT NULL DEFAULT false, -- no delete takes it
     derivation     integer NOT NULL DEFAULT 0,     -- moves when the references are derived anew: a write that was compared with the earlier ones starts again
     frozen         boolean NOT NULL DEFAULT false, -- dbcontroller.frozen has or had a row of it: look there, behind the lock of this row
-    finalizers     text[],                         -- that still have to be cleared; null: none
+    finalizers     text[],                         -- that still have to be cleared; null: none; empty: it gets them when nothing blocks it
     CONSTRAINT shadow_name UNIQUE (kind_id, name), -- at most one live uid a name; also the order of lists
     CONSTRAINT shadow_uid UNIQUE (uid),            -- peers speak of uids
     -- The grammar of names, as package schema has it (id.go) and docs/protocol.md writes it. Names in other tables came through the same check, or

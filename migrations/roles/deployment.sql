@@ -86,7 +86,7 @@ BEGIN
         ('controller', 'UPDATE (singleton, version, generation, digest, compacted, environment, epoch, server, timeline, awaiting, forgotten, started_at, started_mark, positions_until)', 'meta'),
         ('controller', 'SELECT, INSERT, UPDATE', 'deployment'),
         ('controller', 'SELECT, INSERT', 'kind, dbcontroller.field'),
-        ('controller', 'UPDATE (finalizers)', 'kind'),
+        ('controller', 'UPDATE (finalizers, until_removed)', 'kind'),
         ('controller', 'UPDATE (xid)', 'notice'),
         ('controller', 'SELECT, UPDATE, DELETE', 'shadow, dbcontroller.resource'),
         ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'foreign_target, dbcontroller.reference, dbcontroller.owner_reference, dbcontroller.blockade, dbcontroller.work, dbcontroller.derivation'),

@@ -64,18 +64,28 @@ func (g *kindGraph) blockCycles() []Finding {
 	edges := g.edgesThat(func(b schema.Behaviour) bool { return b == schema.Block })
 	const remedy = "acknowledge it if it is intended; otherwise use UNSET or CASCADE_DELETE in one of them"
 	for _, ring := range g.rings(edges) {
-		out = append(out, ringFinding(Warning, BlockCycle, ring, "blockers form a cycle: "+ringText(ring)+": resources in such a cycle cannot be deleted before one of the references is removed", remedy))
+		out = append(out, ringFinding(Warning, BlockCycle, ring, "blockers form a cycle: "+ringText(ring)+": resources in such a cycle cannot be deleted before one of the references is removed"+together(ring), remedy))
 	}
 	for _, ring := range g.overVersions(edges) {
 		out = append(out, ringFinding(Warning, BlockCycle, ring,
 			fmt.Sprintf("blockers form a cycle where %s run beside one another: %s: resources in such a cycle cannot be deleted before one of the references is removed",
-				versionsText(ring), ringText(ring)), remedy))
+				versionsText(ring), ringText(ring))+together(ring), remedy))
 	}
 	for _, e := range withinKind(edges) {
-		out = append(out, ringFinding(Warning, BlockWithinKind, []kindEdge{e},
-			fmt.Sprintf("%s.%s blocks within its own kind: two resources that refer to one another cannot be deleted before one of the references is removed", e.holder.kind, e.path), remedy))
+		ring := []kindEdge{e}
+		out = append(out, ringFinding(Warning, BlockWithinKind, ring,
+			fmt.Sprintf("%s.%s blocks within its own kind: two resources that refer to one another cannot be deleted before one of the references is removed", e.holder.kind, e.path)+together(ring), remedy))
 	}
 	return out
+}
+
+// together is the end of a message about a cycle of blockers: a deletion of all of its resources excuses the
+// blockers, but each resource waits for the holder that keeps it.
+func together(ring []kindEdge) string {
+	if slices.ContainsFunc(ring, func(e kindEdge) bool { return !e.untilRemoved }) {
+		return ""
+	}
+	return ". With until: removed a deletion of all of them does not end either: each waits in DELETING for another one"
 }
 
 func ringFinding(level Level, id string, ring []kindEdge, message, remedy string) Finding {

@@ -21,6 +21,7 @@ type kindEdge struct {
 	holder, target kindNode
 	path           string
 	behaviour      schema.Behaviour
+	untilRemoved   bool
 	pos            schema.Pos
 }
 
@@ -40,7 +41,7 @@ func newKindGraph(descriptors []*schema.Descriptor) *kindGraph {
 			if k.ConstraintsDisabled {
 				continue
 			}
-			add := func(target, path string, b schema.Behaviour, pos schema.Pos) {
+			add := func(target, path string, b schema.Behaviour, untilRemoved bool, pos schema.Pos) {
 				id, err := d.KindID(target)
 				if err != nil {
 					return
@@ -51,14 +52,14 @@ func newKindGraph(descriptors []*schema.Descriptor) *kindGraph {
 						version = imp.ServiceVersion
 					}
 				}
-				g.edges = append(g.edges, kindEdge{holder, kindNode{version, id.Kind}, path, b, pos})
+				g.edges = append(g.edges, kindEdge{holder, kindNode{version, id.Kind}, path, b, untilRemoved, pos})
 			}
 			for _, p := range k.Parents {
-				add(p.Kind, schema.ParentPath, p.Behaviour, p.Pos)
+				add(p.Kind, schema.ParentPath, p.Behaviour, p.UntilRemoved, p.Pos)
 			}
 			for _, r := range k.References {
 				for _, target := range r.Targets {
-					add(target, r.Field(), r.Behaviour, r.Pos)
+					add(target, r.Field(), r.Behaviour, r.UntilRemoved, r.Pos)
 				}
 			}
 		}

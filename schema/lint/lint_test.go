@@ -110,6 +110,13 @@ func TestBlockersThatFormACycleAreFound(t *testing.T) {
 	require.Equal(t, []string{"block-within-kind a.example.com@v1 kinds[A].references[a]"}, found)
 	require.Contains(t, all[0].Message, "A.a blocks within its own kind")
 
+	require.NotContains(t, all[0].Message, "does not end")
+	kept := strings.NewReplacer("BLOCK", "BLOCK, until: removed")
+	_, all = warnings(t, kept.Replace(head+kind("A", "a", "A", "BLOCK")))
+	require.Contains(t, all[0].Message, "a deletion of all of them does not end either")
+	_, all = warnings(t, kept.Replace(head+kind("A", "b", "B", "BLOCK")+kind("B", "a", "A", "BLOCK")))
+	require.Contains(t, all[0].Message, "a deletion of all of them does not end either")
+
 	// The same ring, in any order of the kinds.
 	ring := []string{kind("A", "b", "B", "BLOCK"), kind("B", "c", "C", "BLOCK"), kind("C", "a", "A", "BLOCK")}
 	for i := range ring {

@@ -79,6 +79,8 @@ type RecallAnswer struct {
 type RecalledHolder struct {
 	UID        uuid.UUID
 	Name, Path string
+	// Leaving: the resource is in DELETING, and keeps the reference until it is removed.
+	Leaving bool
 }
 
 // Of returns an answer; nil if there are none.

@@ -141,11 +141,13 @@ type Established struct {
 type Verdict int
 
 // Undecided: the attempt may still commit, and the blockade stays (I15). Held: its committed reference exists. GoneVerdict: the
-// reference does not exist, and the attempt can no longer commit one.
+// reference does not exist, and the attempt can no longer commit one. Leaving: its committed reference exists, and its
+// holder, which is in DELETING, keeps the reference until it is removed.
 const (
 	Undecided Verdict = iota
 	Held
 	GoneVerdict
+	Leaving
 )
 
 // OwnerReference names an owner of a resource, in any deployment. A resource is deleted with its last owner. Two owner

@@ -25,6 +25,7 @@ var Verdicts = map[peer.Verdict]schemav1.ResolveBlockadesResponse_Verdict{
 	peer.Held:        schemav1.ResolveBlockadesResponse_VERDICT_HELD,
 	peer.GoneVerdict: schemav1.ResolveBlockadesResponse_VERDICT_GONE,
 	peer.Undecided:   schemav1.ResolveBlockadesResponse_VERDICT_UNDECIDED,
+	peer.Leaving:     schemav1.ResolveBlockadesResponse_VERDICT_LEAVING,
 }
 
 // KnownVerdicts are the messages of verdicts on compared references.
@@ -68,6 +69,8 @@ func Verdict(v schemav1.ResolveBlockadesResponse_Verdict) peer.Verdict {
 		return peer.Held
 	case schemav1.ResolveBlockadesResponse_VERDICT_GONE:
 		return peer.GoneVerdict
+	case schemav1.ResolveBlockadesResponse_VERDICT_LEAVING:
+		return peer.Leaving
 	default:
 		return peer.Undecided
 	}

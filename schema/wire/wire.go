@@ -94,13 +94,13 @@ func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 		}
 		for _, p := range k.GetParents() {
 			kind.Parents = append(kind.Parents, schema.Parent{
-				Kind: p.GetKind(), Behaviour: schema.Behaviour(p.GetBehaviour()), Region: p.GetRegion(), RegionField: p.GetRegionField(),
+				Kind: p.GetKind(), Behaviour: schema.Behaviour(p.GetBehaviour()), UntilRemoved: p.GetUntilRemoved(), Region: p.GetRegion(), RegionField: p.GetRegionField(),
 				Pos: schema.Pos{Path: path + ".parents[" + p.GetKind() + "]"},
 			})
 		}
 		for _, r := range k.GetReferences() {
 			kind.References = append(kind.References, schema.Reference{
-				Path: r.GetPath(), Targets: r.GetTargets(), Behaviour: schema.Behaviour(r.GetBehaviour()),
+				Path: r.GetPath(), Targets: r.GetTargets(), Behaviour: schema.Behaviour(r.GetBehaviour()), UntilRemoved: r.GetUntilRemoved(),
 				Columns: r.GetColumns(), Region: schema.TargetRegion{Fixed: r.GetRegion(), Column: r.GetRegionColumn(), Same: r.GetSameRegion()},
 				Enforce: schema.Enforcement(r.GetEnforce()), Missing: schema.Missing(r.GetMissing()), None: r.GetNone(),
 				When: schema.RowCondition{Column: r.GetWhenColumn(), Value: r.GetWhenValue()}, Unset: r.GetUnset(), UnsetToDefault: r.GetUnsetToDefault(), MatchFull: r.GetMatchFull(),
@@ -138,11 +138,11 @@ func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
 			kind.Finalizers = append(kind.Finalizers, &schemav1.FinalizerDescriptor{Name: f.Name, Holder: f.Holder})
 		}
 		for _, p := range k.Parents {
-			kind.Parents = append(kind.Parents, &schemav1.ParentDescriptor{Kind: p.Kind, Behaviour: schemav1.Behaviour(p.Behaviour), Region: p.Region, RegionField: p.RegionField})
+			kind.Parents = append(kind.Parents, &schemav1.ParentDescriptor{Kind: p.Kind, Behaviour: schemav1.Behaviour(p.Behaviour), UntilRemoved: p.UntilRemoved, Region: p.Region, RegionField: p.RegionField})
 		}
 		for _, r := range k.References {
 			kind.References = append(kind.References, &schemav1.ReferenceDescriptor{
-				Path: r.Path, Targets: r.Targets, Behaviour: schemav1.Behaviour(r.Behaviour),
+				Path: r.Path, Targets: r.Targets, Behaviour: schemav1.Behaviour(r.Behaviour), UntilRemoved: r.UntilRemoved,
 				Columns: r.Columns, Region: r.Region.Fixed, RegionColumn: r.Region.Column, SameRegion: r.Region.Same, Enforce: string(r.Enforce), Missing: string(r.Missing), None: r.None,
 				WhenColumn: r.When.Column, WhenValue: r.When.Value, Unset: r.Unset, UnsetToDefault: r.UnsetToDefault, MatchFull: r.MatchFull,
 			})

@@ -45,7 +45,8 @@ FROM dbcontroller.blockade b JOIN dbcontroller.shadow t ON t.id = b.target_id
 JOIN dbcontroller.field f ON f.id = b.field_id JOIN dbcontroller.deployment d ON d.id = b.deployment_id`
 
 	auditOrphansSQL = `
-SELECT 'reference', count(*) FROM dbcontroller.reference r WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = r.holder_id AND s.state = 1)
+SELECT 'reference', count(*) FROM dbcontroller.reference r WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s JOIN dbcontroller.kind k ON k.id = s.kind_id
+    WHERE s.id = r.holder_id AND (s.state = 1 OR r.behaviour = 1 AND r.field_id = ANY (k.until_removed)))
 UNION ALL SELECT 'resource', count(*) FROM dbcontroller.resource r WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = r.id)
 UNION ALL SELECT 'blockade', count(*) FROM dbcontroller.blockade b WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = b.target_id)
 UNION ALL SELECT 'holder_entry', count(*) FROM dbcontroller.holder_entry b WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = b.target_id)
@@ -55,9 +56,10 @@ UNION ALL SELECT 'ownee_entry', count(*) FROM dbcontroller.ownee_entry e WHERE N
 UNION ALL SELECT 'notice', count(*) FROM dbcontroller.notice
 UNION ALL SELECT 'frozen', count(*) FROM dbcontroller.frozen`
 
-	// Finalizers belong to resources in DELETING that readers see; none is written as null.
+	// Finalizers belong to resources in DELETING that readers see; none is written as null, and empty ones are of a resource that is blocked.
 	auditFinalizersSQL = `
-SELECT name FROM dbcontroller.shadow WHERE finalizers IS NOT NULL AND (state <> 2 OR hidden OR cardinality(finalizers) = 0)`
+SELECT name FROM dbcontroller.shadow WHERE finalizers IS NOT NULL AND (state <> 2 OR hidden OR cardinality(finalizers) = 0 AND NOT block_deletion
+    AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = shadow.id) AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = shadow.id AND behaviour = 1))`
 
 	// Resources whose number of owners differs from their number of rows of owner_reference.
 	auditOwnersSeenSQL = `

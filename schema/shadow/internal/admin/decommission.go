@@ -158,6 +158,11 @@ WITH blockades AS (
 SELECT r.holder_id FROM dbcontroller.reference r JOIN dbcontroller.foreign_target f ON f.id = r.target_id
 WHERE f.deployment_id = $1 AND f.uid = ANY ($2) AND r.behaviour = {block} LIMIT $3`)
 
+	// Under the locks of the holders. One in DELETING keeps nothing there any more.
+	dropKeptSQL = db.Codes(`
+DELETE FROM dbcontroller.reference r USING dbcontroller.foreign_target f, dbcontroller.shadow h
+WHERE r.holder_id = ANY ($3) AND h.id = r.holder_id AND h.state = {deleting} AND f.id = r.target_id AND f.deployment_id = $1 AND f.uid = ANY ($2) AND r.behaviour = {block}`)
+
 	// Under the locks of the holders. A parent cannot be unset: it may dangle.
 	replaceBlockingSQL = db.Codes(`
 UPDATE dbcontroller.reference r SET behaviour = CASE WHEN $3 = {unset} AND r.field_id = $5 THEN {allow_dangling} ELSE $3 END
@@ -323,8 +328,10 @@ func (s *Admin) replaceBlocking(ctx context.Context, deployment int32, uids []uu
 			if _, err := cascade.LockMembers(ctx, tx, holders); err != nil {
 				return err
 			}
-			_, err := tx.Exec(ctx, replaceBlockingSQL, deployment, uids, int16(blocking), holders, parent)
-			return err
+			b := &pgx.Batch{}
+			b.Queue(dropKeptSQL, deployment, uids, holders)
+			b.Queue(replaceBlockingSQL, deployment, uids, int16(blocking), holders, parent)
+			return tx.SendBatch(ctx, b).Close()
 		})
 		if err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -36,10 +37,13 @@ SELECT ` + gate.RunningColumns + `, EXISTS (SELECT FROM dbcontroller.derivation 
 ) FROM dbcontroller.meta m`
 
 	// A kind that the version lacks, or that has none in it, has none from now on. Resources that are in DELETING keep theirs.
-	noteFinalizersSQL = `
-UPDATE dbcontroller.kind k SET finalizers = string_to_array(f.names, ' ')
-FROM dbcontroller.kind o LEFT JOIN unnest($1::int[], $2::text[]) AS f (kind_id, names) ON f.kind_id = o.id
-WHERE k.id = o.id AND k.finalizers IS DISTINCT FROM string_to_array(f.names, ' ')`
+	noteDeletionsSQL = `
+UPDATE dbcontroller.kind k SET finalizers = o.finalizers, until_removed = o.until_removed
+FROM (
+    SELECT o.id, string_to_array(NULLIF(i.names, ''), ' ') AS finalizers, string_to_array(NULLIF(i.fields, ''), ' ')::int[] AS until_removed
+    FROM dbcontroller.kind o LEFT JOIN unnest($1::int[], $2::text[], $3::text[]) AS i (kind_id, names, fields) ON i.kind_id = o.id
+) AS o
+WHERE k.id = o.id AND (k.finalizers, k.until_removed) IS DISTINCT FROM (o.finalizers, o.until_removed)`
 
 	// Kinds that the version lacks are not derived by it. An empty fingerprint makes a later version that has them again derive them.
 	forgetDerivationsSQL = `UPDATE dbcontroller.derivation SET fingerprint = '' WHERE NOT kind_id = ANY ($1)`
@@ -90,7 +94,7 @@ func (s *Admin) Switch(ctx context.Context, model *schema.Model) error {
 
 func (s *Admin) switchVersion(ctx context.Context, model *schema.Model) error {
 	v := &db.Version{Model: model}
-	finalized, finalizers, err := s.finalizersOf(ctx, model)
+	kinds, finalizers, fields, err := s.deletionsOf(ctx, model)
 	if err != nil {
 		return err
 	}
@@ -103,7 +107,7 @@ func (s *Admin) switchVersion(ctx context.Context, model *schema.Model) error {
 			return err
 		}
 		// With the version, and not after it: no resource is created under the version and removed without its finalizers.
-		if _, err := tx.Exec(ctx, noteFinalizersSQL, finalized, finalizers); err != nil || !moved {
+		if _, err := tx.Exec(ctx, noteDeletionsSQL, kinds, finalizers, fields); err != nil || !moved {
 			return err
 		}
 		_, err := tx.Exec(ctx, upgradeWorkSQL, schema.RingSize)
@@ -146,25 +150,33 @@ func (s *Admin) switchVersion(ctx context.Context, model *schema.Model) error {
 	return err
 }
 
-// finalizersOf returns the kinds of a model that have finalizers, and the finalizers. The kinds are found by their oldest names, since the
-// running version may not know the new ones.
-func (s *Admin) finalizersOf(ctx context.Context, model *schema.Model) (kinds []int32, finalizers []string, err error) {
+// deletionsOf returns the kinds of a model whose resources wait in DELETING, their finalizers, and the numbers of the fields whose
+// references they keep. The kinds are found by their oldest names, since the running version may not know the new ones.
+func (s *Admin) deletionsOf(ctx context.Context, model *schema.Model) (kinds []int32, finalizers, fields []string, err error) {
 	for _, name := range model.KindNames() {
 		kind, err := model.Kind(name)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
-		names := kind.FinalizerNames()
-		if len(names) == 0 {
+		names, paths := kind.FinalizerNames(), kind.UntilRemoved()
+		if len(names)+len(paths) == 0 {
 			continue
 		}
 		id, err := s.Names.Kind(ctx, model.Root(kind.ID))
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
-		kinds, finalizers = append(kinds, id), append(finalizers, strings.Join(names, " "))
+		numbers := make([]string, len(paths))
+		for i, path := range paths {
+			field, err := s.Names.Field(ctx, path)
+			if err != nil {
+				return nil, nil, nil, err
+			}
+			numbers[i] = strconv.Itoa(int(field))
+		}
+		kinds, finalizers, fields = append(kinds, id), append(finalizers, strings.Join(names, " ")), append(fields, strings.Join(numbers, " "))
 	}
-	return kinds, finalizers, nil
+	return kinds, finalizers, fields, nil
 }
 
 // Adopt makes the model, of the version that another process has switched the deployment to, validate the

@@ -18,25 +18,25 @@ import (
 // One attempt can have as many references as a request has writes. So rows of whole keys are compared with their attempts by IS NOT DISTINCT
 // FROM, here and in other statements, which uses no index: the index of attempts would give all of them for each. The holder and the target are looked
 // up first: by statistics of another moment, PostgreSQL would read all targets of the deployment, or all references to a target, for each row.
-const (
-	selectStillHeldSQL = `
-SELECT i.n - 1, false
+var (
+	selectStillHeldSQL = db.Codes(`
+SELECT i.n - 1, false, s.state = {deleting}
 FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::uuid[]) WITH ORDINALITY AS i (attempt, holder_uid, field_id, target_uid, n)
-CROSS JOIN LATERAL (SELECT id FROM dbcontroller.shadow WHERE uid = i.holder_uid OFFSET 0) AS s
+CROSS JOIN LATERAL (SELECT id, state FROM dbcontroller.shadow WHERE uid = i.holder_uid OFFSET 0) AS s
 CROSS JOIN LATERAL (SELECT id FROM dbcontroller.foreign_target WHERE uid = i.target_uid AND deployment_id = $5 OFFSET 0) AS f
 CROSS JOIN LATERAL (
     SELECT FROM dbcontroller.reference r
     WHERE (r.holder_id, r.field_id, r.target_id) BETWEEN ROW (s.id, i.field_id, f.id) AND ROW (s.id, i.field_id, f.id) AND r.attempt IS NOT DISTINCT FROM i.attempt OFFSET 0
 ) AS r
 UNION ALL
-SELECT i.n - 1, COALESCE(i.attempt = f.block_attempt, false) AND f.asked_by IS NOT NULL -- a proxy, whose holder uid is that of its target
+SELECT i.n - 1, COALESCE(i.attempt = f.block_attempt, false) AND f.asked_by IS NOT NULL, false -- a proxy, whose holder uid is that of its target
 FROM unnest($1::uuid[], $2::uuid[], $4::uuid[]) WITH ORDINALITY AS i (attempt, holder_uid, target_uid, n)
 CROSS JOIN LATERAL (SELECT block_attempt, acting_attempt, asked_by FROM dbcontroller.foreign_target WHERE uid = i.target_uid AND deployment_id = $5 OFFSET 0) AS f
-WHERE i.holder_uid = i.target_uid AND i.attempt IN (f.block_attempt, f.acting_attempt)`
+WHERE i.holder_uid = i.target_uid AND i.attempt IN (f.block_attempt, f.acting_attempt)`)
 )
 
 // Answer returns a verdict on each blockade that the deployment of its target asks about: held while the
-// committed reference exists, gone when the attempt is decided and the reference does not exist, undecided
+// committed reference exists, or leaving if its holder is in DELETING, gone when the attempt is decided and the reference does not exist, undecided
 // otherwise. An undecided attempt whose blockade has expired by the target's clock is first decided ABORTED.
 // An atomic deletion is held when it is COMMITTED. A right to block that nothing here has used yet is
 // undecided too: it is held, or returned, soon.
@@ -168,9 +168,13 @@ func (r *resolution) findHeld(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	var n int
-	var unused bool
-	_, err = pgx.ForEachRow(rows, []any{&n, &unused}, func() error {
-		if r.unused[n] = unused; !unused {
+	var unused, deleting bool
+	_, err = pgx.ForEachRow(rows, []any{&n, &unused, &deleting}, func() error {
+		switch r.unused[n] = unused; {
+		case unused:
+		case deleting:
+			r.verdicts[n] = peer.Leaving
+		default:
 			r.verdicts[n] = peer.Held
 		}
 		return nil

@@ -26,14 +26,29 @@ import (
 
 var (
 	// A marked or removed resource drops its owners and its references. Foreign BLOCK references are released; the targets
-	// of local ones are looked at again. A holder in DELETING therefore has no references and keeps no target (I14).
-	leaveReferencesSQL = db.Codes(`
+	// of local ones are looked at again. A holder in DELETING therefore has no references and keeps no target, but by the
+	// references that it keeps until it is removed (I14).
+	leaveReferencesSQL = db.Codes(leaveSQL(""))
+	markReferencesSQL  = db.Codes(leaveSQL(`
+        AND (NOT EXISTS (SELECT FROM dbcontroller.kind WHERE until_removed IS NOT NULL) OR NOT EXISTS (
+            SELECT FROM dbcontroller.shadow h JOIN dbcontroller.kind k ON k.id = h.kind_id
+            WHERE h.id = r.holder_id AND r.behaviour = {block} AND r.field_id = ANY (k.until_removed)))`))
+
+	// Whether the feeds of work and of notices have new rows; the feed of changes always has.
+	leftWorkSQL = `
+)
+SELECT EXISTS (SELECT FROM released) OR EXISTS (SELECT FROM rights) OR EXISTS (SELECT FROM looked)`
+)
+
+// leaveSQL drops the owners, and the references for which a condition holds.
+func leaveSQL(condition string) string {
+	return `
 owned AS (
     DELETE FROM dbcontroller.owner_reference WHERE ownee_id = ANY (@ids)
 ), owned_once AS (
     DELETE FROM dbcontroller.owner_lost WHERE ownee_id = ANY (@ids)
 ), refs AS (
-    DELETE FROM dbcontroller.reference WHERE holder_id = ANY (@ids) RETURNING holder_id, target_id, field_id, behaviour, attempt, delegated
+    DELETE FROM dbcontroller.reference r WHERE r.holder_id = ANY (@ids)` + condition + ` RETURNING holder_id, target_id, field_id, behaviour, attempt, delegated
 ), released AS (
     INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
     SELECT {release}, going.shard, f.deployment_id, refs.attempt, going.uid, refs.field_id, f.uid
@@ -43,13 +58,10 @@ owned AS (
 ` + db.LookAtRights(`refs JOIN dbcontroller.foreign_target f ON f.id = refs.target_id WHERE refs.behaviour = {block} AND refs.delegated RETURNING 1`) + `
 ), looked AS (
 ` + db.LookAgain("@self", `refs JOIN dbcontroller.shadow s ON s.id = refs.target_id WHERE refs.behaviour = {block} AND NOT s.id = ANY (@ids) RETURNING 1`) + `
-), changed AS (`)
+), changed AS (`
+}
 
-	// Whether the feeds of work and of notices have new rows; the feed of changes always has.
-	leftWorkSQL = `
-)
-SELECT EXISTS (SELECT FROM released) OR EXISTS (SELECT FROM rights) OR EXISTS (SELECT FROM looked)`
-
+var (
 	removeSQL = db.Codes(`
 WITH going AS (
     DELETE FROM dbcontroller.shadow WHERE id = ANY (@ids) RETURNING id, uid, kind_id, name, shard, generation, created_at, hidden
@@ -59,7 +71,13 @@ WITH going AS (
     DELETE FROM dbcontroller.holder_entry WHERE target_id = ANY (@ids)
 ), ` + leaveReferencesSQL + db.ChangeGone(`nextval('dbcontroller.revision')`, `going WHERE NOT hidden`) + leftWorkSQL + `, false`)
 
-	// Of any deletion: a marked resource has no references, and gets none.
+	// A reference that a holder in DELETING keeps. The holder is locked.
+	dropKeptSQL = db.Codes(`
+WITH going AS (
+    SELECT id, uid, shard FROM dbcontroller.shadow WHERE id = ANY (@ids) AND state = {deleting}
+), ` + leaveSQL(` AND r.holder_id IN (SELECT id FROM going) AND r.behaviour = {block} AND r.field_id = @field AND r.target_id = @target`) + `SELECT FROM refs` + leftWorkSQL + `, EXISTS (SELECT FROM refs)`)
+
+	// Of any deletion: a marked resource gets no references.
 	thawSQL = `DELETE FROM dbcontroller.frozen WHERE target_id = ANY ($1)`
 
 	removeDanglingSQL = db.Codes(`DELETE FROM dbcontroller.reference WHERE target_id = ANY ($1) AND behaviour = {allow_dangling}`)
@@ -75,7 +93,7 @@ WITH going AS (
     UPDATE dbcontroller.shadow
     SET state = {deleting}, revision = nextval('dbcontroller.revision'), updated_at = now(),
         hidden = COALESCE(kind_id = ANY (@hiding::int[]), false) AND NOT COALESCE(id = ANY (@visible::bigint[]), false),
-        finalizers = (SELECT string_to_array(f.names, ' ') FROM unnest(@held_kinds::int[], @finalizers::text[]) AS f (kind_id, names) WHERE f.kind_id = shadow.kind_id)
+        finalizers = CASE WHEN id = ANY (@held::bigint[]) THEN '{}' ELSE (SELECT string_to_array(f.names, ' ') FROM unnest(@held_kinds::int[], @finalizers::text[]) AS f (kind_id, names) WHERE f.kind_id = shadow.kind_id) END
     WHERE id = ANY (@ids) AND state = {active}
     RETURNING id, uid, kind_id, name, shard, revision, generation, created_at, hidden, block_deletion, finalizers
 ), ` + notedSQL + `, notices AS (
@@ -88,7 +106,7 @@ WITH going AS (
     INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
     SELECT {drop_owners}, going.shard, e.deployment_id, going.id FROM dbcontroller.ownee_entry e JOIN going ON going.id = e.owner_id
     RETURNING 1
-), ` + leaveReferencesSQL + db.ChangeTo(`{deleting}`, `going JOIN dbcontroller.resource r USING (id) WHERE NOT hidden`) + `
+), ` + markReferencesSQL + db.ChangeTo(`{deleting}`, `going JOIN dbcontroller.resource r USING (id) WHERE NOT hidden`) + `
 UNION ALL
 SELECT uid, revision, generation, kind_id, {gone}, created_at, name, NULL, NULL, NULL, false, NULL, NULL, NULL FROM going WHERE hidden` + leftWorkSQL + ` OR EXISTS (SELECT FROM disowned), EXISTS (SELECT FROM notices)`)
 )
@@ -148,6 +166,16 @@ func (s *Actor) CarryOutAnd(ctx context.Context, tx pgx.Tx, d Decision, also *pg
 	return nil
 }
 
+// DropKept drops a reference that a locked holder in DELETING keeps, and reports whether there was one.
+func (s *Actor) DropKept(ctx context.Context, tx pgx.Tx, holder int64, field int32, target int64) (dropped bool, err error) {
+	var work bool
+	err = tx.QueryRow(ctx, dropKeptSQL, db.Named{"ids": []int64{holder}, "field": field, "target": target, "self": s.SelfID}).Scan(&work, &dropped)
+	if work {
+		db.AfterCommit(tx, func() { s.Touched(db.WorkFeed) })
+	}
+	return dropped, err
+}
+
 // kindsOf returns the kinds of the members that a decision marks or removes, each once.
 func kindsOf(c *plan.Closure, v plan.Verdict) []int32 {
 	kinds := []int32{}
@@ -168,7 +196,7 @@ func (s *Actor) statements(d Decision) (b *pgx.Batch, left *feed.Topics) {
 	b, left = &pgx.Batch{}, new(feed.Topics)
 	if len(v.Mark) > 0 {
 		args := reasonsOf(c, v.Mark).parameters(v.Mark, s.SelfID)
-		args["notify"], args["hiding"], args["visible"] = v.Notify, s.hiding(), v.Visible
+		args["notify"], args["hiding"], args["visible"], args["held"] = v.Notify, s.hiding(), v.Visible, append([]int64{}, v.Held...)
 		args["held_kinds"], args["finalizers"] = finalizerColumns(d.Bonds.Finalizers)
 		queueGoing(b, left, markSQL, args)
 	}

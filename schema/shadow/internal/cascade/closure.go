@@ -32,18 +32,26 @@ FROM unnest($1::bigint[]) AS t`)
 SELECT r.target_id, r.holder_id, r.field_id, r.behaviour, h.uid, h.name
 FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
 LEFT JOIN unnest($1::bigint[]) AS m ON m = r.holder_id
-WHERE r.target_id = ANY ($1) AND r.behaviour = {block} AND m IS NULL
+WHERE r.target_id = ANY ($1) AND r.behaviour = {block} AND h.state = {active} AND m IS NULL
     AND NOT EXISTS (
         SELECT FROM dbcontroller.reference c
         WHERE c.holder_id = r.holder_id AND c.behaviour IN ({cascade_delete}, {async_cascade_delete}) AND c.target_id = ANY ($1)
     )
 ORDER BY h.name LIMIT $2`)
 
-	// A holder that cascades asynchronously is ACTIVE until then, and a write may still change it.
+	// A holder that cascades asynchronously is ACTIVE until then, and a write may still change it. One in DELETING keeps such references until it is removed.
 	blockedMembersSQL = db.Codes(`
 SELECT DISTINCT r.target_id
 FROM dbcontroller.reference r LEFT JOIN unnest($1::bigint[]) AS m ON m = r.holder_id
 WHERE r.target_id = ANY ($1) AND r.behaviour = {block} AND m IS NULL`)
+
+	// References that a member keeps while it is in DELETING, to other members.
+	keptSQL = db.Codes(`
+SELECT r.target_id, r.holder_id
+FROM dbcontroller.kind k CROSS JOIN LATERAL unnest(k.until_removed) AS f (field_id)
+JOIN dbcontroller.shadow h ON h.kind_id = k.id AND h.id = ANY ($1)
+JOIN dbcontroller.reference r ON r.holder_id = h.id AND r.field_id = f.field_id AND r.behaviour = {block} AND r.target_id = ANY ($1)
+WHERE k.until_removed IS NOT NULL`)
 
 	actingReferencesSQL = db.Codes(`
 SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
@@ -162,6 +170,10 @@ func (s *Actor) expand(ctx context.Context, tx pgx.Tx, roots []*plan.Member, see
 			err = row.Scan(&o.TargetID, &o.HolderID, &o.FieldID, &o.Behaviour, &o.UID, &o.Name)
 			return o, err
 		})
+		return err
+	})
+	b.Queue(keptSQL, ids).Query(func(rows pgx.Rows) (err error) {
+		c.Kept, err = pgx.CollectRows(rows, pgx.RowToStructByPos[plan.KeptReference])
 		return err
 	})
 	b.Queue(blockedMembersSQL, ids).Query(func(rows pgx.Rows) (err error) {

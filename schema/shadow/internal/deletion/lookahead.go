@@ -30,8 +30,8 @@ WHERE b.target_id = ANY (@targets) AND e.attempt IS NULL ORDER BY b.target_id, b
 
 // lookAhead is the result of a look-ahead: the blockers that a delete may ignore, and the blockers that it has to wait for.
 type lookAhead struct {
-	// keys and blocks are the excused blockades and local references: their holders are removed by the same deletion, and
-	// they existed before the walk. No others are excused.
+	// keys and blocks are the excused blockades and local references: their holders are removed by the same deletion, or
+	// are in DELETING, and they existed before the walk. No others are excused.
 	keys    db.KeyColumns
 	blocks  map[plan.Edge]bool
 	unasked []peer.Unasked
@@ -148,6 +148,9 @@ func (s *Deleter) askBlockades(ctx context.Context, w *plan.Walk, l *lookAhead, 
 	asked := s.askAll(ctx, stays, peer.RecallLooks)
 	for _, b := range asked.blockers() {
 		w.Block(b)
+	}
+	for _, b := range asked.leaving {
+		l.excuse(b)
 	}
 	w.Unasked = peer.SortUnasked(append(w.Unasked, asked.unasked...))
 	l.moved, l.undecided = asked.moved, asked.undecided
@@ -284,6 +287,9 @@ func (p *planning) add(ctx context.Context, q db.Querier, found []read.Member, v
 type asked struct {
 	// held are BLOCK blockades of existing references.
 	held []blockade
+	// leaving are BLOCK blockades of references that holders in DELETING keep until they are removed: a delete is not
+	// refused for them, and its resource waits in DELETING.
+	leaving []blockade
 	// undecided are blockades of attempts that may still commit.
 	undecided []blockade
 	// unanswered are the blockades of deployments that did not answer. They block, since they may be held.
@@ -376,10 +382,16 @@ func (a *asked) take(b blockade, v peer.Verdict, under *peer.RecallAnswer) {
 	case v == peer.Held && under != nil:
 		a.more = a.more || under.More
 		for _, h := range under.Holders {
-			a.held = append(a.held, b.heldBy(h))
+			if h.Leaving {
+				a.leaving = append(a.leaving, b.heldBy(h))
+			} else {
+				a.held = append(a.held, b.heldBy(h))
+			}
 		}
 	case v == peer.Held && b.behaviour == schema.Block:
 		a.held = append(a.held, b)
+	case v == peer.Leaving && b.behaviour == schema.Block:
+		a.leaving = append(a.leaving, b)
 	default:
 		a.moved = true
 	}

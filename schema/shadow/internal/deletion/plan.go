@@ -40,7 +40,7 @@ ORDER BY o.ownee_id LIMIT $3`)
 	planBlockersSQL = db.Codes(`
 SELECT h.uid, h.name, r.field_id, t.uid, t.name
 FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id JOIN dbcontroller.shadow t ON t.id = r.target_id
-WHERE r.target_id = ANY ($1) AND r.behaviour = {block} AND NOT r.holder_id = ANY ($1) ORDER BY r.target_id, r.holder_id, r.field_id LIMIT $2`)
+WHERE r.target_id = ANY ($1) AND r.behaviour = {block} AND h.state = {active} AND NOT r.holder_id = ANY ($1) ORDER BY r.target_id, r.holder_id, r.field_id LIMIT $2`)
 
 	planUnsetsSQL = db.Codes(`
 SELECT h.uid, h.kind_id, h.name, r.field_id, r.behaviour, r.target_id

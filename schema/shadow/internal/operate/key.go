@@ -19,6 +19,7 @@ const (
 	holderEntry    = "HOLDER_ENTRY"
 	owneeEntry     = "OWNEE_ENTRY"
 	ownerReference = "OWNER_REFERENCE"
+	keptReference  = "KEPT_REFERENCE"
 	// rights of another deployment to refer to a resource without asking, whether or not it has any.
 	rights = "RIGHTS"
 )
@@ -28,11 +29,12 @@ const (
 type key struct {
 	what string
 	uid  uuid.UUID // of the resource here
-	// The deployment of the holder, the owner, or the entry.
+	// The deployment of the holder, the owner, the entry, or the target of a kept reference.
 	deployment schema.DeploymentID
 
 	holder, attempt uuid.UUID // of a blockade
-	path            string
+	path            string    // and of a kept reference
+	target          uuid.UUID // of a kept reference
 
 	notice int64 // of a holder entry: the newest one
 
@@ -49,6 +51,8 @@ func (k key) String() string {
 	switch k.what {
 	case blockade:
 		parts = append(parts, k.holder.String(), k.attempt.String(), k.path)
+	case keptReference:
+		parts = append(parts, k.target.String(), k.path)
 	case holderEntry:
 		parts = append(parts, strconv.FormatInt(k.notice, 10))
 	case ownerReference:
@@ -57,7 +61,7 @@ func (k key) String() string {
 	return strings.Join(parts, keySeparator)
 }
 
-var keyParts = map[string]int{blockade: 6, holderEntry: 4, owneeEntry: 3, ownerReference: 7, rights: 3}
+var keyParts = map[string]int{blockade: 6, holderEntry: 4, owneeEntry: 3, ownerReference: 7, keptReference: 5, rights: 3}
 
 func parseKey(text string) (k key, err error) {
 	parts := strings.Split(text, keySeparator)
@@ -73,6 +77,9 @@ func parseKey(text string) (k key, err error) {
 		k.holder, errs[2] = uuid.Parse(parts[3])
 		k.attempt, errs[3] = uuid.Parse(parts[4])
 		k.path = parts[5]
+	case keptReference:
+		k.target, errs[2] = uuid.Parse(parts[3])
+		k.path = parts[4]
 	case holderEntry:
 		k.notice, errs[2] = strconv.ParseInt(parts[3], 10, 64)
 	case ownerReference:

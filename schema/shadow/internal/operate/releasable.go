@@ -23,8 +23,8 @@ type Releasable struct {
 	Key   string // for ForceRelease
 	What  string
 	Name  string    // of the resource here
-	Other string    // full name of the holder or owner; the deployment of an entry
-	Path  string    // of a blockade
+	Other string    // full name of the holder, the owner or the target; the deployment of an entry
+	Path  string    // of a blockade, or a kept reference
 	Since time.Time // zero: unknown
 	// Breaks describes the loss by the release.
 	Breaks string
@@ -114,6 +114,15 @@ SELECT d.service, d.region, k.kind, o.name, o.uid, o.created_at
 FROM dbcontroller.owner_reference o JOIN dbcontroller.deployment d ON d.id = o.deployment_id JOIN dbcontroller.kind k ON k.id = o.kind_id
 WHERE o.ownee_id = $1 AND (($3::text[])[1] = '' OR (d.service, d.region, k.kind, o.name, o.uid) > (($3::text[])[1], ($3::text[])[2], ($3::text[])[3], ($3::text[])[4], NULLIF(($3::text[])[5], '')::uuid))
 ORDER BY d.service, d.region, k.kind, o.name, o.uid LIMIT $2`
+
+	listKeptSQL = `
+SELECT COALESCE(d.service, $4), COALESCE(d.region, $5), COALESCE(f.name, t.name), COALESCE(f.uid, t.uid), p.path, r.field_id::text, r.target_id::text
+FROM dbcontroller.reference r JOIN dbcontroller.field p ON p.id = r.field_id
+LEFT JOIN dbcontroller.shadow t ON t.id = r.target_id
+LEFT JOIN dbcontroller.foreign_target f ON f.id = r.target_id LEFT JOIN dbcontroller.deployment d ON d.id = f.deployment_id
+WHERE r.holder_id = $1 AND COALESCE(f.uid, t.uid) IS NOT NULL
+    AND (($3::text[])[1] = '' OR (r.field_id, r.target_id) > (NULLIF(($3::text[])[1], '')::int, NULLIF(($3::text[])[2], '')::bigint))
+ORDER BY r.field_id, r.target_id LIMIT $2`
 )
 
 // resource is a resource here.
@@ -145,7 +154,7 @@ func (s *Operations) lookUp(ctx context.Context, name string) (r resource, err e
 }
 
 // Releasable lists the ties of a resource to others: blockades; entries of deployments, for which a resource in DELETING waits, and which stay while it
-// is ACTIVE; owners of an ACTIVE one, and the rights that it has given. A page has at most limit rows, and the token of the next one; empty after
+// is ACTIVE; references that one in DELETING keeps; owners of an ACTIVE one, and the rights that it has given. A page has at most limit rows, and the token of the next one; empty after
 // the last page. It fails with ErrNotFound, *InvalidError, and ErrAborted when the resource is being deleted since the page before.
 func (s *Operations) Releasable(ctx context.Context, name string, limit int, token string) (out []Releasable, next string, err error) {
 	r, err := s.find(ctx, name)
@@ -154,7 +163,7 @@ func (s *Operations) Releasable(ctx context.Context, name string, limit int, tok
 	}
 	lists := []releasables{s.blockades, s.idle(s.holderEntries), s.idle(s.owneeEntries), s.owners, s.grantedRights}
 	if r.state == peer.Deleting {
-		lists = []releasables{s.blockades, s.entries, s.owneeEntries}
+		lists = []releasables{s.blockades, s.entries, s.owneeEntries, s.keptReferences}
 	}
 	at, err := cursorOf(token, r)
 	if err != nil {
@@ -317,6 +326,26 @@ func (s *Operations) owneeEntries(ctx context.Context, r resource, after []strin
 		return Releasable{
 			Key: k.String(), What: owneeEntry, Name: r.name, Other: k.deployment.String(), Refused: s.entryRefusal(k), at: placeOf(k.deployment),
 			Breaks: "this resource does not wait for " + k.deployment.String() + ": its ownees there stay and name an owner that is gone, until verify --repair there",
+		}, nil
+	})
+}
+
+// keptReferences lists the references of a resource in DELETING: it keeps them until it is removed.
+func (s *Operations) keptReferences(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
+	rows, err := s.Pool.Query(ctx, listKeptSQL, r.id, limit, place(after, 2), s.Self.Service, s.Self.Region)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Releasable, error) {
+		k := key{what: keptReference, uid: r.uid}
+		var name, field, target string
+		if err := row.Scan(&k.deployment.Service, &k.deployment.Region, &name, &k.target, &k.path, &field, &target); err != nil {
+			return Releasable{}, err
+		}
+		full := schema.FullName{Deployment: k.deployment, Name: name}.String()
+		return Releasable{
+			Key: k.String(), What: keptReference, Name: r.name, Other: full, Path: k.path, at: []string{field, target},
+			Breaks: full + " does not wait for the clean-up of this resource, which may find it gone",
 		}, nil
 	})
 }

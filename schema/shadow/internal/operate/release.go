@@ -60,7 +60,7 @@ WITH gone AS (
 	dropOwnersWorkSQL = db.Codes(`DELETE FROM dbcontroller.work WHERE action = {drop_owners} AND target_id = $1 AND deployment_id = $2`)
 )
 
-// ForceRelease is an operator's decision (by) that some rows are wrong: blockades, entries and owner references, by the keys of Releasable.
+// ForceRelease is an operator's decision (by) that some rows are wrong: blockades, entries, owner references, and references that a resource in DELETING keeps, by the keys of Releasable.
 // Each is removed in a transaction of its own, which records the decision. It returns the keys whose rows were there. A row that is written
 // later has another key, so a repetition, also a late one, changes nothing.
 //
@@ -164,6 +164,8 @@ func (s *Operations) releaseIn(ctx context.Context, tx pgx.Tx, k key, deployment
 	case k.what == holderEntry:
 		named["notice"] = k.notice
 		return both(ctx, tx, releaseNoticesSQL, named, releaseEntrySQL, id, deployment)
+	case k.what == keptReference:
+		return s.releaseKept(ctx, tx, k, id)
 	case k.what == owneeEntry:
 		return both(ctx, tx, releaseOwneesSQL, named, dropOwnersWorkSQL, id, deployment)
 	}
@@ -206,6 +208,25 @@ func (s *Operations) releaseBlockade(ctx context.Context, tx pgx.Tx, k key, name
 	b.Queue(releaseBlockadeSQL, named)
 	b.Queue(closeSQL, k.attempt, named["deployment"])
 	return true, tx.SendBatch(ctx, b).Close()
+}
+
+const keptSQL = `
+SELECT r.field_id, r.target_id FROM dbcontroller.reference r JOIN dbcontroller.field p ON p.id = r.field_id
+WHERE r.holder_id = $1 AND p.path = $2 AND r.target_id IN (
+    SELECT id FROM dbcontroller.shadow WHERE uid = $3 UNION ALL SELECT id FROM dbcontroller.foreign_target WHERE uid = $3)`
+
+// releaseKept drops a reference of a resource in DELETING, as its removal would.
+func (s *Operations) releaseKept(ctx context.Context, tx pgx.Tx, k key, id int64) (bool, error) {
+	var field int32
+	var target int64
+	err := tx.QueryRow(ctx, keptSQL, id, k.path, k.target).Scan(&field, &target)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return s.cascade.DropKept(ctx, tx, id, field, target)
 }
 
 // releaseOwner drops an owner reference as a user's update would: the resource stays, also without owners.

@@ -62,9 +62,14 @@ type Closure struct {
 	Blocks  []Outsider // holders that are no members, the first MaxBlockers of them
 	// Blocked are members that an ACTIVE holder blocks, a later member or not: they are marked, not removed.
 	Blocked []int64
+	// Kept are references between members that their holders keep while they are in DELETING.
+	Kept []KeptReference
 	// Dangling reports that references with ALLOW_DANGLING to members exist.
 	Dangling bool
 }
+
+// KeptReference is a local reference whose holder keeps it until the holder is removed.
+type KeptReference struct{ TargetID, HolderID int64 }
 
 // MaxBlockers is the number of local blockers that are read. A look-ahead may excuse each of them; a blocker
 // that is not excused refuses the delete.
@@ -106,7 +111,9 @@ type Verdict struct {
 	// Visible are the members of Mark with blockers, block_deletion or finalizers: readers still see them, also when their kind hides
 	// resources in DELETING.
 	Visible []int64
-	Unset   []Edge // sorted by holder and field
+	// Held are the members of Mark with blockers or block_deletion: they get their finalizers when nothing blocks them any more.
+	Held  []int64
+	Unset []Edge // sorted by holder and field
 	// Blocks and Blockaded have blockers outside the closure. A user's delete is refused for them; a cascade waits.
 	Blocks    []Outsider
 	Blockaded []int64
@@ -130,6 +137,7 @@ func Decide(c *Closure, b Bonds) Verdict {
 			waits[id] = true
 		}
 	}
+	c.waitForHolders(b, waits, held)
 	for _, e := range c.Unsets {
 		if c.Members[e.HolderID] == nil {
 			v.Unset = append(v.Unset, e)
@@ -147,16 +155,46 @@ func Decide(c *Closure, b Bonds) Verdict {
 		if (held[id] || m.Protected || cleaned) && !m.Rowless {
 			v.Visible = append(v.Visible, id)
 		}
+		if (held[id] || m.Protected) && cleaned {
+			v.Held = append(v.Held, id)
+		}
 		switch {
 		case m.Later:
 			v.Mark, v.Notify = append(v.Mark, id), append(v.Notify, id)
-		case waits[id] || m.Protected || cleaned:
+		case m.waits(b, waits):
 			v.Mark = append(v.Mark, id)
 		default:
 			v.Remove = append(v.Remove, id)
 		}
 	}
 	return v
+}
+
+// waits reports whether a member is marked, and not removed.
+func (m *Member) waits(b Bonds, waits map[int64]bool) bool {
+	return m.Later || waits[m.ID] || m.Protected || len(b.Finalizers[m.Kind]) > 0
+}
+
+// waitForHolders adds the members that wait for a holder which is marked, and keeps its reference until it is removed.
+func (c *Closure) waitForHolders(b Bonds, waits, held map[int64]bool) {
+	of := map[int64][]int64{}
+	var marked []int64
+	for _, k := range c.Kept {
+		if of[k.HolderID] == nil && c.Members[k.HolderID].waits(b, waits) {
+			marked = append(marked, k.HolderID)
+		}
+		of[k.HolderID] = append(of[k.HolderID], k.TargetID)
+	}
+	for len(marked) > 0 {
+		holder := marked[0]
+		marked = marked[1:]
+		for _, target := range of[holder] {
+			if !c.Members[target].waits(b, waits) {
+				marked = append(marked, target)
+			}
+			waits[target], held[target] = true, true
+		}
+	}
 }
 
 // MaxTraced is the maximum number of resources that a delete traces in order to judge blockers.

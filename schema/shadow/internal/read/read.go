@@ -33,14 +33,15 @@ FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployme
 JOIN dbcontroller.shadow s ON s.id = b.target_id
 WHERE s.kind_id = $1 AND s.name = $2 AND s.state = {deleting} GROUP BY 2
 UNION ALL
-SELECT 'BLOCKED', '', count(*), min(h.name || ' (' || f.path || ')')
+SELECT 'BLOCKED', '', count(*), min(h.name || ' (' || f.path || ')' || CASE h.state WHEN {deleting} THEN ', until it is removed' ELSE '' END)
 FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id JOIN dbcontroller.field f ON f.id = r.field_id
 JOIN dbcontroller.shadow s ON s.id = r.target_id
 WHERE s.kind_id = $1 AND s.name = $2 AND s.state = {deleting} AND r.behaviour = {block} HAVING count(*) > 0
 UNION ALL
 SELECT 'PROTECTED', '', 0, '' FROM dbcontroller.shadow s WHERE s.kind_id = $1 AND s.name = $2 AND s.state = {deleting} AND s.block_deletion
 UNION ALL
-SELECT 'FINALIZER', f, 0, '' FROM dbcontroller.shadow s CROSS JOIN unnest(s.finalizers) AS f WHERE s.kind_id = $1 AND s.name = $2 AND s.state = {deleting}
+SELECT 'FINALIZER', f, cardinality(s.finalizers), '' FROM dbcontroller.shadow s JOIN dbcontroller.kind k ON k.id = s.kind_id
+    CROSS JOIN unnest(CASE s.finalizers WHEN '{}' THEN k.finalizers ELSE s.finalizers END) AS f WHERE s.kind_id = $1 AND s.name = $2 AND s.state = {deleting}
 UNION ALL
 SELECT DISTINCT 'WAITING', d.service || '/' || d.region, 0, 'to cascade or unset'
 FROM dbcontroller.notice n JOIN dbcontroller.deployment d ON d.id = n.deployment_id
@@ -145,7 +146,9 @@ func (s *Reader) Conditions(ctx context.Context, name string) ([]Condition, erro
 			return c, nil
 		}
 		if c.Type == "FINALIZER" {
-			c.Type, c.Message = "WAITING", s.cleans(name, deployment)
+			if c.Type, c.Message = "WAITING", s.cleans(name, deployment); n == 0 {
+				c.Message += ", which begins when nothing blocks the resource any more"
+			}
 			return c, nil
 		}
 		if c.Type == "PROTECTED" {

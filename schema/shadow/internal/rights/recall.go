@@ -21,7 +21,7 @@ JOIN dbcontroller.foreign_target f ON f.uid = i.uid AND f.deployment_id = $3 AND
 var (
 	// The references that a proxy stands for.
 	selectUnderSQL = db.Codes(`
-SELECT h.uid, h.name, r.field_id FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
+SELECT h.uid, h.name, r.field_id, h.state = {deleting} FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
 WHERE r.target_id = $1 AND r.delegated AND r.behaviour = {block} AND NOT r.dangling LIMIT $2`)
 
 	endBlockRightSQL = `
@@ -170,9 +170,10 @@ func (s *Rights) under(ctx context.Context, q db.Querier, id int64, answer *peer
 		return err
 	}
 	type row struct {
-		UID   uuid.UUID
-		Name  string
-		Field int32
+		UID     uuid.UUID
+		Name    string
+		Field   int32
+		Leaving bool
 	}
 	found, err := pgx.CollectRows(under, pgx.RowToStructByPos[row])
 	if err != nil {
@@ -183,7 +184,7 @@ func (s *Rights) under(ctx context.Context, q db.Querier, id int64, answer *peer
 		if err != nil {
 			return err
 		}
-		answer.Holders = append(answer.Holders, peer.RecalledHolder{UID: r.UID, Name: r.Name, Path: path})
+		answer.Holders = append(answer.Holders, peer.RecalledHolder{UID: r.UID, Name: r.Name, Path: path, Leaving: r.Leaving})
 	}
 	for _, r := range referrers[id] {
 		answer.Holders = append(answer.Holders, peer.RecalledHolder{UID: r.UID, Name: r.Name, Path: r.Path})

@@ -238,8 +238,8 @@ WITH taken AS (
 SELECT count(*) FROM taken`)
 )
 
-// Settle applies the verdicts of a holder's deployment to blockades that still exist: held confirms, gone removes,
-// undecided changes nothing. It fails with ErrStaleEpoch.
+// Settle applies the verdicts of a holder's deployment to blockades that still exist: held and leaving confirm, gone
+// removes, undecided changes nothing. It fails with ErrStaleEpoch.
 func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questions []peer.Question, answers *peer.Answers) error {
 	var held, gone []peer.BlockadeKey
 	var frozen behind
@@ -247,7 +247,7 @@ func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questio
 		switch {
 		case questions[i].Key.Path == peer.FrozenPath:
 			frozen.take(questions[i].Key, v == peer.Held)
-		case v == peer.Held:
+		case v == peer.Held || v == peer.Leaving:
 			held = append(held, questions[i].Key)
 		case v == peer.GoneVerdict:
 			gone = append(gone, questions[i].Key)

@@ -96,7 +96,18 @@ var (
 
 	lockDeletingSQL = db.Codes(`SELECT id, kind_id FROM dbcontroller.shadow WHERE id = ANY (ARRAY (` + lookedAt + `)) AND state = {deleting} ORDER BY id FOR UPDATE`)
 
-	// All holders are ACTIVE: a holder in DELETING has dropped its references.
+	// A resource with empty finalizers gets the ones of its kind when nothing blocks it any more: its clean-up begins after the clean-up of
+	// each resource that keeps a reference to it.
+	giveFinalizersSQL = db.Codes(`
+WITH s AS (
+    UPDATE dbcontroller.shadow s SET finalizers = k.finalizers, revision = nextval('dbcontroller.revision')
+    FROM dbcontroller.kind k
+    WHERE s.id = ANY (ARRAY (` + lookedAt + `)) AND s.state = {deleting} AND s.finalizers = '{}' AND NOT s.block_deletion AND k.id = s.kind_id
+        AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = s.id)
+        AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = s.id AND behaviour = {block})
+    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion, s.finalizers
+)` + db.ChangeTo(`{deleting}`, `s JOIN dbcontroller.resource r USING (id)`))
+
 	nothingLeftSQL = db.Codes(`
 SELECT t.id FROM dbcontroller.shadow t
 WHERE t.id = ANY (ARRAY (` + lookedAt + `)) AND t.state = {deleting} AND NOT t.block_deletion AND t.finalizers IS NULL
@@ -123,7 +134,7 @@ type Looked struct {
 	Kinds          []int32 // of Deleting, each once
 }
 
-// QueueLook locks and checks in a batch of statements: each has a newer snapshot than the one before.
+// QueueLook locks, gives finalizers, and checks in a batch of statements: each has a newer snapshot than the one before.
 func QueueLook(b *pgx.Batch, seqs []int64) *Looked {
 	l := &Looked{}
 	b.Queue(awaitMarksSQL, seqs)
@@ -138,6 +149,7 @@ func QueueLook(b *pgx.Batch, seqs []int64) *Looked {
 		})
 		return err
 	})
+	b.Queue(giveFinalizersSQL, seqs)
 	b.Queue(nothingLeftSQL, seqs).Query(func(rows pgx.Rows) (err error) {
 		l.Free, err = pgx.CollectRows(rows, pgx.RowTo[int64])
 		return err

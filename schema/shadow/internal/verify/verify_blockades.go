@@ -106,7 +106,7 @@ func (v *verifying) ofNothing(ctx context.Context, holder schema.DeploymentID, b
 	var suspicious []operate.BlockadeView
 	var keys []peer.BlockadeKey
 	for i, b := range blockades {
-		if answers.Verdicts[i] != peer.Held { // its attempt had committed: undecided means that the decision was lost or forgotten
+		if v := answers.Verdicts[i]; v != peer.Held && v != peer.Leaving { // its attempt had committed: undecided means that the decision was lost or forgotten
 			suspicious, keys = append(suspicious, b), append(keys, b.Key)
 		}
 	}

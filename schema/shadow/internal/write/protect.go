@@ -24,7 +24,7 @@ WITH s AS (
     WHERE id = $1 AND block_deletion <> $2
     RETURNING id, uid, kind_id, state, shard, name, revision, generation, created_at, block_deletion, finalizers
 ), looked AS (
-` + db.LookAgain(`$3`, `s WHERE s.state = {deleting} AND NOT s.block_deletion AND s.finalizers IS NULL`) + `
+` + db.LookAgain(`$3`, `s WHERE s.state = {deleting} AND NOT s.block_deletion AND COALESCE(s.finalizers, '{}') = '{}'`) + `
 )` + db.ChangeTo(`state`, `s JOIN dbcontroller.resource r USING (id)`))
 
 // SetBlockDeletion sets or clears block_deletion of a resource and returns the resource. While it is set, a delete that would

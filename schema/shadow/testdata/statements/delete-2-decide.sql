@@ -22,7 +22,7 @@ WITH going AS (
     UPDATE dbcontroller.shadow
     SET state = 2, revision = nextval('dbcontroller.revision'), updated_at = now(),
         hidden = COALESCE(kind_id = ANY (@hiding::int[]), false) AND NOT COALESCE(id = ANY (@visible::bigint[]), false),
-        finalizers = (SELECT string_to_array(f.names, ' ') FROM unnest(@held_kinds::int[], @finalizers::text[]) AS f (kind_id, names) WHERE f.kind_id = shadow.kind_id)
+        finalizers = CASE WHEN id = ANY (@held::bigint[]) THEN '{}' ELSE (SELECT string_to_array(f.names, ' ') FROM unnest(@held_kinds::int[], @finalizers::text[]) AS f (kind_id, names) WHERE f.kind_id = shadow.kind_id) END
     WHERE id = ANY (@ids) AND state = 1
     RETURNING id, uid, kind_id, name, shard, revision, generation, created_at, hidden, block_deletion, finalizers
 ), 
@@ -54,7 +54,10 @@ owned AS (
 ), owned_once AS (
     DELETE FROM dbcontroller.owner_lost WHERE ownee_id = ANY (@ids)
 ), refs AS (
-    DELETE FROM dbcontroller.reference WHERE holder_id = ANY (@ids) RETURNING holder_id, target_id, field_id, behaviour, attempt, delegated
+    DELETE FROM dbcontroller.reference r WHERE r.holder_id = ANY (@ids)
+        AND (NOT EXISTS (SELECT FROM dbcontroller.kind WHERE until_removed IS NOT NULL) OR NOT EXISTS (
+            SELECT FROM dbcontroller.shadow h JOIN dbcontroller.kind k ON k.id = h.kind_id
+            WHERE h.id = r.holder_id AND r.behaviour = 1 AND r.field_id = ANY (k.until_removed))) RETURNING holder_id, target_id, field_id, behaviour, attempt, delegated
 ), released AS (
     INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
     SELECT 2, going.shard, f.deployment_id, refs.attempt, going.uid, refs.field_id, f.uid

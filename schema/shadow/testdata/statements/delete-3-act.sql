@@ -55,7 +55,7 @@ owned AS (
 ), owned_once AS (
     DELETE FROM dbcontroller.owner_lost WHERE ownee_id = ANY (@ids)
 ), refs AS (
-    DELETE FROM dbcontroller.reference WHERE holder_id = ANY (@ids) RETURNING holder_id, target_id, field_id, behaviour, attempt, delegated
+    DELETE FROM dbcontroller.reference r WHERE r.holder_id = ANY (@ids) RETURNING holder_id, target_id, field_id, behaviour, attempt, delegated
 ), released AS (
     INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
     SELECT 2, going.shard, f.deployment_id, refs.attempt, going.uid, refs.field_id, f.uid

@@ -3,6 +3,16 @@ begin isolation level read committed;
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true);
 SELECT id FROM dbcontroller.shadow WHERE id = ANY (ARRAY (SELECT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = 3)) ORDER BY id FOR KEY SHARE;
 SELECT id, kind_id FROM dbcontroller.shadow WHERE id = ANY (ARRAY (SELECT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = 3)) AND state = 2 ORDER BY id FOR UPDATE;
+WITH s AS (
+    UPDATE dbcontroller.shadow s SET finalizers = k.finalizers, revision = nextval('dbcontroller.revision')
+    FROM dbcontroller.kind k
+    WHERE s.id = ANY (ARRAY (SELECT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = 3)) AND s.state = 2 AND s.finalizers = '{}' AND NOT s.block_deletion AND k.id = s.kind_id
+        AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = s.id)
+        AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = s.id AND behaviour = 1)
+    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion, s.finalizers
+)
+INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion, finalizers, status, status_generation)
+SELECT uid, revision, generation, kind_id, 2, created_at, name, labels, body, owners, block_deletion, finalizers, status, status_generation FROM s JOIN dbcontroller.resource r USING (id);
 SELECT t.id FROM dbcontroller.shadow t
 WHERE t.id = ANY (ARRAY (SELECT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = 3)) AND t.state = 2 AND NOT t.block_deletion AND t.finalizers IS NULL
     AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t.id)
@@ -48,7 +58,7 @@ owned AS (
 ), owned_once AS (
     DELETE FROM dbcontroller.owner_lost WHERE ownee_id = ANY (@ids)
 ), refs AS (
-    DELETE FROM dbcontroller.reference WHERE holder_id = ANY (@ids) RETURNING holder_id, target_id, field_id, behaviour, attempt, delegated
+    DELETE FROM dbcontroller.reference r WHERE r.holder_id = ANY (@ids) RETURNING holder_id, target_id, field_id, behaviour, attempt, delegated
 ), released AS (
     INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
     SELECT 2, going.shard, f.deployment_id, refs.attempt, going.uid, refs.field_id, f.uid

@@ -730,7 +730,7 @@ type Releasable struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// For ForceRelease. It contains the uids, and the attempt, the newest notice or the time by which an equal row that is written later differs.
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// BLOCKADE, HOLDER_ENTRY, OWNEE_ENTRY, OWNER_REFERENCE or RIGHTS.
+	// BLOCKADE, HOLDER_ENTRY, OWNEE_ENTRY, OWNER_REFERENCE, KEPT_REFERENCE or RIGHTS.
 	What string `protobuf:"bytes,2,opt,name=what,proto3" json:"what,omitempty"`
 	// Full name of the resource of this deployment.
 	Resource string `protobuf:"bytes,3,opt,name=resource,proto3" json:"resource,omitempty"`

@@ -541,7 +541,9 @@ type ParentDescriptor struct {
 	// The region of the parent; without region and region_field, the region of the child.
 	Region string `protobuf:"bytes,3,opt,name=region,proto3" json:"region,omitempty"`
 	// Field path of the parent's region in the child's body; while the field is empty, the region of the child.
-	RegionField   string `protobuf:"bytes,4,opt,name=region_field,json=regionField,proto3" json:"region_field,omitempty"`
+	RegionField string `protobuf:"bytes,4,opt,name=region_field,json=regionField,proto3" json:"region_field,omitempty"`
+	// For BLOCK: a child in DELETING blocks its parent until the child is removed.
+	UntilRemoved  bool `protobuf:"varint,5,opt,name=until_removed,json=untilRemoved,proto3" json:"until_removed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -604,6 +606,13 @@ func (x *ParentDescriptor) GetRegionField() string {
 	return ""
 }
 
+func (x *ParentDescriptor) GetUntilRemoved() bool {
+	if x != nil {
+		return x.UntilRemoved
+	}
+	return false
+}
+
 type ReferenceDescriptor struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Field path in the body; * stands for each element of a list or each value of a map (AIP-161).
@@ -632,7 +641,9 @@ type ReferenceDescriptor struct {
 	// UNSET sets them to their DEFAULT, and not to NULL.
 	UnsetToDefault bool `protobuf:"varint,14,opt,name=unset_to_default,json=unsetToDefault,proto3" json:"unset_to_default,omitempty"`
 	// A row has a value in all of the columns, or in none.
-	MatchFull     bool `protobuf:"varint,15,opt,name=match_full,json=matchFull,proto3" json:"match_full,omitempty"`
+	MatchFull bool `protobuf:"varint,15,opt,name=match_full,json=matchFull,proto3" json:"match_full,omitempty"`
+	// For BLOCK: a holder in DELETING keeps the reference until the holder is removed.
+	UntilRemoved  bool `protobuf:"varint,16,opt,name=until_removed,json=untilRemoved,proto3" json:"until_removed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -772,6 +783,13 @@ func (x *ReferenceDescriptor) GetMatchFull() bool {
 	return false
 }
 
+func (x *ReferenceDescriptor) GetUntilRemoved() bool {
+	if x != nil {
+		return x.UntilRemoved
+	}
+	return false
+}
+
 var File_dbcontroller_schema_v1_descriptor_proto protoreflect.FileDescriptor
 
 const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
@@ -815,12 +833,13 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x120\n" +
 	"\adefault\x18\x02 \x01(\v2\x16.google.protobuf.ValueR\adefault\x12\x1a\n" +
 	"\brequired\x18\x03 \x01(\bR\brequired\x12\x1c\n" +
-	"\timmutable\x18\x04 \x01(\bR\timmutable\"\xa2\x01\n" +
+	"\timmutable\x18\x04 \x01(\bR\timmutable\"\xc7\x01\n" +
 	"\x10ParentDescriptor\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12?\n" +
 	"\tbehaviour\x18\x02 \x01(\x0e2!.dbcontroller.schema.v1.BehaviourR\tbehaviour\x12\x16\n" +
 	"\x06region\x18\x03 \x01(\tR\x06region\x12!\n" +
-	"\fregion_field\x18\x04 \x01(\tR\vregionField\"\xe3\x03\n" +
+	"\fregion_field\x18\x04 \x01(\tR\vregionField\x12#\n" +
+	"\runtil_removed\x18\x05 \x01(\bR\funtilRemoved\"\x88\x04\n" +
 	"\x13ReferenceDescriptor\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\atargets\x18\x02 \x03(\tR\atargets\x12?\n" +
@@ -841,7 +860,8 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x05unset\x18\r \x03(\tR\x05unset\x12(\n" +
 	"\x10unset_to_default\x18\x0e \x01(\bR\x0eunsetToDefault\x12\x1d\n" +
 	"\n" +
-	"match_full\x18\x0f \x01(\bR\tmatchFull*\xcb\x01\n" +
+	"match_full\x18\x0f \x01(\bR\tmatchFull\x12#\n" +
+	"\runtil_removed\x18\x10 \x01(\bR\funtilRemoved*\xcb\x01\n" +
 	"\tBehaviour\x12\x19\n" +
 	"\x15BEHAVIOUR_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fBEHAVIOUR_BLOCK\x10\x01\x12\x13\n" +

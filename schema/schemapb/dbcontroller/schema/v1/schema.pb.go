@@ -35,6 +35,8 @@ const (
 	ResolveBlockadesResponse_VERDICT_GONE ResolveBlockadesResponse_Verdict = 2
 	// The attempt may still commit.
 	ResolveBlockadesResponse_VERDICT_UNDECIDED ResolveBlockadesResponse_Verdict = 3
+	// The committed reference still exists. Its holder is in DELETING, and keeps it until the holder is removed.
+	ResolveBlockadesResponse_VERDICT_LEAVING ResolveBlockadesResponse_Verdict = 4
 )
 
 // Enum value maps for ResolveBlockadesResponse_Verdict.
@@ -44,12 +46,14 @@ var (
 		1: "VERDICT_HELD",
 		2: "VERDICT_GONE",
 		3: "VERDICT_UNDECIDED",
+		4: "VERDICT_LEAVING",
 	}
 	ResolveBlockadesResponse_Verdict_value = map[string]int32{
 		"VERDICT_UNSPECIFIED": 0,
 		"VERDICT_HELD":        1,
 		"VERDICT_GONE":        2,
 		"VERDICT_UNDECIDED":   3,
+		"VERDICT_LEAVING":     4,
 	}
 )
 
@@ -4005,10 +4009,12 @@ func (x *RecallDelegationsResponse_Answer) GetClosed() bool {
 }
 
 type RecallDelegationsResponse_Holder struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Uid           []byte                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Path          string                 `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Uid   []byte                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Path  string                 `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	// It is in DELETING, and keeps the reference until it is removed.
+	Leaving       bool `protobuf:"varint,4,opt,name=leaving,proto3" json:"leaving,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4062,6 +4068,13 @@ func (x *RecallDelegationsResponse_Holder) GetPath() string {
 		return x.Path
 	}
 	return ""
+}
+
+func (x *RecallDelegationsResponse_Holder) GetLeaving() bool {
+	if x != nil {
+		return x.Leaving
+	}
+	return false
 }
 
 type WatchImportedServiceDeletionsResponse_Deletions struct {
@@ -5275,15 +5288,16 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\tquestions\x18\x01 \x03(\v28.dbcontroller.schema.v1.ResolveBlockadesRequest.QuestionR\tquestions\x1a[\n" +
 	"\bQuestion\x125\n" +
 	"\x03key\x18\x01 \x01(\v2#.dbcontroller.schema.v1.BlockadeKeyR\x03key\x12\x18\n" +
-	"\aexpired\x18\x02 \x01(\bR\aexpired\"\xe5\x01\n" +
+	"\aexpired\x18\x02 \x01(\bR\aexpired\"\xfa\x01\n" +
 	"\x18ResolveBlockadesResponse\x12T\n" +
 	"\bverdicts\x18\x01 \x03(\x0e28.dbcontroller.schema.v1.ResolveBlockadesResponse.VerdictR\bverdicts\x12\x14\n" +
-	"\x05epoch\x18\x02 \x01(\fR\x05epoch\"]\n" +
+	"\x05epoch\x18\x02 \x01(\fR\x05epoch\"r\n" +
 	"\aVerdict\x12\x17\n" +
 	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fVERDICT_HELD\x10\x01\x12\x10\n" +
 	"\fVERDICT_GONE\x10\x02\x12\x15\n" +
-	"\x11VERDICT_UNDECIDED\x10\x03\"\x95\x03\n" +
+	"\x11VERDICT_UNDECIDED\x10\x03\x12\x13\n" +
+	"\x0fVERDICT_LEAVING\x10\x04\"\x95\x03\n" +
 	"\x18RecallDelegationsRequest\x12W\n" +
 	"\tquestions\x18\x01 \x03(\v29.dbcontroller.schema.v1.RecallDelegationsRequest.QuestionR\tquestions\x1a\xa6\x01\n" +
 	"\bQuestion\x125\n" +
@@ -5297,7 +5311,7 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\bMODE_END\x10\x03\x12\x0e\n" +
 	"\n" +
 	"MODE_CLOSE\x10\x04\x12\x16\n" +
-	"\x12MODE_END_IF_UNUSED\x10\x05\"\xa8\x03\n" +
+	"\x12MODE_END_IF_UNUSED\x10\x05\"\xc2\x03\n" +
 	"\x19RecallDelegationsResponse\x12R\n" +
 	"\aanswers\x18\x01 \x03(\v28.dbcontroller.schema.v1.RecallDelegationsResponse.AnswerR\aanswers\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\fR\x05epoch\x1a\xdc\x01\n" +
@@ -5305,11 +5319,12 @@ const file_dbcontroller_schema_v1_schema_proto_rawDesc = "" +
 	"\averdict\x18\x01 \x01(\x0e28.dbcontroller.schema.v1.ResolveBlockadesResponse.VerdictR\averdict\x12R\n" +
 	"\aholders\x18\x02 \x03(\v28.dbcontroller.schema.v1.RecallDelegationsResponse.HolderR\aholders\x12\x12\n" +
 	"\x04more\x18\x03 \x01(\bR\x04more\x12\x16\n" +
-	"\x06closed\x18\x04 \x01(\bR\x06closed\x1aB\n" +
+	"\x06closed\x18\x04 \x01(\bR\x06closed\x1a\\\n" +
 	"\x06Holder\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\fR\x03uid\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
-	"\x04path\x18\x03 \x01(\tR\x04path\"\x84\x01\n" +
+	"\x04path\x18\x03 \x01(\tR\x04path\x12\x18\n" +
+	"\aleaving\x18\x04 \x01(\bR\aleaving\"\x84\x01\n" +
 	"\x17ReleaseBlockadesRequest\x127\n" +
 	"\x04keys\x18\x01 \x03(\v2#.dbcontroller.schema.v1.BlockadeKeyR\x04keys\x12\x1a\n" +
 	"\battempts\x18\x02 \x03(\fR\battempts\x12\x14\n" +

@@ -1,0 +1,200 @@
+package shadow_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+)
+
+const untilRemoved = `
+service: a.example.com
+version: v1
+kinds:
+  - { kind: Project, patterns: ["projects/{project}"] }
+  - kind: Credential
+    patterns: ["credentials/{credential}"]
+    hide_while_deleting: true
+    finalizers: [{ name: revoke, holder: user/vault }]
+    references: [{ path: project, targets: [Project], behaviour: CASCADE_DELETE }]
+---
+service: b.example.com
+version: v1
+imports: [a.example.com@v1]
+kinds:
+  - kind: Release
+    patterns: ["releases/{release}"]
+    finalizers: [{ name: uninstall, holder: user/installer }]
+    references:
+      - { path: credential, targets: [a.example.com/Credential], behaviour: BLOCK, until: removed }
+      - { path: project, targets: [a.example.com/Project], behaviour: CASCADE_DELETE }
+      - { path: needs.*, targets: [Release, Part], behaviour: BLOCK, until: removed }
+  - kind: Part
+    patterns: ["parts/{part}"]
+    references:
+      - { path: release, targets: [Release], behaviour: BLOCK, until: removed }
+      - { path: project, targets: [a.example.com/Project], behaviour: CASCADE_DELETE }
+`
+
+const (
+	credential = "//" + aWest + "/credentials/c"
+	owning     = "//" + aWest + "/projects/p"
+	release    = "//" + bEast + "/releases/r"
+)
+
+func newKeeping(t *testing.T, delegations bool) *harness.Box {
+	t.Helper()
+	b := harness.NewBox(t, untilRemoved, func(cfg *shadow.Config) { cfg.Delegations = delegations }, aWest, bEast)
+	b.MustPut(owning, nil)
+	b.MustPut(credential, body{"project": owning})
+	b.MustPut(release, body{"credential": credential, "project": owning})
+	b.Settle()
+	return b
+}
+
+// deleting requires that a resource is in DELETING with these finalizers.
+func deleting(t *testing.T, b *harness.Box, name string, finalizers ...string) *peer.Resource {
+	t.Helper()
+	r := b.Get(name)
+	require.NotNil(t, r, name)
+	require.Equal(t, peer.Deleting, r.State, name)
+	require.ElementsMatch(t, finalizers, r.Finalizers, name)
+	return r
+}
+
+// inTurn requires that the clean-up of a release comes before the clean-up of the credential that it names.
+func inTurn(t *testing.T, b *harness.Box) {
+	t.Helper()
+	b.Settle()
+	deleting(t, b, credential)
+	clean(t, b, release, deleting(t, b, release, "uninstall").UID, "uninstall")
+	b.Settle()
+	b.Gone(release)
+	clean(t, b, credential, deleting(t, b, credential, "revoke").UID, "revoke")
+	b.Settle()
+	b.Gone(credential)
+	require.Empty(t, harness.AuditDatabases(t, b.Pools))
+}
+
+// A holder in DELETING keeps the targets that its clean-up needs, with an own blockade and under a right: a later delete of the target
+// is accepted, the target stays readable, and its own clean-up begins when the holder is removed.
+func TestAHolderKeepsItsTargetUntilItIsRemoved_I33(t *testing.T) {
+	t.Parallel()
+	for _, delegations := range []bool{false, true} {
+		t.Run(fmt.Sprintf("delegations=%t", delegations), func(t *testing.T) {
+			t.Parallel()
+			b := newKeeping(t, delegations)
+			_, err := b.Delete(credential)
+			require.ErrorContains(t, err, "releases/r (credential)", "the holder is ACTIVE")
+			require.False(t, b.MustDelete(release).Removed)
+			b.Settle()
+			require.Equal(t, peer.Active, b.Get(credential).State)
+			require.False(t, b.MustDelete(credential).Removed)
+			inTurn(t, b)
+		})
+	}
+}
+
+// One deletion of all, by a cascade: the order is that of the references.
+func TestACascadeIsTornDownInTheOrderOfTheReferences_I14_I33(t *testing.T) {
+	t.Parallel()
+	for _, delegations := range []bool{false, true} {
+		t.Run(fmt.Sprintf("delegations=%t", delegations), func(t *testing.T) {
+			t.Parallel()
+			b := newKeeping(t, delegations)
+			b.MustDelete(owning)
+			inTurn(t, b)
+			b.Gone(owning)
+		})
+	}
+}
+
+// A stack of resources in one selection. Parts have no clean-up: they stay for what they are needed for.
+func TestAStackIsTornDownInOrder_I14_I33(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, untilRemoved, nil, aWest, bEast)
+	const stack = 30
+	var reqs []shadow.DeleteRequest
+	name := func(i int) string { return fmt.Sprintf("//%s/releases/r%d", bEast, i) }
+	b.MustPut(name(0), nil)
+	for i := 1; i < stack; i++ {
+		part := fmt.Sprintf("parts/p%d", i)
+		b.MustPut("//"+bEast+"/"+part, body{"release": fmt.Sprintf("releases/r%d", i-1)})
+		b.MustPut(name(i), body{"needs": []any{part}})
+		reqs = append(reqs, shadow.DeleteRequest{Name: part}, shadow.DeleteRequest{Name: fmt.Sprintf("releases/r%d", i)})
+	}
+	b.Settle()
+	_, err := b.Stores[b.ID(bEast)].Deletions.DeleteAll(t.Context(), append(reqs, shadow.DeleteRequest{Name: "releases/r0"}))
+	require.NoError(t, err)
+	for i := stack - 1; i >= 0; i-- {
+		b.Settle()
+		for below := range i {
+			deleting(t, b, name(below))
+			if below > 0 {
+				deleting(t, b, fmt.Sprintf("//%s/parts/p%d", bEast, below))
+			}
+		}
+		clean(t, b, name(i), deleting(t, b, name(i), "uninstall").UID, "uninstall")
+	}
+	b.Settle()
+	require.Zero(t, b.Count(bEast, "deleting"))
+	require.Empty(t, harness.AuditDatabases(t, b.Pools))
+}
+
+// Two releases that need each other, deleted together, wait for each other for ever. An operator takes one reference away.
+func TestAnOperatorEndsACycleOfKeptReferences_I33(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	b := harness.NewBox(t, untilRemoved, nil, aWest, bEast)
+	b.MustPut(credential, nil)
+	one, two := "//"+bEast+"/releases/1", "//"+bEast+"/releases/2"
+	b.MustPut(one, nil)
+	b.MustPut(two, body{"needs": []any{"releases/1"}})
+	b.MustPut(one, body{"needs": []any{"releases/2"}, "credential": credential})
+	b.Settle()
+	store := b.Stores[b.ID(bEast)]
+	_, err := store.Deletions.DeleteAll(ctx, []shadow.DeleteRequest{{Name: "releases/1"}, {Name: "releases/2"}})
+	require.NoError(t, err)
+	b.MustDelete(credential)
+	b.Settle()
+	uid := deleting(t, b, one).UID
+	conditions, err := store.Read.Conditions(ctx, "releases/1")
+	require.NoError(t, err)
+	require.Equal(t, []string{"by " + two + " (needs.*), until it is removed", "for user/installer to clean up (finalizer uninstall), which begins when nothing blocks the resource any more"},
+		[]string{conditions[0].Message, conditions[1].Message})
+
+	var keys []string
+	for token, more := "", true; more; more = token != "" {
+		var page []shadow.Releasable
+		page, token, err = store.Operate.Releasable(ctx, "releases/2", 1, token)
+		require.NoError(t, err)
+		for _, r := range page {
+			require.Equal(t, []string{"KEPT_REFERENCE", one, "needs.*"}, []string{r.What, r.Other, r.Path})
+			keys = append(keys, r.Key)
+		}
+	}
+	for _, want := range []int{1, 0} { // repeated, it finds nothing
+		released, err := store.Operate.ForceRelease(ctx, keys, false, "a cycle", "operator/o")
+		require.NoError(t, err)
+		require.Len(t, released, want)
+	}
+	b.Settle()
+	deleting(t, b, one, "uninstall")
+	all, _, err := store.Operate.Releasable(ctx, "releases/1", 10, "")
+	require.NoError(t, err)
+	require.Equal(t, credential, all[0].Other)
+	_, err = store.Operate.ForceRelease(ctx, []string{all[0].Key}, false, "revoke it at once", "operator/o")
+	require.NoError(t, err)
+	b.Settle()
+	clean(t, b, credential, deleting(t, b, credential, "revoke").UID, "revoke")
+	clean(t, b, one, uid, "uninstall")
+	b.Settle()
+	clean(t, b, two, deleting(t, b, two, "uninstall").UID, "uninstall")
+	b.Settle()
+	b.Gone(one, two, credential)
+	require.Empty(t, harness.AuditDatabases(t, b.Pools))
+}
