@@ -2,10 +2,15 @@ package shadow_test
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
@@ -197,4 +202,158 @@ func TestAnOperatorEndsACycleOfKeptReferences_I33(t *testing.T) {
 	b.Settle()
 	b.Gone(one, two, credential)
 	require.Empty(t, harness.AuditDatabases(t, b.Pools))
+}
+
+// The version that runs when a holder is marked says which references it keeps; a later version does not take them away.
+func TestTheRunningVersionSaysWhatIsKept_I33(t *testing.T) {
+	t.Parallel()
+	_, second, _ := strings.Cut(untilRemoved, "---\n")
+	without := strings.NewReplacer(", until: removed", "", "version: v1", "version: v2").Replace(second)
+	b := harness.NewBox(t, untilRemoved+"---\n"+without, nil, aWest, bEast)
+	for _, version := range []string{"v2", "v1"} {
+		b.Switch(bEast, version)
+		b.Settle()
+		b.MustPut(credential, nil)
+		b.MustPut(release, body{"credential": credential})
+		b.Settle()
+		b.MustDelete(release)
+		b.Switch(bEast, "v2")
+		b.MustDelete(credential)
+		b.Settle()
+		if version == "v2" {
+			clean(t, b, credential, deleting(t, b, credential, "revoke").UID, "revoke")
+			clean(t, b, release, deleting(t, b, release, "uninstall").UID, "uninstall")
+			b.Settle()
+			b.Gone(release, credential)
+		}
+	}
+	inTurn(t, b)
+}
+
+// A decommissioned deployment has nothing to keep: the holder goes when its clean-up is done.
+func TestNothingIsKeptAtADecommissionedDeployment_I33(t *testing.T) {
+	t.Parallel()
+	for _, blocking := range []schema.Behaviour{schema.Unset, schema.CascadeDelete} {
+		t.Run(blocking.String(), func(t *testing.T) {
+			t.Parallel()
+			_, second, _ := strings.Cut(untilRemoved, "---\n")
+			without := strings.NewReplacer("    finalizers: [{ name: uninstall, holder: user/installer }]\n", "", "version: v1", "version: v2").Replace(second)
+			b := harness.NewBox(t, untilRemoved+"---\n"+without, func(cfg *shadow.Config) { cfg.Delegations = true }, aWest, bEast)
+			b.Switch(bEast, "v1")
+			b.MustPut(credential, nil)
+			b.MustPut(release, body{"credential": credential})
+			b.Settle()
+			b.MustDelete(release)
+			b.Switch(bEast, "v2")
+			b.Settle()
+			uid := deleting(t, b, release, "uninstall").UID
+			b.SetDown(aWest, true)
+			decommission(t, b, bEast, aWest, blocking)
+			b.Settle()
+			require.Zero(t, b.Count(bEast, "reference"))
+			deleting(t, b, release, "uninstall")
+			clean(t, b, release, uid, "uninstall")
+			b.Settle()
+			require.Zero(t, b.Count(bEast, "deleting"))
+		})
+	}
+}
+
+// The database of the target loses the blockade of the holder, which is in DELETING meanwhile: the comparison establishes it again.
+func TestAKeptTargetOutlivesARestoreOfItsDatabase_I2_I33(t *testing.T) {
+	t.Parallel()
+	for _, delegations := range []bool{false, true} {
+		t.Run(fmt.Sprintf("delegations=%t", delegations), func(t *testing.T) {
+			t.Parallel()
+			b := harness.NewBox(t, untilRemoved, func(cfg *shadow.Config) { cfg.Delegations = delegations }, aWest, bEast)
+			b.MustPut(credential, nil)
+			b.Settle()
+			restore := b.Backup(aWest)
+			b.MustPut(release, body{"credential": credential})
+			b.Settle()
+			b.MustDelete(release)
+			b.Settle()
+			restore()
+			b.Recover(aWest)
+			b.Settle()
+			require.False(t, b.MustDelete(credential).Removed)
+			inTurn(t, b)
+		})
+	}
+}
+
+// Projects, credentials and releases are written, deleted and cleaned up after at random. No clean-up of a credential begins while a
+// release is there that names this incarnation, and everything that was deleted goes.
+func TestKeptTargetsInRandomSteps_I2_I33(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(4) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			playKept(t, rand.New(rand.NewPCG(seed, 40)), seed%2 == 0)
+		})
+	}
+}
+
+func playKept(t *testing.T, rnd *rand.Rand, delegations bool) {
+	t.Helper()
+	b := harness.NewBox(t, untilRemoved, func(cfg *shadow.Config) { cfg.Delegations = delegations }, aWest, bEast)
+	credentialOf := func() string { return fmt.Sprint("//", aWest, "/credentials/c", rnd.IntN(2)) }
+	releaseOf := func() string { return fmt.Sprint("//", bEast, "/releases/r", rnd.IntN(3)) }
+	names := map[uuid.UUID]uuid.UUID{} // of releases: the credential
+	cleaned := 0
+	cleanUp := func(name, finalizer string) {
+		r := b.Get(name)
+		if r == nil || !slices.Contains(r.Finalizers, finalizer) {
+			return
+		}
+		for i := range 3 {
+			if kept := b.Get(fmt.Sprint("//", bEast, "/releases/r", i)); kept != nil {
+				require.NotEqual(t, r.UID, names[kept.UID], "the clean-up of %s begins beside %s", name, kept.Name)
+			}
+		}
+		cleaned++
+		clean(t, b, name, r.UID, finalizer)
+	}
+	for range 80 {
+		switch rnd.IntN(8) {
+		case 0:
+			_, _ = b.Put(credentialOf(), body{"project": owning, "n": rnd.IntN(9)})
+		case 1, 2:
+			to := credentialOf()
+			target := b.Get(to)
+			bodyOf := body{"credential": to}
+			if rnd.IntN(2) == 0 {
+				bodyOf["project"] = owning
+			}
+			if r, err := b.Put(releaseOf(), bodyOf); err == nil && target != nil {
+				names[r.UID] = target.UID
+			}
+		case 3:
+			_, _ = b.Delete(releaseOf())
+		case 4:
+			_, _ = b.Delete(credentialOf())
+		case 5:
+			if _, err := b.Put(owning, nil); err == nil && rnd.IntN(4) == 0 {
+				_, _ = b.Delete(owning)
+			}
+		case 6:
+			cleanUp(credentialOf(), "revoke")
+		case 7:
+			cleanUp(releaseOf(), "uninstall")
+		}
+		if rnd.IntN(2) == 0 {
+			b.Settle()
+		}
+	}
+	for range 6 {
+		b.Settle()
+		for i := range 3 {
+			cleanUp(fmt.Sprint("//", bEast, "/releases/r", i), "uninstall")
+			cleanUp(fmt.Sprint("//", aWest, "/credentials/c", i), "revoke")
+		}
+	}
+	b.Settle()
+	require.NotZero(t, cleaned)
+	require.Zero(t, b.Count(aWest, "deleting")+b.Count(bEast, "deleting"))
+	b.Audit()
 }

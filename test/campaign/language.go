@@ -63,7 +63,7 @@ func versions(service, imports, of string) string {
 			ref("b1", all, "BLOCK"), ref("bl.*", all, "BLOCK"), ref("c1", all, "CASCADE_DELETE"), ref("c2", all, "ASYNC_CASCADE_DELETE"),
 			ref("u1", all, "UNSET"), ref("u2", all, "ASYNC_UNSET"), ref("ul.*", all, "UNSET"), ref("d", all, "ALLOW_DANGLING")) +
 			kind("Leaf", "leaves") + cleaned + refs(
-			ref("c1", all, "CASCADE_DELETE"), ref("u1", all, "UNSET"), ref("ul.*", all, "UNSET"))
+			ref("b1", all, "BLOCK, until: removed"), ref("c1", all, "CASCADE_DELETE"), ref("u1", all, "UNSET"), ref("ul.*", all, "UNSET"))
 	}
 	return version("v1", "", "") + "---\n" + version("v2", "2", "yes")
 }
@@ -92,7 +92,7 @@ var (
 	}}
 	full = language{owners: true, kinds: []kind{
 		{collection: "nodes", fields: []string{"b1", "bl", "c1", "c2", "u1", "u2", "ul", "d"}, targets: []string{"nodes"}},
-		{collection: "leaves", fields: []string{"c1", "u1", "ul"}, targets: []string{"nodes"}, leaf: true},
+		{collection: "leaves", fields: []string{"b1", "c1", "u1", "ul"}, targets: []string{"nodes"}, leaf: true},
 	}}
 )
 

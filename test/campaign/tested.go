@@ -253,6 +253,41 @@ var shown = []tested{
 		"schema/shadow/internal/gate/epoch.go",
 		[]string{"    UPDATE dbcontroller.freeze SET expires_at = clock_timestamp()\n", "    UPDATE dbcontroller.freeze SET committed = false, expires_at = clock_timestamp()\n"},
 	}},
+	{"schema/shadow", "TestAHolderKeepsItsTargetUntilItIsRemoved_I33", mutant{
+		"mark-releases-kept", "I33", "A marked holder drops the references that it keeps until it is removed.",
+		"schema/shadow/internal/cascade/carry.go",
+		[]string{"WHERE h.id = r.holder_id AND r.behaviour = {block} AND r.field_id", "WHERE h.id = r.holder_id AND false AND r.field_id"},
+	}},
+	{"schema/shadow", "TestAHolderKeepsItsTargetUntilItIsRemoved_I33", mutant{
+		"leaving-refuses", "I13", "A holder in DELETING refuses the deletion of the target that it keeps.",
+		"schema/shadow/internal/deletion/lookahead.go",
+		[]string{"		a.leaving = append(a.leaving, b)\n	default:", "		a.held = append(a.held, b)\n	default:"},
+	}},
+	{"schema/shadow", "TestAHolderKeepsItsTargetUntilItIsRemoved_I33", mutant{
+		"leaving-is-gone", "I33", "The blockade of a holder in DELETING, which keeps its reference, is removed by a question.",
+		"schema/shadow/internal/attempt/blockade.go",
+		[]string{"			r.verdicts[n] = peer.Leaving\n", "			r.verdicts[n] = peer.GoneVerdict\n"},
+	}},
+	{"schema/shadow", "TestACascadeIsTornDownInTheOrderOfTheReferences_I14_I33", mutant{
+		"finalizers-before-blockers", "I33", "A resource gets its finalizers with the mark, while others still keep it.",
+		"schema/shadow/internal/plan/decide.go",
+		[]string{"		if (held[id] || m.Protected) && cleaned {", "		if (held[id] || m.Protected) && cleaned && false {"},
+	}},
+	{"schema/shadow", "TestAStackIsTornDownInOrder_I14_I33", mutant{
+		"members-keep-nothing", "I33", "A member of a deletion is removed beside another member that keeps it.",
+		"schema/shadow/internal/plan/decide.go",
+		[]string{"	c.waitForHolders(b, waits, held)\n", ""},
+	}},
+	{"schema/shadow", "TestACascadeIsTornDownInTheOrderOfTheReferences_I14_I33", mutant{
+		"finalizers-are-not-given", "I33", "A resource whose last blocker goes never gets its finalizers.",
+		"schema/shadow/internal/target/finalise.go",
+		[]string{"	b.Queue(giveFinalizersSQL, seqs)\n", "	_ = giveFinalizersSQL\n"},
+	}},
+	{"schema/shadow", "TestNothingIsKeptAtADecommissionedDeployment_I33", mutant{
+		"decommissioned-is-kept", "I33", "The reference that a holder in DELETING keeps at a decommissioned deployment acts upon the holder.",
+		"schema/shadow/internal/admin/decommission.go",
+		[]string{"			b.Queue(dropKeptSQL, deployment, uids, holders)\n", "			_ = dropKeptSQL\n"},
+	}},
 	{"schema/shadow", "TestRightsEndBeforeTheFreeze_I35", mutant{
 		"rights-outlast-the-freeze", "I35", "A participant keeps its rights to the targets of an atomic deletion.",
 		"schema/shadow/internal/deletion/freeze.go",

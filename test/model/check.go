@@ -30,16 +30,30 @@ func (w *World) Check() []string {
 		for _, r := range d.resources {
 			for path, ref := range r.Refs {
 				t := w.deployments[ref.Home].resources[ref.Target]
-				if ref.Behaviour == Block && t != nil && t.Deleting && w.history.deleted[ref.Target] {
+				if ref.Behaviour.Blocks() && t != nil && t.Deleting && !r.Deleting && w.history.deleted[ref.Target] {
 					w.report("I3: the delete of %s was accepted beside %s", t.Name, r.Name)
 				}
-				if ref.Behaviour == Block && t == nil {
+				if ref.Behaviour.Blocks() && t == nil {
 					w.report("I2: %s at %d refers by %s to %d at %d, which does not exist", r.Name, at, path, ref.Target, ref.Home)
 				}
 			}
 		}
 	}
 	return w.broken
+}
+
+// checkKept reports a clean-up that begins while a resource keeps a reference to its target: an ACTIVE one, or one that had the
+// reference when it was marked.
+func (w *World) checkKept(target UID) {
+	for at, d := range w.deployments {
+		for uid, r := range d.resources {
+			for path, ref := range w.history.last[uid] {
+				if ref.Behaviour == Keep && ref.Target == target {
+					w.report("I33: the clean-up of %d begins, and %s at %d keeps it by %s", target, r.Name, at, path)
+				}
+			}
+		}
+	}
 }
 
 // CheckAtRest returns the violations of the invariants that hold when no message and no write is in progress.
@@ -54,10 +68,10 @@ func (w *World) CheckAtRest() []string {
 				switch {
 				case t == nil:
 					w.report("I1: %s at %d refers by %s to %d, which does not exist", r.Name, at, path, ref.Target)
-				case t.Deleting && ref.Behaviour != Block:
+				case t.Deleting && !ref.Behaviour.Blocks():
 					w.report("I1: %s at %d still refers by %s to %s, which is DELETING", r.Name, at, path, t.Name)
 				case ref.Home == at:
-				case ref.Behaviour == Block:
+				case ref.Behaviour.Blocks():
 					blocking[fmt.Sprint(ref.Home, Key{r.UID, path, ref.Target, ref.Attempt})] = true
 				case !home.entries[ref.Target][at]:
 					w.report("I8: %s at %d refers by %s to %s, which has no entry of it", r.Name, at, path, t.Name)
@@ -141,7 +155,7 @@ func (w *World) outstanding() map[string]bool {
 		}
 		for uid, r := range d.resources {
 			for path, ref := range r.Refs {
-				if ref.Behaviour == Block {
+				if ref.Behaviour.Blocks() {
 					blocked[ref.Target] = true
 				} else if t := w.deployments[ref.Home].resources[ref.Target]; t != nil && t.Deleting {
 					work[fmt.Sprintf("%d at %d refers by %s to %d, which is DELETING", uid, at, path, ref.Target)] = true

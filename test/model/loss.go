@@ -86,7 +86,7 @@ func (w *World) compare(answer message) {
 func (w *World) missing(m message) (lost []Key) {
 	d := w.deployments[m.to]
 	for i, k := range m.keys {
-		entered := m.requests[i].behaviour != Block && d.entries[k.Target][m.from]
+		entered := !m.requests[i].behaviour.Blocks() && d.entries[k.Target][m.from]
 		if b := d.blockades[k]; b != nil {
 			b.compared = true
 		} else if !entered {

@@ -61,6 +61,7 @@ const (
 	undecided verdict = iota
 	held
 	gone
+	leaving // held by a holder in DELETING
 )
 
 func (m message) String() string {
@@ -147,6 +148,13 @@ func (w *World) receive(m message) {
 			switch m.verdicts[i] {
 			case held:
 				w.confirmOne(m.to, k, b)
+			case leaving:
+				if w.LeavingIsGone {
+					delete(d.blockades, k)
+					continue
+				}
+				w.confirmOne(m.to, k, b)
+				b.leaving = true
 			case gone:
 				delete(d.blockades, k)
 				d.closed[k.Attempt] = true
@@ -239,7 +247,7 @@ func (w *World) establish(m message) map[string]UID {
 // meanwhile gets a newer notice, so that only a later acknowledgement counts.
 func (w *World) confirmOne(at int, k Key, b *blockade) {
 	d := w.deployments[at]
-	if b.behaviour == Block {
+	if b.behaviour.Blocks() {
 		b.tentative = false
 		return
 	}
@@ -268,7 +276,9 @@ func (w *World) verdicts(at, target int, keys []Key) []verdict {
 		out[i] = gone
 		if r := d.resources[k.Holder]; r != nil {
 			if ref, ok := r.Refs[k.Path]; ok && ref.Home == target && ref.Target == k.Target && ref.Attempt == k.Attempt {
-				out[i] = held
+				if out[i] = held; r.Deleting || w.ActiveIsLeaving {
+					out[i] = leaving
+				}
 			}
 		}
 	}

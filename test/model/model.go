@@ -20,7 +20,11 @@ const (
 	Block Behaviour = iota
 	Cascade
 	Unset
+	Keep // blocks until the holder is removed
 )
+
+// Blocks reports whether a reference refuses the deletion of its target.
+func (b Behaviour) Blocks() bool { return b == Block || b == Keep }
 
 // UID is an incarnation of a resource, never used twice. 0 is none.
 type UID int
@@ -36,14 +40,15 @@ type Reference struct {
 	Attempt   Attempt
 }
 
-// Resource is a row of a deployment. A resource in DELETING has no references.
+// Resource is a row of a deployment. A resource in DELETING has no references but the ones that it keeps.
 type Resource struct {
 	UID      UID
 	Name     string
 	Deleting bool
 	Refs     map[string]Reference // by path
-	// Finalizer: its holder has to clean up before the resource is removed. It is set with the mark.
-	Finalizer bool
+	// Finalizer: its holder has to clean up before the resource is removed. It is set when nothing blocks the resource, with the mark or
+	// later: until then it is Held.
+	Finalizer, Held bool
 }
 
 // Key identifies a blockade: holder, field path, attempt, target.
@@ -59,6 +64,7 @@ type blockade struct {
 	behaviour Behaviour
 	tentative bool
 	expired   bool
+	leaving   bool // its holder is in DELETING
 	compared  bool // a comparison of its reference has found it
 }
 
@@ -68,6 +74,7 @@ type Mistakes struct {
 	EntryForgotten, LateConfirmTellsNobody, AcknowledgesEverything, ActsUnconditionally, FinalisesBlocked,
 	CommitsAfterAbort, ForgetsReleases, LeftOutIsEstablished, OutcomesAreOfNeighbours,
 	FinalisesUncleaned, CleanedByName, DeletingKeepsReferences,
+	MarkReleasesKept, LeavingIsGone, CleanUpDoesNotWait, RemovalForgetsKept, ActiveIsLeaving,
 	PartialLossIsNotCounted, DroppedAreNotCounted, UnknownIsThrownAway, LostReferencesAreLeft,
 	LockedAreAcknowledged, OneLockStopsAll, RepairsWholeHolders bool
 }
@@ -90,7 +97,9 @@ type deployment struct {
 type World struct {
 	Mistakes
 	// Finalizers: the resources called y are of a kind with a finalizer.
-	Finalizers  bool
+	Finalizers bool
+	// Keeps: all resources are of kinds with finalizers.
+	Keeps       bool
 	deployments []*deployment
 	locked      map[UID]bool // rows that transactions of applications hold: a step that needs one runs into its lock timeout
 	bag         []message
@@ -247,7 +256,7 @@ func (w *World) Crash(at int) {
 
 // drop removes a reference.
 func (w *World) drop(at int, holder UID, path string, ref Reference) {
-	if ref.Home != at && ref.Behaviour == Block && !w.ForgetsReleases {
+	if ref.Home != at && ref.Behaviour.Blocks() && !w.ForgetsReleases {
 		w.owe(message{kind: release, from: at, to: ref.Home, keys: []Key{{holder, path, ref.Target, ref.Attempt}}})
 	}
 }
@@ -290,16 +299,17 @@ func (d *deployment) closure(root UID) map[UID]bool {
 	return goes
 }
 
-// isBlocked reports whether a holder outside the closure blocks a resource.
+// isBlocked reports whether a holder outside the closure blocks a resource. A holder in DELETING refuses no deletion; without a closure, it
+// blocks as well.
 func (d *deployment) isBlocked(uid UID, goes map[UID]bool, confirmedOnly bool) bool {
 	for k, b := range d.blockades {
-		if k.Target == uid && (!confirmedOnly || !b.tentative) {
+		if k.Target == uid && (!confirmedOnly || !b.tentative) && (goes == nil || !b.leaving) {
 			return true
 		}
 	}
 	for holder, r := range d.resources {
 		for _, ref := range r.Refs {
-			if ref.Target == uid && ref.Behaviour == Block && !goes[holder] {
+			if ref.Target == uid && ref.Behaviour.Blocks() && !goes[holder] && (goes == nil || !r.Deleting) {
 				return true
 			}
 		}
@@ -316,11 +326,16 @@ func (w *World) mark(at int, uid UID) {
 		return
 	}
 	w.history.went(r)
-	if r.Deleting, r.Finalizer = true, w.needsCleaning(r.Name); !r.Finalizer || !w.DeletingKeepsReferences {
+	if r.Deleting, r.Held = true, w.needsCleaning(r.Name); !r.Held || !w.DeletingKeepsReferences {
 		for _, path := range slices.Sorted(maps.Keys(r.Refs)) {
-			w.drop(at, uid, path, r.Refs[path])
+			if ref := r.Refs[path]; ref.Behaviour != Keep || w.MarkReleasesKept {
+				w.drop(at, uid, path, ref)
+				delete(r.Refs, path)
+			}
 		}
-		r.Refs = map[string]Reference{}
+	}
+	if w.CleanUpDoesNotWait {
+		r.Held, r.Finalizer = false, r.Held
 	}
 	for _, to := range slices.Sorted(maps.Keys(d.entries[uid])) {
 		d.tell(uid, to)
@@ -347,19 +362,33 @@ func (d *deployment) tell(uid UID, to int) {
 	d.notices[uid][to] = d.told
 }
 
-// finalise removes the resources in DELETING that wait for nothing.
+// finalise removes the resources in DELETING that wait for nothing, and lets the clean-up of others begin.
 func (w *World) finalise(at int) {
+	for w.look(at) {
+	}
+}
+
+// look looks once at each resource in DELETING, and reports whether one is removed.
+func (w *World) look(at int) (removed bool) {
 	d := w.deployments[at]
-	for uid, r := range d.resources {
-		if !r.Deleting || w.locked[uid] || len(d.notices[uid]) > 0 || r.Finalizer && !w.FinalisesUncleaned {
-			continue
+	for _, uid := range slices.Sorted(maps.Keys(d.resources)) {
+		r := d.resources[uid]
+		blocked := d.isBlocked(uid, nil, false) && !w.FinalisesBlocked
+		if r.Deleting && r.Held && !blocked && !w.locked[uid] {
+			r.Held, r.Finalizer = false, true
 		}
-		if d.isBlocked(uid, nil, false) && !w.FinalisesBlocked {
+		if !r.Deleting || w.locked[uid] || len(d.notices[uid]) > 0 || (r.Finalizer || r.Held) && !w.FinalisesUncleaned || blocked {
 			continue
 		}
 		if w.history.removed(uid); w.needsCleaning(r.Name) && !w.history.cleaned[uid] {
 			w.report("I33: %s at %d was removed, and nobody had cleaned up", r.Name, at)
 		}
+		for _, path := range slices.Sorted(maps.Keys(r.Refs)) {
+			if !w.RemovalForgetsKept {
+				w.drop(at, uid, path, r.Refs[path])
+			}
+		}
+		removed = true
 		delete(d.resources, uid)
 		delete(d.entries, uid)
 		delete(d.notices, uid)
@@ -369,10 +398,11 @@ func (w *World) finalise(at int) {
 			}
 		}
 	}
+	return removed
 }
 
 // needsCleaning reports whether a resource of this name has a finalizer.
-func (w *World) needsCleaning(name string) bool { return w.Finalizers && name == "y" }
+func (w *World) needsCleaning(name string) bool { return w.Finalizers && name == "y" || w.Keeps }
 
 // Clean lets the holder of the finalizer clean up after the resources that it sees in DELETING, and report that. It may lose its report
 // in a crash: then it cleans up again.
@@ -380,9 +410,21 @@ func (w *World) Clean(at int) {
 	d := w.deployments[at]
 	for _, uid := range slices.Sorted(maps.Keys(d.resources)) {
 		if r := d.resources[uid]; r.Finalizer {
+			w.checkKept(uid)
 			w.history.cleaned[uid] = true
 			w.send(message{kind: cleaned, from: at, to: at, holder: uid, name: r.Name})
 		}
+	}
+}
+
+// Ask asks the holders' deployments about all blockades at a deployment.
+func (w *World) Ask(at int) {
+	asks := map[int][]Key{}
+	for k, b := range w.deployments[at].blockades {
+		asks[b.from] = append(asks[b.from], k)
+	}
+	for _, holder := range slices.Sorted(maps.Keys(asks)) {
+		w.send(message{kind: resolve, from: at, to: holder, keys: sorted(asks[holder])})
 	}
 }
 
@@ -468,7 +510,7 @@ func (d *deployment) actions(from int, target UID) map[UID]bool {
 	holders := map[UID]bool{}
 	for holder, r := range d.resources {
 		for _, ref := range r.Refs {
-			if ref.Home == from && ref.Target == target && ref.Behaviour != Block {
+			if ref.Home == from && ref.Target == target && !ref.Behaviour.Blocks() {
 				holders[holder] = true
 			}
 		}
