@@ -357,3 +357,33 @@ func playKept(t *testing.T, rnd *rand.Rand, delegations bool) {
 	require.Zero(t, b.Count(aWest, "deleting")+b.Count(bEast, "deleting"))
 	b.Audit()
 }
+
+// A deletion reaches a target in another deployment, which a holder in DELETING of a third one keeps: it is accepted.
+func TestAKeptTargetElsewhereRefusesNoDeletion_I13_I33(t *testing.T) {
+	t.Parallel()
+	const aEast = "a.example.com/east"
+	for _, delegations := range []bool{false, true} {
+		for _, atomic := range []bool{false, true} {
+			t.Run(fmt.Sprintf("delegations=%t,atomic=%t", delegations, atomic), func(t *testing.T) {
+				t.Parallel()
+				b := harness.NewBox(t, untilRemoved, func(cfg *shadow.Config) { cfg.Delegations = delegations }, aWest, aEast, bEast)
+				root := "//" + aEast + "/projects/p"
+				b.MustPut(root, nil)
+				b.MustPut(credential, body{"project": root})
+				b.MustPut(release, body{"credential": credential})
+				b.Settle()
+				_, err := b.Delete(root)
+				require.ErrorContains(t, err, "releases/r (credential)")
+				b.MustDelete(release)
+				b.Settle()
+				plan, err := b.Stores[b.ID(aEast)].Deletions.PlanDelete(t.Context(), "projects/p")
+				require.NoError(t, err)
+				require.NoError(t, plan.Refusal)
+				_, err = b.Stores[b.ID(aEast)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "projects/p", Atomic: atomic})
+				require.NoError(t, err)
+				inTurn(t, b)
+				b.Gone(root)
+			})
+		}
+	}
+}

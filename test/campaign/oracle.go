@@ -208,6 +208,15 @@ func (o *Oracle) Would(name string, c *Content) error {
 	return nil
 }
 
+// wouldTogether is Would of an atomic delete, which the blocker of an ownee refuses too.
+func (o *Oracle) wouldTogether(name string) error {
+	_, goes := o.closure(name)
+	if pairs := o.blockers(goes); len(pairs) > 0 {
+		return fmt.Errorf("blocked: %v", pairs)
+	}
+	return o.delete([]string{name}, false)
+}
+
 // closure returns the members of a deletion: by cascades alone, and by cascades and the loss of last owners.
 func (o *Oracle) closure(name string) (cascades, goes map[string]bool) {
 	cascades, goes = map[string]bool{name: true}, map[string]bool{name: true}

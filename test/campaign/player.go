@@ -256,8 +256,8 @@ func (p *Player) Delete(ctx context.Context, name string) {
 func (p *Player) delete(ctx context.Context, name string, atomic bool) {
 	p.t.Helper()
 	quiet, would := p.o.quiet(), p.o.Would(name, nil)
-	if atomic { // also the blocker of an ownee refuses it
-		would = p.o.delete([]string{name}, false)
+	if atomic {
+		would = p.o.wouldTogether(name)
 	}
 	full, err := schema.ParseFullName(name)
 	require.NoError(p.t, err)

@@ -37,7 +37,7 @@ func (p *Player) recall(ctx context.Context) {
 // under faults other targets are tried.
 func (p *Player) mayBlock(ctx context.Context) (target, may, holder string) {
 	for range 3 {
-		target, holders := p.lit("b1")
+		target, holders := p.lit("bl") // whose kinds have b1 too
 		if target == "" || p.o.Would(target, nil) != nil {
 			continue
 		}
@@ -65,6 +65,9 @@ func (p *Player) awaitsRight(ctx context.Context, holder, uid string) bool {
 // another one there block the target under the right. The target waits for that one when the first one has let go.
 func (p *Player) blockToTheEnd(ctx context.Context, first, target, uid string) {
 	p.t.Helper()
+	if !p.g.has(first, "bl", target) {
+		return
+	}
 	for _, holder := range p.g.names {
 		if holder == first || at(holder) != at(first) || at(holder) == at(target) || p.o.flight[holder] || !p.g.has(holder, "b1", target) {
 			continue
