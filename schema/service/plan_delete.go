@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,8 +49,12 @@ func (r *resources) planDeletion(ctx context.Context, req *resourcev1.PlanDeleti
 	if err != nil {
 		return nil, err
 	}
+	most := cmp.Or(int(req.GetMaxSamples()), fewSamples)
+	if most < 0 || most > peer.PlanLimit {
+		return nil, outcome.Invalid("max_samples", fmt.Errorf("%d: want 1 to %d, or 0 for %d", most, peer.PlanLimit, fewSamples))
+	}
 	for i, g := range plan.Groups {
-		samples := make([]string, min(len(g.Names), maxSamples))
+		samples := make([]string, min(len(g.Names), most))
 		for n := range samples {
 			samples[n] = schema.FullName{Deployment: g.Deployment, Name: g.Names[n]}.String()
 		}
@@ -67,8 +72,8 @@ func (r *resources) planDeletion(ctx context.Context, req *resourcev1.PlanDeleti
 	return out, nil
 }
 
-// maxSamples is the number of names in a group of an answer.
-const maxSamples = 3
+// fewSamples is the number of names in a group of an answer, unless the caller wants more.
+const fewSamples = 3
 
 // denied are the resources of a group of a plan that the caller has no right to delete, and that go along.
 type denied struct {

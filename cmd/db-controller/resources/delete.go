@@ -29,6 +29,7 @@ type deletion struct {
 	ignoreNotFound bool
 	atomic         bool
 	file           string
+	export         string
 	progress       string // auto, plain or none
 	selected       filtered
 	releasing      releasing
@@ -52,6 +53,7 @@ func NewDelete() *cobra.Command {
 	var d deletion
 	cmd := cli.NewDeploymentCommand("delete NAME... | delete -f FILE | delete DEPLOYMENT --filter FILTER", "Delete resources with everything that cascades", `  db-controller delete //iam.example.com/us-west2/projects/acme --wait 10s
   db-controller delete //iam.example.com/us-west2/projects/acme --atomic
+  db-controller delete //iam.example.com/us-west2/projects/acme --export acme.yaml --wait 1m
   db-controller delete -f resources.yaml --ignore-not-found
   db-controller delete devices.example.com/eastus2 --kind Device --filter 'labels.env = "test"' --dry-run
   db-controller delete //iam.example.com/us-west2/serviceAccounts/old --detach --dry-run`, nil,
@@ -74,6 +76,11 @@ func NewDelete() *cobra.Command {
 			if d.dryRun {
 				return printPlans(cmd, c, names)
 			}
+			if d.export != "" && len(names) > 0 {
+				if err := d.exportTo(cmd, c, names); err != nil {
+					return err
+				}
+			}
 			return d.all(cmd, c, names)
 		})
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -94,6 +101,9 @@ another one was accepted.
 --atomic deletes in all deployments or in none: all resources that the delete reaches are kept from changing before it is decided, so that no new reference can block a part of it. It is
 refused while a deployment that it reaches does not answer. Without it a reference that is written between the answer of the delete and the cascade can keep a part.
 
+--export keeps what the delete removes, in all deployments: put -f FILE --create makes it anew, with new uids; references and owners are bound by their names. Values that other
+resources lose are named in the file, and not put back.
+
 --detach and --orphan act in all deployments with your rights, one holder after the other: what is changed stays so if the delete is refused
 after all. Without --yes they list what they would change.`
 	d.selected.flags(cmd)
@@ -106,6 +116,7 @@ after all. Without --yes they list what they would change.`
 	cmd.Flags().Int64Var(&d.maxRemovals, "max-removals", 0, "refuse a delete that removes more resources, at most 9,999, for each request of at most 1,000 NAMEs of one deployment; -1 for any number; --dry-run does not apply it (default: the number in the rights)")
 	cmd.Flags().BoolVar(&d.atomic, "atomic", false, "delete in all deployments or in none (NAMEs of one deployment)")
 	cmd.Flags().BoolVar(&d.ignoreNotFound, "ignore-not-found", false, "succeed for resources that do not exist")
+	cmd.Flags().StringVar(&d.export, "export", "", "first write all resources that the delete removes to this new file, for put -f FILE --create; nothing is deleted if another resource has joined them (NAMEs of one deployment)")
 	cmd.Flags().StringVarP(&d.file, "file", "f", "", "file with resources, as for put; - for standard input")
 	cmd.ValidArgsFunction = cli.CompleteNames(cli.Many)
 	return cmd

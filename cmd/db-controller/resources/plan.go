@@ -122,11 +122,16 @@ func printPlans(cmd *cobra.Command, c *client.Client, names []string) error {
 }
 
 func planOf(ctx context.Context, c *client.Client, names []schema.FullName) (*resourcev1.PlanDeletionResponse, error) {
+	return planWith(ctx, c, names, 0)
+}
+
+// planWith is planOf with a number of names for each group; 0: a few.
+func planWith(ctx context.Context, c *client.Client, names []schema.FullName, samples int32) (*resourcev1.PlanDeletionResponse, error) {
 	resources, err := c.Resources(ctx, names[0].Deployment)
 	if err != nil {
 		return nil, cli.Plain(err)
 	}
-	req := &resourcev1.PlanDeletionRequest{Name: names[0].Name}
+	req := &resourcev1.PlanDeletionRequest{Name: names[0].Name, MaxSamples: samples}
 	for _, name := range names[1:] {
 		req.More = append(req.More, name.Name)
 	}

@@ -1301,7 +1301,9 @@ type PlanDeletionRequest struct {
 	// The maximum number of blockers, at most 1,000; 0 means 1,000.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The next_page_token of an earlier response, for the blockers after those.
-	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// The maximum number of names in a group, at most 10,000; 0 means 3.
+	MaxSamples    int32 `protobuf:"varint,5,opt,name=max_samples,json=maxSamples,proto3" json:"max_samples,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1362,6 +1364,13 @@ func (x *PlanDeletionRequest) GetPageToken() string {
 		return x.PageToken
 	}
 	return ""
+}
+
+func (x *PlanDeletionRequest) GetMaxSamples() int32 {
+	if x != nil {
+		return x.MaxSamples
+	}
+	return 0
 }
 
 type PlanDeletionResponse struct {
@@ -2436,7 +2445,7 @@ type PlanDeletionResponse_Group struct {
 	Path      string       `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
 	Behaviour v1.Behaviour `protobuf:"varint,5,opt,name=behaviour,proto3,enum=dbcontroller.schema.v1.Behaviour" json:"behaviour,omitempty"`
 	Count     int64        `protobuf:"varint,6,opt,name=count,proto3" json:"count,omitempty"`
-	// Full names of the first few.
+	// Full names of the first few, or of max_samples.
 	Samples []string `protobuf:"bytes,7,rep,name=samples,proto3" json:"samples,omitempty"`
 	// They are unset, not deleted.
 	Unset bool `protobuf:"varint,8,opt,name=unset,proto3" json:"unset,omitempty"`
@@ -3017,13 +3026,15 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12/\n" +
 	"\x06status\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x06status\x120\n" +
 	"\x11status_generation\x18\x04 \x01(\x03H\x00R\x10statusGeneration\x88\x01\x01B\x14\n" +
-	"\x12_status_generation\"y\n" +
+	"\x12_status_generation\"\x9a\x01\n" +
 	"\x13PlanDeletionRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04more\x18\x04 \x03(\tR\x04more\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"\xa0\b\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\x12\x1f\n" +
+	"\vmax_samples\x18\x05 \x01(\x05R\n" +
+	"maxSamples\"\xa0\b\n" +
 	"\x14PlanDeletionResponse\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x12L\n" +
 	"\x06groups\x18\x02 \x03(\v24.dbcontroller.resource.v1.PlanDeletionResponse.GroupR\x06groups\x12R\n" +
