@@ -89,7 +89,11 @@ func ConnectBeside(ctx context.Context, of *pgxpool.Config, name string, connect
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if err := checkSettings(ctx, pool); err != nil {
+	err = checkSettings(ctx, pool)
+	if err == nil {
+		err = checkServer(ctx, pool)
+	}
+	if err != nil {
 		pool.Close()
 		return nil, fmt.Errorf("connect to PostgreSQL: %w", ofPooler(err))
 	}
@@ -136,6 +140,28 @@ func verified(host string, config *tls.Config) error {
 // ErrNotADSN replaces errors of the parser, which contain the password.
 var ErrNotADSN = errors.New("not a PostgreSQL connection string")
 
+// The functions by which a failover, a restore and the durability of commits are noticed. A standby has no position to write at.
+const serverSQL = `
+SELECT session_user::text, current_setting('session_replication_role'), CASE WHEN NOT pg_is_in_recovery() THEN
+    pg_walfile_name(pg_current_wal_lsn()) || pg_current_wal_insert_lsn()::text || pg_current_wal_flush_lsn()::text || (SELECT system_identifier FROM pg_control_system())::text END`
+
+// checkServer returns an error when the server does not have what the program is built on, or does not give it to the role.
+func checkServer(ctx context.Context, pool *pgxpool.Pool) error {
+	var user, replication string
+	err := pool.QueryRow(ctx, serverSQL).Scan(&user, &replication, nil)
+	var pg *pgconn.PgError
+	switch {
+	case errors.As(err, &pg) && (pg.Code == "0A000" || pg.Code == "42501"):
+		return &SettingError{"the server does not say its identity, its timeline, or its position in the log, by which failovers and restores are noticed; docs/managed.md has the query, and what services need for it", err}
+	case err != nil:
+		return err
+	case replication == "replica":
+		role := pgx.Identifier{user}.Sanitize()
+		return &SettingError{Remedy: "session_replication_role is replica by default: triggers would not fire; run ALTER ROLE " + role + " RESET session_replication_role, also IN DATABASE, or find it in ALTER DATABASE or postgresql.conf"}
+	}
+	return nil
+}
+
 const missingSettingsSQL = `
 SELECT format('ALTER ROLE %I IN DATABASE %I SET %s = %L;', session_user, current_database(), i.name, i.value)
 FROM unnest($1::text[], $2::text[]) AS i (name, value) JOIN pg_settings s USING (name) WHERE s.setting <> i.value ORDER BY 1`
@@ -159,5 +185,5 @@ func checkSettings(ctx context.Context, pool *pgxpool.Pool) error {
 	if err != nil || len(missing) == 0 {
 		return err
 	}
-	return &PoolerError{Remedy: "the session does not have the settings that it was opened with, a connection pooler ignores them; run once, directly at the server: " + strings.Join(missing, " ")}
+	return &SettingError{Remedy: "the session does not have the settings that it was opened with, a connection pooler ignores them; run once, directly at the server: " + strings.Join(missing, " ")}
 }

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/url"
 	"path/filepath"
@@ -167,4 +168,44 @@ func TestTheCertificateOfTheServerIsVerified(t *testing.T) {
 		require.Equal(t, "TLSv1.3", version)
 		pool.Close()
 	}
+}
+
+// A server that fires no triggers by default, or does not say by what a failover is noticed, is refused at the start, with the remedy.
+func TestAServerThatLacksWhatIsNeededIsRefused_I2(t *testing.T) {
+	t.Parallel()
+	dsn := harness.Postgres(t).NewDatabase(t, "")
+	admin, err := pgx.Connect(t.Context(), dsn)
+	require.NoError(t, err)
+	defer func() { _ = admin.Close(context.Background()) }()
+	exec := func(sql string) {
+		t.Helper()
+		_, err := admin.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	cfg := admin.Config()
+	role := "managed_" + cfg.Database
+	exec(fmt.Sprintf(`CREATE ROLE %[1]s LOGIN PASSWORD 'secret'; ALTER ROLE %[1]s IN DATABASE %[2]s SET session_replication_role = replica`, role, cfg.Database))
+	defer func() {
+		_, err := admin.Exec(context.Background(), fmt.Sprintf(`DROP OWNED BY %[1]s; DROP ROLE %[1]s`, role))
+		require.NoError(t, err)
+	}()
+	as := fmt.Sprintf("postgres://%s:secret@%s:%d/%s?sslmode=disable", role, cfg.Host, cfg.Port, cfg.Database)
+	connect := func() error {
+		pool, err := postgres.Connect(t.Context(), as, "test", 4)
+		if err == nil {
+			pool.Close()
+		}
+		return err
+	}
+	err = connect()
+	require.ErrorContains(t, err, `ALTER ROLE "`+role+`" RESET session_replication_role`)
+	require.True(t, postgres.Refused(err), "waiting does not change it")
+
+	exec(fmt.Sprintf(`ALTER ROLE %s IN DATABASE %s RESET session_replication_role; REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC`, role, cfg.Database))
+	err = connect()
+	require.ErrorContains(t, err, "by which failovers and restores are noticed; docs/managed.md")
+	require.ErrorContains(t, err, "permission denied for function pg_control_system")
+	require.True(t, postgres.Refused(err))
+	exec(`GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC`)
+	require.NoError(t, connect())
 }

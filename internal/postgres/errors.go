@@ -87,19 +87,20 @@ func Denied(err error) bool {
 	return errors.As(err, &pg) && pg.Code == "42501"
 }
 
-// PoolerError is the error of a connection that a pooler in front of PostgreSQL does not allow as it is configured. Waiting does not change that.
-type PoolerError struct {
+// SettingError is the error of a connection that cannot be used as the server, the role, or a pooler in front of them is set. Waiting does not change
+// that.
+type SettingError struct {
 	Remedy string
 	Err    error
 }
 
-func (e *PoolerError) Error() string {
+func (e *SettingError) Error() string {
 	if e.Err == nil {
 		return e.Remedy
 	}
 	return e.Remedy + " (" + e.Err.Error() + ")"
 }
-func (e *PoolerError) Unwrap() error { return e.Err }
+func (e *SettingError) Unwrap() error { return e.Err }
 
 // ofPooler names the remedy of an error that only a pooler gives, and returns other errors as they are. The
 // codes are PgBouncer's: 08P01 for a startup parameter that it does not know, and in transaction mode 26000
@@ -109,17 +110,17 @@ func ofPooler(err error) error {
 	switch {
 	case !errors.As(err, &pg):
 	case pg.Code == "08P01" && strings.Contains(pg.Message, "startup parameter"):
-		return &PoolerError{"the pooler in front of PostgreSQL refuses the settings of sessions; put into pgbouncer.ini: ignore_startup_parameters = " +
+		return &SettingError{"the pooler in front of PostgreSQL refuses the settings of sessions; put into pgbouncer.ini: ignore_startup_parameters = " +
 			strings.Join(slices.Sorted(maps.Keys(Settings)), ", ") + "; the next start prints what to set at the server instead", err}
 	case pg.Code == "26000" || pg.Code == "42P05":
-		return &PoolerError{"prepared statements do not outlive a transaction behind a pooler in transaction mode; add default_query_exec_mode=cache_describe to the DSN", err}
+		return &SettingError{"prepared statements do not outlive a transaction behind a pooler in transaction mode; add default_query_exec_mode=cache_describe to the DSN", err}
 	}
 	return err
 }
 
 // Refused reports whether the server rejects the user, or has no such database, or a pooler the session. Waiting does not change that.
 func Refused(err error) bool {
-	if errors.As(err, new(*PoolerError)) {
+	if errors.As(err, new(*SettingError)) {
 		return true
 	}
 	var pg *pgconn.PgError

@@ -166,7 +166,7 @@ func connect(ctx context.Context, waiting *startWait, cfg databaseConfig, set mi
 		}
 		return err
 	})
-	if errors.Is(err, migrations.ErrNotReady) || errors.As(err, new(*migrations.RefusedError)) || errors.As(err, new(*postgres.PoolerError)) {
+	if errors.Is(err, migrations.ErrNotReady) || errors.As(err, new(*migrations.RefusedError)) || errors.As(err, new(*postgres.SettingError)) {
 		err = cli.WithCode(cli.Refused, err)
 	}
 	return pool, err
