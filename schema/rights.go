@@ -139,11 +139,13 @@ func (o Operator) check(ps *Problems) {
 	}
 }
 
-// Rights are the rights by resource that an environment declares. The zero value, and nil, allow all calls
-// that the roles allow.
+// Rights are the rights by resource that an environment declares. With the zero value, and nil, users need grants to
+// read, write and delete; what they, and other deployments, may write may refer to any resource.
 type Rights struct {
-	// Deny: calls that no grant allows are denied. Without it grants only add the right to operate.
+	// Deny is the default deny: references need grants too, also of other deployments. It takes precedence over Allow.
 	Deny bool
+	// Allow is the default allow: users may do all that their role allows, and grants only add the right to operate.
+	Allow bool
 	// CascadeNeedsDelete: a delete needs the right to delete all that it takes along.
 	CascadeNeedsDelete bool
 	// MaxRemovals is the maximum number of resources that a delete of a person removes, unless its request
@@ -178,7 +180,7 @@ func (r *Rights) With(other *Rights) *Rights {
 		most = min(r.MaxRemovals, other.MaxRemovals)
 	}
 	return &Rights{
-		Deny: r.Deny || other.Deny, CascadeNeedsDelete: r.CascadeNeedsDelete || other.CascadeNeedsDelete, MaxRemovals: most,
+		Deny: r.Deny || other.Deny, Allow: r.Allow || other.Allow, CascadeNeedsDelete: r.CascadeNeedsDelete || other.CascadeNeedsDelete, MaxRemovals: most,
 		TwoOperators: slices.Concat(r.TwoOperators, other.TwoOperators), Grants: slices.Concat(r.Grants, other.Grants), Operators: slices.Concat(r.Operators, other.Operators), Quotas: slices.Concat(r.Quotas, other.Quotas), Pos: r.Pos,
 	}
 }
@@ -197,7 +199,7 @@ func (r *Rights) After(before *Rights, now time.Time) *Rights {
 
 // Same reports whether two declarations say the same.
 func (r *Rights) Same(other *Rights) bool {
-	return r != nil && other != nil && r.Deny == other.Deny && r.CascadeNeedsDelete == other.CascadeNeedsDelete && r.MaxRemovals == other.MaxRemovals && slices.Equal(r.TwoOperators, other.TwoOperators) &&
+	return r != nil && other != nil && r.Deny == other.Deny && r.Allow == other.Allow && r.CascadeNeedsDelete == other.CascadeNeedsDelete && r.MaxRemovals == other.MaxRemovals && slices.Equal(r.TwoOperators, other.TwoOperators) &&
 		slices.EqualFunc(r.Grants, other.Grants, func(a, b AccessGrant) bool {
 			return slices.Equal(a.Verbs, b.Verbs) && a.Identity == b.Identity && a.Group == b.Group && a.Kind == b.Kind && a.Name == b.Name
 		}) && slices.EqualFunc(r.Operators, other.Operators, func(a, b Operator) bool {

@@ -19,6 +19,7 @@ func (d *yamlReader) rights(n *yaml.Node, path string) {
 			case "deny":
 				into.Deny = true
 			case "allow":
+				into.Allow = true
 			default:
 				d.ps.add(d.pos(n, path), "write deny, or allow", "default: %q", clip(text))
 			}

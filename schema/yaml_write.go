@@ -42,8 +42,11 @@ func (f *File) document() *yaml.Node {
 	}))
 	if f.Rights != nil {
 		rights := yamlMapping()
-		if rights.text("default", "allow"); f.Rights.Deny {
-			rights.Content[1].Value = "deny"
+		switch {
+		case f.Rights.Deny:
+			rights.text("default", "deny")
+		case f.Rights.Allow:
+			rights.text("default", "allow")
 		}
 		rights.flag("cascade_needs_delete", f.Rights.CascadeNeedsDelete)
 		if f.Rights.MaxRemovals > 0 {

@@ -67,7 +67,7 @@ rights:
 // A written file is read as it was: no key is lost. The values of a file are compared without their places.
 func TestAFileIsWrittenAsItIsRead(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{everything, devices, "rights: {default: allow}\n", "regions: [a]\n", ""} {
+	for _, text := range []string{everything, devices, "rights: {default: allow}\n", "rights: {max_removals: 3}\n", "regions: [a]\n", ""} {
 		read, again := written(t, text)
 		require.Equal(t, read, again)
 	}
@@ -75,7 +75,7 @@ func TestAFileIsWrittenAsItIsRead(t *testing.T) {
 	set := map[string]bool{}
 	fields(reflect.ValueOf(read), "", set)
 	for name, isSet := range set {
-		require.True(t, isSet || strings.HasSuffix(name, "Pos") || strings.Contains(name, "Pos.") || name == "Rights.Declaration" || name == "Deployments.Generation" || name == "Deployments.Database",
+		require.True(t, isSet || strings.HasSuffix(name, "Pos") || strings.Contains(name, "Pos.") || name == "Rights.Declaration" || name == "Rights.Allow" || name == "Deployments.Generation" || name == "Deployments.Database",
 			"%s: add it to the file above, so that its key is written", name)
 	}
 }

@@ -69,7 +69,7 @@ func TestDoctorNamesProblemsAndRemedies(t *testing.T) {
 	code, found, _ := call(&adminv1.StatusResponse{Version: version, Processes: alive})
 	require.Equal(t, cli.Findings, code)
 	require.Equal(t, map[string]string{
-		"everybody with a certificate may read, write and delete everything: the default of the rights is allow": "WARNING environment",
+		"everybody with a certificate may read, write and delete everything: the rights say default: allow": "WARNING environment",
 		"it is described and has never run": "WARNING iam.example.com/eastus2",
 	}, found)
 	code, found, out := call(&adminv1.StatusResponse{Version: version, Processes: alive}, id)

@@ -49,7 +49,7 @@ func TestEachChangeIsOnRecord(t *testing.T) {
 		},
 	}
 	want := map[string]string{
-		"Apply":                  "rights: created\n  everybody loses read, write, delete, refer where no grant allows it: the default is deny",
+		"Apply":                  "rights: created\n  everybody loses refer where no grant allows it: the default is deny\n  user/ann gains read, delete on iam.example.com/Project at and below projects/acme",
 		"SetDeploymentVersion":   "deployment iam.example.com/us-west2: changed\n  version: v1 → v2",
 		"AcceptDatabase":         "deployment iam.example.com/us-west2: changed\n  database: none → b5a4fd9a-2e0c-4a58-9a3e-6a35b5f0a001",
 		"DecommissionDeployment": "deployment iam.example.com/us-west2: decommissioned",

@@ -321,13 +321,13 @@ func TestRightsAreReplacedByDeclarationsAlone(t *testing.T) {
 	apply(t, operator, example)
 	go func() { done <- client.Run(ctx) }()
 	require.Nil(t, (<-client.Environments()).Rights)
-	require.Equal(t, []string{"rights: created\n  everybody loses read, write, delete, refer where no grant allows it: the default is deny"}, apply(t, operator, "rights: {default: deny, grants: [{group: sre, verbs: [read]}]}"))
+	require.Equal(t, []string{"rights: created\n  everybody loses refer where no grant allows it: the default is deny\n  group sre gains read on everything"}, apply(t, operator, "rights: {default: deny, grants: [{group: sre, verbs: [read]}]}"))
 	rights := (<-client.Environments()).Rights
 	require.True(t, rights.Deny)
 	require.Len(t, rights.Grants, 1)
 	apply(t, operator, "regions: [moon]")
 	require.True(t, (<-client.Environments()).Rights.Deny)
-	require.Equal(t, []string{"rights: changed\n  everybody gains read, write, delete, refer: the default is allow"}, apply(t, operator, "rights: {default: allow}"))
+	require.Equal(t, []string{"rights: changed\n  every user gains read, write, delete: the default is allow\n  everybody gains refer: the default is not deny"}, apply(t, operator, "rights: {default: allow}"))
 	rights = (<-client.Environments()).Rights
 	require.NotNil(t, rights)
 	require.False(t, rights.Deny)

@@ -13,10 +13,16 @@ func Differences(before, after *schema.Environment) []string {
 	old, now := Compile(before), Compile(after)
 	var lines []string
 	switch {
+	case !old.allow && now.allow:
+		lines = append(lines, "every user gains read, write, delete: the default is allow")
+	case old.allow && !now.allow:
+		lines = append(lines, "every user loses read, write, delete where no grant allows it")
+	}
+	switch {
 	case old.deny && !now.deny:
-		lines = append(lines, "everybody gains read, write, delete, refer: the default is allow")
+		lines = append(lines, "everybody gains refer: the default is not deny")
 	case !old.deny && now.deny:
-		lines = append(lines, "everybody loses read, write, delete, refer where no grant allows it: the default is deny")
+		lines = append(lines, "everybody loses refer where no grant allows it: the default is deny")
 	}
 	switch was, is := needsDelete(before), needsDelete(after); {
 	case !was && is:
@@ -175,7 +181,7 @@ func grantee(g schema.AccessGrant) string {
 
 // gives reports whether a grantee has a verb on all names of ranges, of a kind; an empty kind is all of the service, and no service all.
 func (r *Rights) gives(who string, verb schema.Verb, kind schema.KindID, ranges []NameRange) bool {
-	if !r.deny && verb != schema.Operate {
+	if r.byDefault(Subject{Identity: who}, verb) {
 		return true
 	}
 	var have []NameRange

@@ -37,7 +37,7 @@ func TestDifferencesNameWhoGainsAndWhoLoses(t *testing.T) {
 		},
 		{
 			"the default", "rights: {default: allow, grants: [{identity: user/ann, verbs: [read]}]}", "rights: {default: deny}",
-			[]string{"everybody loses read, write, delete, refer where no grant allows it: the default is deny", "user/ann loses read on everything"},
+			[]string{"every user loses read, write, delete where no grant allows it", "everybody loses refer where no grant allows it: the default is deny", "user/ann loses read on everything"},
 		},
 		{
 			"what a cascade needs", "rights: {default: deny}", "rights: {default: deny, cascade_needs_delete: true}",
@@ -64,7 +64,7 @@ func TestDifferencesNameWhoGainsAndWhoLoses(t *testing.T) {
 	}
 	none := environment(t, "rights: {default: allow}")
 	none.Rights = nil
-	require.Equal(t, []string{"user/ann gains operate on everything"}, grant.Differences(none, environment(t, "rights: {grants: [{identity: user/ann, verbs: [read, operate]}]}")))
+	require.Equal(t, []string{"user/ann gains read, operate on everything"}, grant.Differences(none, environment(t, "rights: {grants: [{identity: user/ann, verbs: [read, operate]}]}")))
 }
 
 func TestHoldersAreWhoMayByAGrant(t *testing.T) {
@@ -87,6 +87,9 @@ func TestHoldersAreWhoMayByAGrant(t *testing.T) {
 	found, _ = who(schema.Write, "projects/other")
 	require.Empty(t, found)
 	env.Rights = nil
+	_, open = who(schema.Write, "projects/other")
+	require.False(t, open)
+	env.Rights = &schema.Rights{Allow: true}
 	_, open = who(schema.Write, "projects/other")
 	require.True(t, open)
 	_, open = who(schema.Operate, "projects/other")

@@ -19,9 +19,13 @@ type Subject struct {
 // operator reports whether the subject has an operator's certificate. Operators have all rights that their limits leave them: grants cannot lock them out.
 func (s Subject) operator() bool { return strings.HasPrefix(s.Identity, "operator/") }
 
+// deployment reports whether the subject is another deployment.
+func (s Subject) deployment() bool { return strings.HasPrefix(s.Identity, "deployment/") }
+
 // Rights are the compiled rights of one environment. They are never changed.
 type Rights struct {
-	deny     bool
+	deny     bool // schema.Rights.Deny
+	allow    bool // schema.Rights.Allow, without Deny
 	cascades bool // schema.Rights.CascadeNeedsDelete
 	// MaxRemovals is schema.Rights.MaxRemovals.
 	MaxRemovals int64
@@ -62,7 +66,8 @@ func Compile(env *schema.Environment) *Rights {
 	if env.Rights == nil {
 		return out
 	}
-	out.deny, out.cascades, out.operators = env.Rights.Deny, env.Rights.CascadeNeedsDelete, env.Rights.Operators
+	out.deny, out.allow = env.Rights.Deny, env.Rights.Allow && !env.Rights.Deny
+	out.cascades, out.operators = env.Rights.CascadeNeedsDelete, env.Rights.Operators
 	out.MaxRemovals, out.TwoOperators = env.Rights.MaxRemovals, env.Rights.TwoOperators
 	for _, g := range env.Rights.Grants {
 		if rule, ok := out.rule(g); ok {
@@ -112,7 +117,18 @@ func (r *Rights) open(who Subject, verb schema.Verb, at schema.DeploymentID) boo
 	if who.operator() {
 		return r.Operator(who, verb, at)
 	}
-	return !r.deny && verb != schema.Operate
+	return r.byDefault(who, verb)
+}
+
+// byDefault reports whether a subject that is no operator needs no grant for a verb.
+func (r *Rights) byDefault(who Subject, verb schema.Verb) bool {
+	switch {
+	case verb == schema.Operate:
+		return false
+	case verb == schema.Refer || who.deployment(): // a reference also needs the right to write its holder
+		return !r.deny
+	}
+	return r.allow
 }
 
 // Authorize reports whether a subject has a right on a resource, whether or not that exists.

@@ -106,9 +106,28 @@ func TestAGrantIsOfOneService(t *testing.T) {
 	require.False(t, rights.Authorize(grant.Subject{Identity: "deployment/devices.example.com/eastus2"}, schema.Refer, account))
 }
 
-func TestWithoutDenialOnlyTheRightToOperateNeedsAGrant(t *testing.T) {
+// Without a default users read, write and delete by their grants alone, and everybody may refer to resources.
+func TestADefaultThatIsNotDeclaredGivesUsersNothing(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"", "rights: { grants: [{ identity: user/ann, verbs: [operate] }] }\n", "rights: { default: allow }\n"} {
+	name := schema.FullName{Deployment: devices, Name: "projects/acme"}
+	for text, deployments := range map[string]bool{
+		"": true, "rights: { grants: [{ identity: user/ann, verbs: [read] }] }\n": true, "rights: { default: deny }\n": false,
+		"rights: { default: allow }\n---\nrights: { default: deny }\n": false, "rights: { default: allow }\n": true,
+	} {
+		rights := grant.Compile(environment(t, text))
+		for _, verb := range schema.Verbs {
+			allowed := text == "rights: { default: allow }\n" && verb != schema.Operate || verb == schema.Refer && deployments
+			require.Equal(t, allowed, rights.Authorize(grant.Subject{Identity: "user/bob"}, verb, name), "%s %s", text, verb)
+			require.Equal(t, allowed || verb == schema.Read && strings.Contains(text, "ann"), rights.Authorize(grant.Subject{Identity: "user/ann"}, verb, name), "%s %s", text, verb)
+			require.True(t, rights.Authorize(grant.Subject{Identity: "operator/olga"}, verb, name))
+		}
+		require.Equal(t, deployments, rights.Authorize(grant.Subject{Identity: "deployment/b.example.com/eu"}, schema.Refer, name), text)
+	}
+}
+
+func TestWithDefaultAllowOnlyTheRightToOperateNeedsAGrant(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"rights: { default: allow, grants: [{ identity: user/ann, verbs: [operate] }] }\n", "rights: { default: allow }\n"} {
 		rights := grant.Compile(environment(t, text))
 		name := schema.FullName{Deployment: devices, Name: "projects/acme"}
 		for _, verb := range []schema.Verb{schema.Read, schema.Write, schema.Delete, schema.Refer} {

@@ -47,7 +47,9 @@ func channels(t testing.TB) (*service.TestChannels, *shadow.Store) {
 	t.Helper()
 	self := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}
 	store := harness.NewBox(t, services, nil, self.String()).Stores[self]
-	return service.NewChannels(service.Config{Store: store, Peers: peers.New(self, nil), Logger: zap.NewNop()}), store
+	env := peers.New(self, nil)
+	env.Update(&schema.Environment{Rights: &schema.Rights{Allow: true}})
+	return service.NewChannels(service.Config{Store: store, Peers: env, Logger: zap.NewNop()}), store
 }
 
 // The channels that a deployment makes share and copy as their names say, and its own calls are copied: two watches of the same changes receive one

@@ -113,7 +113,9 @@ func TestEveryLineOfARequestHasItsID(t *testing.T) {
 	log := zap.New(core)
 	self := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}
 	box := harness.NewBox(t, services, func(c *shadow.Config) { c.Logger = log }, self.String())
-	channels := service.NewChannels(service.Config{Store: box.Stores[self], Peers: peers.New(self, nil), Logger: log})
+	env := peers.New(self, nil)
+	env.Update(&schema.Environment{Rights: &schema.Rights{Allow: true}})
+	channels := service.NewChannels(service.Config{Store: box.Stores[self], Peers: env, Logger: log})
 	registryPool := registryDatabase(t)
 	operator := identity.Identity{Role: identity.RoleOperator, Name: "eve"}
 	asRegistry := service.NewChannel(log, operator, nil, nil)

@@ -129,7 +129,7 @@ func TestPeopleComeWithTokensAndHaveTheRightsOfTheirGroups(t *testing.T) {
 	defer cancel()
 	issuer := harness.NewIssuer(t)
 	g := newGuarded(t, issuer)
-	everything := strings.Split(limited, "rights:")[0]
+	everything := strings.Split(limited, "rights:")[0] + "\nrights: {default: allow}\n"
 	g.declare(everything)
 	root := g.as(issuer.File("root", "db", time.Hour))
 	for _, name := range []string{"shared", "secret", "b-1", "a-1", "a-2", "a-3"} {
@@ -214,7 +214,7 @@ func TestAServerBoundsWhatAPersonWrites_I20(t *testing.T) {
 	defer cancel()
 	issuer := harness.NewIssuer(t)
 	g := newGuarded(t, issuer, 4<<20)
-	g.declare(strings.Split(limited, "rights:")[0])
+	g.declare(strings.Split(limited, "rights:")[0] + "\nrights: {default: allow}\n")
 	eve, ann := g.as(issuer.File("eve", "db", time.Hour)), g.as(issuer.File("ann", "db", time.Hour))
 	large := target("large")
 	large.Resource.Body.Fields["text"] = structpb.NewStringValue(strings.Repeat("x", 500<<10))
@@ -267,7 +267,7 @@ func TestARestrictedCallerLearnsNothingFromOthers(t *testing.T) {
 	defer cancel()
 	issuer := harness.NewIssuer(t)
 	g := newGuarded(t, issuer)
-	g.declare(strings.Split(limited, "rights:")[0])
+	g.declare(strings.Split(limited, "rights:")[0] + "\nrights: {default: allow}\n")
 	root, ann := g.as(issuer.File("root", "db", time.Hour)), g.as(issuer.File("ann", "db", time.Hour, "team-a"))
 	const request = "0190d9a2-6f9a-7b1c-9e5d-000000000001"
 	for _, name := range []string{"a-1", "b-1", "b-2"} {

@@ -12,7 +12,7 @@ func Rights(p *registryv1.Rights) *schema.Rights {
 	if p == nil {
 		return nil
 	}
-	out := &schema.Rights{Deny: p.GetDeny(), CascadeNeedsDelete: p.GetCascadeNeedsDelete(), MaxRemovals: p.GetMaxRemovals(), TwoOperators: p.GetTwoOperators(), Declaration: p.GetDeclaration(), Pos: schema.Pos{Path: "rights"}}
+	out := &schema.Rights{Deny: p.GetDeny(), Allow: p.GetAllow(), CascadeNeedsDelete: p.GetCascadeNeedsDelete(), MaxRemovals: p.GetMaxRemovals(), TwoOperators: p.GetTwoOperators(), Declaration: p.GetDeclaration(), Pos: schema.Pos{Path: "rights"}}
 	for i, g := range p.GetGrants() {
 		grant := schema.AccessGrant{
 			Identity: g.GetIdentity(), Group: g.GetGroup(), Kind: g.GetKind(), Name: g.GetName(),
@@ -43,7 +43,7 @@ func RightsProto(r *schema.Rights) *registryv1.Rights {
 	if r == nil {
 		return nil
 	}
-	out := &registryv1.Rights{Deny: r.Deny, CascadeNeedsDelete: r.CascadeNeedsDelete, MaxRemovals: r.MaxRemovals, TwoOperators: r.TwoOperators, Declaration: r.Declaration}
+	out := &registryv1.Rights{Deny: r.Deny, Allow: r.Allow, CascadeNeedsDelete: r.CascadeNeedsDelete, MaxRemovals: r.MaxRemovals, TwoOperators: r.TwoOperators, Declaration: r.Declaration}
 	for _, g := range r.Grants {
 		p := &registryv1.Grant{Identity: g.Identity, Group: g.Group, Kind: g.Kind, Name: g.Name}
 		for _, v := range g.Verbs {

@@ -80,8 +80,8 @@ func NewIslands(t testing.TB, services string, args ...string) *Islands {
 	registry := i.settle("registry", identity.Identity{Role: identity.RoleRegistry}, "registry")
 	require.NoError(t, i.auth.Issue(i.certs("operator"), identity.Identity{Role: identity.RoleOperator, Name: "test"}))
 	conn := i.Dial(registry.name, identity.Identity{Role: identity.RoleRegistry})
-	env := wire.EnvironmentProto(&schema.Environment{Regions: files.Regions, Services: files.Services, Deployments: files.Deployments})
-	_, err = registryv1.NewRegistryServiceClient(conn).Apply(ctx, &registryv1.ApplyRequest{Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments()})
+	env := wire.EnvironmentProto(&schema.Environment{Regions: files.Regions, Services: files.Services, Deployments: files.Deployments, Rights: &schema.Rights{Allow: true}})
+	_, err = registryv1.NewRegistryServiceClient(conn).Apply(ctx, &registryv1.ApplyRequest{Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments(), Rights: env.GetRights()})
 	require.NoError(t, err)
 	for _, d := range files.Deployments {
 		name := islandName(d.DeploymentID)

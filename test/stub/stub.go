@@ -133,6 +133,7 @@ func environment(address string, s Services) *registryv1.Environment {
 			Service: Deployment.Service, Region: Deployment.Region, Version: "v1", Address: address,
 		}},
 		Revision: 1,
+		Rights:   &registryv1.Rights{Allow: true},
 	}
 	for _, d := range s.Descriptors {
 		env.Services = append(env.Services, wire.DescriptorProto(d))

@@ -3,6 +3,7 @@ package dev
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -220,7 +221,9 @@ func Start(ctx context.Context, pg *launcher.Server, binary, dir string, files *
 		return p, nil, err
 	}
 	if err := p.Start(ctx, func(ctx context.Context) error {
-		_, err := operate.Apply(ctx, c, files, nil)
+		open := *files
+		open.Rights = cmp.Or(files.Rights, &schema.Rights{Allow: true}) // a playground
+		_, err := operate.Apply(ctx, c, &open, nil)
 		return err
 	}); err != nil {
 		c.Close()

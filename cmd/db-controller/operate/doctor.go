@@ -208,8 +208,8 @@ func (d *doctor) environment(env *schema.Environment) {
 	if len(env.Deployments) == 0 {
 		d.add(minor, "environment", "describe deployments, and apply the files", "it has no deployments")
 	}
-	if env.Rights == nil || !env.Rights.Deny {
-		d.add(minor, "environment", "declare rights with default: deny (docs/security.md), and preview them with apply --dry-run", "everybody with a certificate may read, write and delete everything: the default of the rights is allow")
+	if env.Rights != nil && env.Rights.Allow && !env.Rights.Deny {
+		d.add(minor, "environment", "declare grants instead of default: allow (docs/access.md), and preview them with apply --dry-run", "everybody with a certificate may read, write and delete everything: the rights say default: allow")
 	}
 }
 

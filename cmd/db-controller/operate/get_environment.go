@@ -172,12 +172,13 @@ func quotaNumbers(q schema.Quota) string {
 
 func printGrants(out cli.Printer, rights *schema.Rights) {
 	if rights == nil {
-		out.Line("no rights are declared: everybody has the rights of the role")
+		out.Line("no rights are declared: users can read, write and delete nothing; operators have all rights")
 		return
 	}
-	if rights.Deny {
+	switch {
+	case rights.Deny:
 		out.Line("default: deny")
-	} else {
+	case rights.Allow:
 		out.Line("default: allow")
 	}
 	if rights.CascadeNeedsDelete {

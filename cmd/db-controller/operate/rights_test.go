@@ -34,7 +34,7 @@ kinds: [{ kind: A, patterns: ['as/{a}'] }]
 func TestValidateKnowsRights(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"rights: { grants: [{ group: a, verbs: [read] }] }\n":                      "rights: 1 grant, ok\nrights: without `default: deny` the grants only add the right to operate\n",
+		"rights: { default: allow, grants: [{ group: a, verbs: [read] }] }\n":      "rights: 1 grant, ok\nrights: with `default: allow` the grants only add the right to operate\n",
 		"rights:\n  default: deny\n  grants:\n    - { group: a, verbs: [read] }\n": "rights: 1 grant, ok\n",
 		"rights:\n  default: deny\n  grants:\n    - { group: a, verbs: [reed] }\n": ":4: rights.grants[0]: unknown verb \"reed\"; the verbs are read, write, delete, refer, operate\n",
 		unknownKind: ":2: rights.grants[0]: a.example.com has no kind B in any version; its kinds are A\n",

@@ -148,8 +148,8 @@ func (v validated) printRights(cmd *cobra.Command) {
 		return
 	}
 	cmd.Printf("rights: %s, ok\n", cli.Plural(len(v.files.Rights.Grants), "grant"))
-	if !v.files.Rights.Deny && len(v.files.Rights.Grants) > 0 {
-		cmd.Println("rights: without `default: deny` the grants only add the right to operate")
+	if v.files.Rights.Allow && !v.files.Rights.Deny && len(v.files.Rights.Grants) > 0 {
+		cmd.Println("rights: with `default: allow` the grants only add the right to operate")
 	}
 }
 

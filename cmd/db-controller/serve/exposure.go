@@ -64,8 +64,10 @@ func reachedBy(address string) string {
 // exposureOf describes the access that the rights of an environment open.
 func exposureOf(rights *schema.Rights) exposure {
 	switch {
-	case rights == nil || !rights.Deny:
-		return exposure{way: "rights", open: true, to: "every user may read, write and delete every resource: declare rights with default: deny, and preview them with apply --dry-run"}
+	case rights == nil:
+		return exposure{way: "rights", to: "no user, and every operator: no rights are declared"}
+	case rights.Allow && !rights.Deny:
+		return exposure{way: "rights", open: true, to: "every user may read, write and delete every resource: the rights say default: allow"}
 	case len(rights.Operators) == 0:
 		return exposure{way: "rights", to: fmt.Sprintf("users by %s; every operator may do everything", cli.Plural(len(rights.Grants), "grant"))}
 	}

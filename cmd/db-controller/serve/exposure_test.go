@@ -35,8 +35,9 @@ func TestExposuresAreThoseOfTheConfiguration(t *testing.T) {
 func TestExposureOfRights(t *testing.T) {
 	t.Parallel()
 	grants := []schema.AccessGrant{{}, {}}
-	require.True(t, exposureOf(nil).open)
-	require.True(t, exposureOf(&schema.Rights{Grants: grants}).open)
+	require.Equal(t, exposure{way: "rights", to: "no user, and every operator: no rights are declared"}, exposureOf(nil))
+	require.True(t, exposureOf(&schema.Rights{Allow: true, Grants: grants}).open)
+	require.False(t, exposureOf(&schema.Rights{Allow: true, Deny: true, Grants: grants}).open)
 	require.Equal(t, "users by 2 grants; every operator may do everything", exposureOf(&schema.Rights{Deny: true, Grants: grants}).to)
 	require.Equal(t, "users by 2 grants; 1 operator by their verbs", exposureOf(&schema.Rights{Deny: true, Grants: grants, Operators: make([]schema.Operator, 1)}).to)
 }

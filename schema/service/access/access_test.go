@@ -43,6 +43,9 @@ var (
 	other = schema.DeploymentID{Service: "b.example.com", Region: "us-west2"}
 )
 
+// open are the rights of an environment in which users need no grants.
+const open = "---\nrights: { default: allow }\n"
+
 const declared = `
 service: a.example.com
 version: v1
@@ -227,7 +230,7 @@ func TestAListIsLimitedToTheNamesThatItsCallerMayRead(t *testing.T) {
 	}
 	require.Equal(t, []grant.NameRange{{From: "things/ann-", Below: "things/ann."}}, names().Of("Thing"))
 	require.Empty(t, names().Of("Other"))
-	e.set(t, "rights: { grants: [{ group: a, verbs: [read] }] }")
+	e.set(t, "rights: { default: allow, grants: [{ group: a, verbs: [read] }] }")
 	require.Nil(t, names(), "a changed declaration is in force at once")
 }
 
@@ -429,7 +432,7 @@ func TestStatusHidesNames(t *testing.T) {
 	errors, kept = answers(operator)
 	require.Equal(t, text+text, errors)
 	require.Equal(t, "things/secret", kept[0].GetSample())
-	e.set(t, "rights: { grants: [{ group: a, verbs: [read] }] }")
+	e.set(t, "rights: { default: allow, grants: [{ group: a, verbs: [read] }] }")
 	errors, _ = answers(ann)
 	require.Equal(t, text+text, errors, "who may read everything here")
 }
@@ -618,7 +621,7 @@ func TestAnAuthorizationServiceIsAskedBesideTheGrants(t *testing.T) {
 	require.Equal(t, []grant.NameRange{{From: "things/ann-2", Below: "things/ann-3"}}, within.Of("Thing"))
 	require.False(t, slices.Contains(within.Of("Other"), grant.AllNames))
 
-	e.set(t, strings.Split(declared, "---")[0])
+	e.set(t, strings.Split(declared, "---")[0]+open)
 	require.Equal(t, codes.Unavailable, read("slow", "things/a"), "silence denies")
 	server.Stop()
 	require.Equal(t, codes.Unavailable, read("ann", "things/ann-2"))
@@ -660,7 +663,7 @@ func (c *counted) allow(ranges ...grant.NameRange) (asks int) {
 func TestNamesOfAnAnswerAreOneQuestion_I20(t *testing.T) {
 	t.Parallel()
 	c := &counted{}
-	a, _ := newAccess(t, strings.Split(declared, "---")[0], func(cfg *access.Config) { cfg.Outside = c })
+	a, _ := newAccess(t, strings.Split(declared, "---")[0]+open, func(cfg *access.Config) { cfg.Outside = c })
 	answer := &adminv1.ExplainResponse{Name: "//a.example.com/us-west2/things/a"}
 	for i := range 300 {
 		answer.Reasons = append(answer.Reasons, &adminv1.ExplainResponse_Reason{Message: fmt.Sprintf("//a.example.com/us-west2/things/secret-%d and //a.example.com/us-west2/things/t-%d wait", i, i)})
@@ -679,7 +682,7 @@ func TestWatchesAskTheAuthorizationServiceNowAndThen_I20(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := &counted{}
-		a, e := newAccess(t, strings.Split(declared, "---")[0], func(cfg *access.Config) { cfg.Outside = c })
+		a, e := newAccess(t, strings.Split(declared, "---")[0]+open, func(cfg *access.Config) { cfg.Outside = c })
 		c.allow(grant.AllNames)
 		ended := make(chan error, 1)
 		go func() {
@@ -689,13 +692,13 @@ func TestWatchesAskTheAuthorizationServiceNowAndThen_I20(t *testing.T) {
 		synctest.Wait()
 		began := c.allow(grant.AllNames)
 		for range 120 {
-			e.set(t, strings.Split(declared, "---")[0])
+			e.set(t, strings.Split(declared, "---")[0]+open)
 			time.Sleep(time.Second)
 		}
 		synctest.Wait() // a question of this moment has its answer before that changes
 		require.LessOrEqual(t, c.allow(), began+4*began, "for two minutes")
 		require.Empty(t, ended)
-		e.set(t, strings.Split(declared, "---")[0])
+		e.set(t, strings.Split(declared, "---")[0]+open)
 		time.Sleep(time.Minute)
 		require.Equal(t, codes.OutOfRange, status.Code(<-ended))
 	})

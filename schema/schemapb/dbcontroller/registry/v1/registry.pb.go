@@ -163,10 +163,10 @@ func (x *Deployment) GetDatabase() string {
 	return ""
 }
 
-// Rights are the rights by resource. Without them the roles alone decide.
+// Rights are the rights by resource. Without them users cannot read, write or delete; references need the right to write their holders alone.
 type Rights struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether everything is denied that no grant allows.
+	// The default deny: references need grants too, also of deployments. It takes precedence over allow.
 	Deny   bool     `protobuf:"varint,1,opt,name=deny,proto3" json:"deny,omitempty"`
 	Grants []*Grant `protobuf:"bytes,2,rep,name=grants,proto3" json:"grants,omitempty"`
 	// Greater for a later declaration. The registry sets it.
@@ -180,7 +180,9 @@ type Rights struct {
 	// The operators with what each may do. Without any, each operator may do everything; with some, the others may do nothing.
 	Operators []*Operator `protobuf:"bytes,5,rep,name=operators,proto3" json:"operators,omitempty"`
 	// The lowest numbers of the quotas that fit count, beside the settings of the targets' processes.
-	Quotas        []*Quota `protobuf:"bytes,8,rep,name=quotas,proto3" json:"quotas,omitempty"`
+	Quotas []*Quota `protobuf:"bytes,8,rep,name=quotas,proto3" json:"quotas,omitempty"`
+	// The default allow: users may do all that their role allows, and grants only add the right to operate.
+	Allow         bool `protobuf:"varint,9,opt,name=allow,proto3" json:"allow,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -269,6 +271,13 @@ func (x *Rights) GetQuotas() []*Quota {
 		return x.Quotas
 	}
 	return nil
+}
+
+func (x *Rights) GetAllow() bool {
+	if x != nil {
+		return x.Allow
+	}
+	return false
 }
 
 // Quota bounds the references of deployments to resources of other deployments.
@@ -1998,7 +2007,7 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"generation\x18\x05 \x01(\x03R\n" +
 	"generation\x12\x1a\n" +
 	"\bdisabled\x18\x06 \x01(\bR\bdisabled\x12\x1a\n" +
-	"\bdatabase\x18\a \x01(\tR\bdatabase\"\xec\x02\n" +
+	"\bdatabase\x18\a \x01(\tR\bdatabase\"\x82\x03\n" +
 	"\x06Rights\x12\x12\n" +
 	"\x04deny\x18\x01 \x01(\bR\x04deny\x127\n" +
 	"\x06grants\x18\x02 \x03(\v2\x1f.dbcontroller.registry.v1.GrantR\x06grants\x12 \n" +
@@ -2007,7 +2016,8 @@ const file_dbcontroller_registry_v1_registry_proto_rawDesc = "" +
 	"\fmax_removals\x18\x06 \x01(\x03R\vmaxRemovals\x12#\n" +
 	"\rtwo_operators\x18\a \x03(\tR\ftwoOperators\x12@\n" +
 	"\toperators\x18\x05 \x03(\v2\".dbcontroller.registry.v1.OperatorR\toperators\x127\n" +
-	"\x06quotas\x18\b \x03(\v2\x1f.dbcontroller.registry.v1.QuotaR\x06quotas\"u\n" +
+	"\x06quotas\x18\b \x03(\v2\x1f.dbcontroller.registry.v1.QuotaR\x06quotas\x12\x14\n" +
+	"\x05allow\x18\t \x01(\bR\x05allow\"u\n" +
 	"\x05Quota\x12\x18\n" +
 	"\aholders\x18\x01 \x01(\tR\aholders\x12\x18\n" +
 	"\atargets\x18\x02 \x01(\tR\atargets\x12\x1a\n" +
