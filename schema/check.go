@@ -83,6 +83,7 @@ func checkKindDescriptor(ps *Problems, d *Descriptor, k *Kind, all map[ServiceVe
 	for i := range k.Parents {
 		checkParent(ps, d, k, &k.Parents[i], all)
 	}
+	checkUntils(ps, k)
 	paths, bodies := map[string]bool{}, map[string]bool{}
 	for i := range k.References {
 		r := &k.References[i]
@@ -131,6 +132,19 @@ func checkReference(ps *Problems, d *Descriptor, k *Kind, r *Reference, all map[
 		}
 	}
 	checkTableReference(ps, k, r, targets)
+}
+
+// checkUntils refuses parents that are kept in different ways: they are stored under one path.
+func checkUntils(ps *Problems, k *Kind) {
+	var kept, left bool
+	for i := range k.Parents {
+		if p := &k.Parents[i]; p.Behaviour == Block {
+			kept, left = kept || p.UntilRemoved, left || !p.UntilRemoved
+		}
+	}
+	if kept && left {
+		ps.add(k.Pos, "write until: removed at all of them, or at none", "kind %s has parents with BLOCK, of which some have until", k.Name)
+	}
 }
 
 func checkUntil(ps *Problems, k *Kind, at Pos, removed bool, b Behaviour) {

@@ -28,23 +28,26 @@ func TestEveryMistakeInADescriptorIsAProblem(t *testing.T) {
 		return aService + "kinds:\n  - { kind: T, patterns: [\"ts/{t}\"] }\n  - { kind: K, patterns: [\"ts/{t}/ks/{k}\"], parents: [{ kind: T" + fields + " }] }\n"
 	}
 	for text, says := range map[string]string{
-		kind(", previous_name: T"):                                                                  "previous_name T is the name, or the previous name, of another kind of this version; give the other kind another name, or remove previous_name",
-		kind(", previous_name: t"):                                                                  `previous_name: kind "t": want upper camel case`,
-		kind(", referable_by: [a.example.com]"):                                                     "referable_by lists a.example.com itself; remove it: a service may refer to its own kinds",
-		kind(", referable_by: [b]"):                                                                 `referable_by: service "b": want a domain name in lower case`,
-		kind(", references: [{ path: x, behaviour: BLOCK }]"):                                       "reference x has no target kind; add targets, such as [iam.example.com/Project]",
-		kind(", references: [{ path: x, targets: [], behaviour: BLOCK }]"):                          "reference x has no target kind",
-		kind(", references: [{ path: x, targets: [t], behaviour: BLOCK }]"):                         `kind "t": want upper camel case`,
-		kind(", references: [{ path: x, targets: [b/T], behaviour: BLOCK }]"):                       `service "b": want a domain name in lower case`,
-		kind(", references: [{ path: x, targets: [U], behaviour: BLOCK }]"):                         "unknown kind a.example.com/U: a.example.com@v1 has no such kind; its kinds are K, T",
-		kind(", references: [{ path: '*', targets: [T], behaviour: BLOCK }]"):                       `path "*": segment "*": want fields joined by dots`,
-		kind(", references: [{ path: x, targets: [b.example.com/B], behaviour: BLOCK }]"):           "a.example.com@v1 refers to b.example.com/B, which a.example.com@v1 does not import; add b.example.com@<version> to imports",
-		strings.Replace(kind(""), "ks/{k}", "ts/{k}", 1):                                            "pattern ts/{k} of K and pattern ts/{t} of T match the same names; use different collections",
-		strings.Replace(kind(""), `["ks/{k}"]`, "[]", 1):                                            "kind K has no name pattern; add patterns, such as projects/{project}",
-		strings.Replace(kind(""), `["ks/{k}"]`, `["ks/{k}", "ks/{j}"]`, 1):                          "pattern ks/{j} of K and pattern ks/{k} of K match the same names",
-		child(", behaviour: UNSET"):                                                                 "UNSET cannot be a parent's behaviour",
-		child(", behaviour: ASYNC_UNSET"):                                                           "ASYNC_UNSET cannot be a parent's behaviour",
-		child(""):                                                                                   "behaviour is missing; add the effect on the child when the parent is deleted, such as CASCADE_DELETE",
+		kind(", previous_name: T"):                                                        "previous_name T is the name, or the previous name, of another kind of this version; give the other kind another name, or remove previous_name",
+		kind(", previous_name: t"):                                                        `previous_name: kind "t": want upper camel case`,
+		kind(", referable_by: [a.example.com]"):                                           "referable_by lists a.example.com itself; remove it: a service may refer to its own kinds",
+		kind(", referable_by: [b]"):                                                       `referable_by: service "b": want a domain name in lower case`,
+		kind(", references: [{ path: x, behaviour: BLOCK }]"):                             "reference x has no target kind; add targets, such as [iam.example.com/Project]",
+		kind(", references: [{ path: x, targets: [], behaviour: BLOCK }]"):                "reference x has no target kind",
+		kind(", references: [{ path: x, targets: [t], behaviour: BLOCK }]"):               `kind "t": want upper camel case`,
+		kind(", references: [{ path: x, targets: [b/T], behaviour: BLOCK }]"):             `service "b": want a domain name in lower case`,
+		kind(", references: [{ path: x, targets: [U], behaviour: BLOCK }]"):               "unknown kind a.example.com/U: a.example.com@v1 has no such kind; its kinds are K, T",
+		kind(", references: [{ path: '*', targets: [T], behaviour: BLOCK }]"):             `path "*": segment "*": want fields joined by dots`,
+		kind(", references: [{ path: x, targets: [b.example.com/B], behaviour: BLOCK }]"): "a.example.com@v1 refers to b.example.com/B, which a.example.com@v1 does not import; add b.example.com@<version> to imports",
+		strings.Replace(kind(""), "ks/{k}", "ts/{k}", 1):                                  "pattern ts/{k} of K and pattern ts/{t} of T match the same names; use different collections",
+		strings.Replace(kind(""), `["ks/{k}"]`, "[]", 1):                                  "kind K has no name pattern; add patterns, such as projects/{project}",
+		strings.Replace(kind(""), `["ks/{k}"]`, `["ks/{k}", "ks/{j}"]`, 1):                "pattern ks/{j} of K and pattern ks/{k} of K match the same names",
+		child(", behaviour: UNSET"):                                                       "UNSET cannot be a parent's behaviour",
+		child(", behaviour: ASYNC_UNSET"):                                                 "ASYNC_UNSET cannot be a parent's behaviour",
+		child(", behaviour: BLOCK, until: removed }, { kind: T, behaviour: BLOCK"):        "kind K has parents with BLOCK, of which some have until; write until: removed at all of them, or at none",
+		child(", behaviour: CASCADE_DELETE, until: removed"):                              "with CASCADE_DELETE the target does not wait for the holder; use BLOCK, or remove until",
+		kind(", references: [{ path: x, targets: [T], behaviour: BLOCK, until: gone }]"):  `until: "gone"`,
+		child(""): "behaviour is missing; add the effect on the child when the parent is deleted, such as CASCADE_DELETE",
 		strings.Replace(child(", behaviour: BLOCK"), "kind: T, behaviour", "kind: K, behaviour", 1): "no name of K lies below one of K; begin a pattern of K with a pattern of K",
 		strings.Replace(child(", behaviour: BLOCK"), "kind: T, behaviour", "kind: Z, behaviour", 1): "unknown kind a.example.com/Z",
 		aService + "imports: [b.example.com@v1, b.example.com@v2]\n":                                "b.example.com is imported twice; import one version of it",
@@ -64,6 +67,7 @@ func TestEveryMistakeInADescriptorIsAProblem(t *testing.T) {
 	}
 	require.Empty(t, problems(t, kind(", references: [{ path: x, targets: [T], behaviour: ALLOW_DANGLING }]")))
 	require.Empty(t, problems(t, child(", behaviour: CASCADE_DELETE")))
+	require.Empty(t, problems(t, child(", behaviour: BLOCK, until: removed }, { kind: T, behaviour: CASCADE_DELETE")))
 	require.Empty(t, problems(t, "# nothing\n---\n"))
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // What a delete removes, in two services and regions, is exported first, and made anew from the file: with its bodies, owners, labels and references by
-// name. Nothing is deleted when the export is not complete, or when another resource has joined since.
+// name. Nothing is deleted when the export is not complete, or when the delete would remove more resources than the export has.
 func TestADeletionIsExportedAndMadeAnew_I29(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -14,6 +15,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/rounds"
 )
 
 const untilRemoved = `
@@ -385,5 +387,111 @@ func TestAKeptTargetElsewhereRefusesNoDeletion_I13_I33(t *testing.T) {
 				b.Gone(root)
 			})
 		}
+	}
+}
+
+// A release that needs itself waits for nothing.
+func TestAReleaseThatKeepsItselfIsRemoved_I33(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, untilRemoved, nil, aWest, bEast)
+	b.MustPut(release, nil)
+	b.MustPut(release, body{"needs": []any{"releases/r"}})
+	b.Settle()
+	b.MustDelete(release)
+	b.Settle()
+	clean(t, b, release, deleting(t, b, release, "uninstall").UID, "uninstall")
+	b.Settle()
+	b.Gone(release)
+	require.Empty(t, harness.AuditDatabases(t, b.Pools))
+}
+
+// More releases in DELETING than an answer names: the delete of their credential is accepted, and is refused for the one that is ACTIVE.
+func TestAnyNumberOfHoldersInDeletingRefusesNoDelete_I3_I33(t *testing.T) {
+	t.Parallel()
+	const beyond = peer.MaxRecalled + 20
+	for _, delegations := range []bool{false, true} {
+		for _, n := range rounds.Of([]int{beyond, peer.PlanLimit + 100}, []int{beyond}) {
+			t.Run(fmt.Sprintf("delegations=%t,%d", delegations, n), func(t *testing.T) {
+				t.Parallel()
+				b := harness.NewBox(t, untilRemoved, func(cfg *shadow.Config) {
+					cfg.Delegations, cfg.Limits.BlockRightFrom = delegations, 1
+					cfg.Times.DeleteTimeout = time.Minute // the test does not depend on time
+				}, aWest, bEast)
+				b.MustPut(owning, nil)
+				b.MustPut(credential, nil)
+				b.MustPut("//"+bEast+"/releases/z", body{"credential": credential})
+				b.Settle()
+				putMany(t, b, bEast, "releases/r", n, body{"credential": credential, "project": owning})
+				b.Settle()
+				b.MustDelete(owning)
+				b.Settle()
+				require.Equal(t, n, b.Count(bEast, "deleting"))
+				_, err := b.Delete(credential)
+				requireBlocked(t, err, "//"+bEast+"/releases/z")
+				b.MustPut("//"+bEast+"/releases/z", nil)
+				b.Settle()
+				require.False(t, b.MustDelete(credential).Removed)
+			})
+		}
+	}
+}
+
+// The version is switched while a deletion is decided: the decision and the mark keep the same references.
+func TestAMarkKeepsWhatTheDecisionKeeps_I33(t *testing.T) {
+	t.Parallel()
+	const hasNote = `
+  - kind: Note
+    patterns: ["notes/{note}"]
+    references: [{ path: of, targets: [Release], behaviour: UNSET }]
+`
+	_, second, _ := strings.Cut(untilRemoved, "---\n")
+	without := strings.NewReplacer(", until: removed", "", "version: v1", "version: v2").Replace(second)
+	for _, to := range []string{"v1", "v2"} {
+		t.Run("to "+to, func(t *testing.T) {
+			t.Parallel()
+			ctx := t.Context()
+			b := harness.NewBox(t, untilRemoved+hasNote+"---\n"+without+hasNote, nil, aWest, bEast)
+			b.Switch(bEast, map[string]string{"v1": "v2", "v2": "v1"}[to])
+			b.MustPut("//"+bEast+"/parts/p", nil)
+			b.MustPut(release, body{"needs": []any{"parts/p"}})
+			b.MustPut("//"+bEast+"/notes/n", body{"of": "releases/r"})
+			b.Settle()
+
+			// The deletion waits where it unsets the note: behind its decision, and before it marks.
+			db := b.Pools[b.ID(bEast)]
+			const key = 33
+			holder, err := db.Acquire(ctx)
+			require.NoError(t, err)
+			defer holder.Release()
+			_, err = holder.Exec(ctx, fmt.Sprintf(`
+CREATE FUNCTION public.wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(%d); RETURN NEW; END $$;
+GRANT EXECUTE ON FUNCTION public.wait() TO PUBLIC;
+CREATE TRIGGER wait BEFORE UPDATE ON dbcontroller.resource FOR EACH ROW EXECUTE FUNCTION public.wait();
+SELECT pg_advisory_lock(%d)`, key, key))
+			require.NoError(t, err)
+			deleted := make(chan error, 1)
+			go func() {
+				_, err := b.Stores[b.ID(bEast)].Deletions.DeleteAll(ctx, []shadow.DeleteRequest{{Name: "parts/p"}, {Name: "releases/r"}})
+				deleted <- err
+			}()
+			require.Eventually(t, func() bool {
+				var waits bool
+				err := holder.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = $1 AND NOT granted
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`, key).Scan(&waits)
+				return err == nil && waits
+			}, time.Minute, 10*time.Millisecond)
+			b.Switch(bEast, to)
+			_, err = holder.Exec(ctx, fmt.Sprintf(`SELECT pg_advisory_unlock(%d)`, key))
+			require.NoError(t, err)
+			require.NoError(t, <-deleted)
+			_, err = holder.Exec(ctx, `DROP TRIGGER wait ON dbcontroller.resource`)
+			require.NoError(t, err)
+
+			b.Settle()
+			clean(t, b, release, deleting(t, b, release, "uninstall").UID, "uninstall")
+			b.Settle()
+			b.Gone(release, "//"+bEast+"/parts/p")
+			require.Empty(t, harness.AuditDatabases(t, b.Pools))
+		})
 	}
 }

@@ -273,7 +273,7 @@ var played = []mutant{
 	{
 		"held-is-answered-as-gone", "I2, I3, I8", "A recall does not see what was written under the right.",
 		"schema/shadow/internal/rights/recall.go",
-		[]string{"r.delegated AND r.behaviour = {block} AND NOT r.dangling LIMIT $2", "r.delegated AND r.behaviour <> {block} AND NOT r.dangling LIMIT $2"},
+		[]string{"r.delegated AND r.behaviour = {block} AND NOT r.dangling AND h.state", "r.delegated AND r.behaviour <> {block} AND NOT r.dangling AND h.state"},
 	},
 	{
 		"right-taken-after-a-close", "I30, I31", "An answer that gives a right is taken although the row was closed after the question.",
@@ -338,8 +338,8 @@ var played = []mutant{
 		"removed-at-once-with-finalizers", "I33", "A member of a cascade inside one database is removed at once although its kind has finalizers.",
 		"schema/shadow/internal/plan/decide.go",
 		[]string{
-			"		case waits[id] || m.Protected || cleaned:",
-			"		case waits[id] || m.Protected:",
+			"	return m.Later || waits[m.ID] || m.Protected || len(b.Finalizers[m.Kind]) > 0",
+			"	return m.Later || waits[m.ID] || m.Protected",
 		},
 	},
 }

@@ -258,6 +258,11 @@ var shown = []tested{
 		"schema/shadow/internal/cascade/carry.go",
 		[]string{"WHERE h.id = r.holder_id AND r.behaviour = {block} AND r.field_id", "WHERE h.id = r.holder_id AND false AND r.field_id"},
 	}},
+	{"schema/shadow", "TestAReleaseThatKeepsItselfIsRemoved_I33", mutant{
+		"kept-by-itself", "I33", "A marked holder keeps a reference to itself, for which it waits.",
+		"schema/shadow/internal/cascade/carry.go",
+		[]string{"OR r.target_id = r.holder_id OR NOT EXISTS", "OR NOT EXISTS"},
+	}},
 	{"schema/shadow", "TestAHolderKeepsItsTargetUntilItIsRemoved_I33", mutant{
 		"leaving-refuses", "I13", "A holder in DELETING refuses the deletion of the target that it keeps.",
 		"schema/shadow/internal/deletion/lookahead.go",

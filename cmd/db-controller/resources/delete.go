@@ -116,7 +116,7 @@ after all. Without --yes they list what they would change.`
 	cmd.Flags().Int64Var(&d.maxRemovals, "max-removals", 0, "refuse a delete that removes more resources, at most 9,999, for each request of at most 1,000 NAMEs of one deployment; -1 for any number; --dry-run does not apply it (default: the number in the rights)")
 	cmd.Flags().BoolVar(&d.atomic, "atomic", false, "delete in all deployments or in none (NAMEs of one deployment)")
 	cmd.Flags().BoolVar(&d.ignoreNotFound, "ignore-not-found", false, "succeed for resources that do not exist")
-	cmd.Flags().StringVar(&d.export, "export", "", "first write all resources that the delete removes to this new file, for put -f FILE --create; nothing is deleted if another resource has joined them (NAMEs of one deployment)")
+	cmd.Flags().StringVar(&d.export, "export", "", "first write all resources that the delete removes to this new file, for put -f FILE --create; nothing is deleted if the delete would remove more of them (NAMEs of one deployment)")
 	cmd.Flags().StringVarP(&d.file, "file", "f", "", "file with resources, as for put; - for standard input")
 	cmd.ValidArgsFunction = cli.CompleteNames(cli.Many)
 	return cmd

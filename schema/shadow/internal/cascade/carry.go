@@ -28,11 +28,11 @@ var (
 	// A marked or removed resource drops its owners and its references. Foreign BLOCK references are released; the targets
 	// of local ones are looked at again. A holder in DELETING therefore has no references and keeps no target, but by the
 	// references that it keeps until it is removed (I14).
-	leaveReferencesSQL = db.Codes(leaveSQL(""))
+	leaveReferencesSQL = db.Codes(leaveSQL("", notGoing))
 	markReferencesSQL  = db.Codes(leaveSQL(`
-        AND (NOT EXISTS (SELECT FROM dbcontroller.kind WHERE until_removed IS NOT NULL) OR NOT EXISTS (
-            SELECT FROM dbcontroller.shadow h JOIN dbcontroller.kind k ON k.id = h.kind_id
-            WHERE h.id = r.holder_id AND r.behaviour = {block} AND r.field_id = ANY (k.until_removed)))`))
+        AND (cardinality(@kept_kinds::int[]) = 0 OR r.target_id = r.holder_id OR NOT EXISTS (
+            SELECT FROM dbcontroller.shadow h JOIN unnest(@kept_kinds::int[], @kept_fields::int[]) AS k (kind_id, field_id) USING (kind_id)
+            WHERE h.id = r.holder_id AND r.behaviour = {block} AND r.field_id = k.field_id))`, notGoing))
 
 	// Whether the feeds of work and of notices have new rows; the feed of changes always has.
 	leftWorkSQL = `
@@ -40,8 +40,11 @@ var (
 SELECT EXISTS (SELECT FROM released) OR EXISTS (SELECT FROM rights) OR EXISTS (SELECT FROM looked)`
 )
 
-// leaveSQL drops the owners, and the references for which a condition holds.
-func leaveSQL(condition string) string {
+// notGoing is a condition on a local target s: the same decision does not mark or remove it.
+const notGoing = " AND NOT s.id = ANY (@ids)"
+
+// leaveSQL drops the owners, and the references for which a condition holds. The targets for which another one holds are looked at again.
+func leaveSQL(condition, looked string) string {
 	return `
 owned AS (
     DELETE FROM dbcontroller.owner_reference WHERE ownee_id = ANY (@ids)
@@ -57,7 +60,7 @@ owned AS (
 ), rights AS (
 ` + db.LookAtRights(`refs JOIN dbcontroller.foreign_target f ON f.id = refs.target_id WHERE refs.behaviour = {block} AND refs.delegated RETURNING 1`) + `
 ), looked AS (
-` + db.LookAgain("@self", `refs JOIN dbcontroller.shadow s ON s.id = refs.target_id WHERE refs.behaviour = {block} AND NOT s.id = ANY (@ids) RETURNING 1`) + `
+` + db.LookAgain("@self", `refs JOIN dbcontroller.shadow s ON s.id = refs.target_id WHERE refs.behaviour = {block}`+looked+` RETURNING 1`) + `
 ), changed AS (`
 }
 
@@ -75,7 +78,7 @@ WITH going AS (
 	dropKeptSQL = db.Codes(`
 WITH going AS (
     SELECT id, uid, shard FROM dbcontroller.shadow WHERE id = ANY (@ids) AND state = {deleting}
-), ` + leaveSQL(` AND r.holder_id IN (SELECT id FROM going) AND r.behaviour = {block} AND r.field_id = @field AND r.target_id = @target`) + `SELECT FROM refs` + leftWorkSQL + `, EXISTS (SELECT FROM refs)`)
+), ` + leaveSQL(` AND r.holder_id IN (SELECT id FROM going) AND r.behaviour = {block} AND r.field_id = @field AND r.target_id = @target`, "") + `SELECT FROM refs` + leftWorkSQL + `, EXISTS (SELECT FROM refs)`)
 
 	// Of any deletion: a marked resource gets no references.
 	thawSQL = `DELETE FROM dbcontroller.frozen WHERE target_id = ANY ($1)`
@@ -198,6 +201,7 @@ func (s *Actor) statements(d Decision) (b *pgx.Batch, left *feed.Topics) {
 		args := reasonsOf(c, v.Mark).parameters(v.Mark, s.SelfID)
 		args["notify"], args["hiding"], args["visible"], args["held"] = v.Notify, s.hiding(), v.Visible, append([]int64{}, v.Held...)
 		args["held_kinds"], args["finalizers"] = finalizerColumns(d.Bonds.Finalizers)
+		args["kept_kinds"], args["kept_fields"] = keptColumns(d.Bonds.Kept)
 		queueGoing(b, left, markSQL, args)
 	}
 	if len(v.Remove) > 0 {
@@ -246,6 +250,17 @@ func finalizerColumns(finalizers map[int32][]string) (kinds []int32, names []str
 		kinds, names = append(kinds, kind), append(names, strings.Join(finalizers[kind], " "))
 	}
 	return kinds, names
+}
+
+// keptColumns are the kept fields of kinds as columns for unnest.
+func keptColumns(kept map[int32][]int32) (kinds, fields []int32) {
+	kinds = []int32{} // no nil, which is no empty array
+	for kind, of := range kept {
+		for _, field := range of {
+			kinds, fields = append(kinds, kind), append(fields, field)
+		}
+	}
+	return kinds, fields
 }
 
 // hiding returns the kinds with hide_while_deleting: readers see their resources as gone once nothing blocks them.

@@ -45,13 +45,11 @@ SELECT DISTINCT r.target_id
 FROM dbcontroller.reference r LEFT JOIN unnest($1::bigint[]) AS m ON m = r.holder_id
 WHERE r.target_id = ANY ($1) AND r.behaviour = {block} AND m IS NULL`)
 
-	// References that a member keeps while it is in DELETING, to other members.
+	// References of holders, by fields that they keep in DELETING, to other members.
 	keptSQL = db.Codes(`
 SELECT r.target_id, r.holder_id
-FROM dbcontroller.kind k CROSS JOIN LATERAL unnest(k.until_removed) AS f (field_id)
-JOIN dbcontroller.shadow h ON h.kind_id = k.id AND h.id = ANY ($1)
-JOIN dbcontroller.reference r ON r.holder_id = h.id AND r.field_id = f.field_id AND r.behaviour = {block} AND r.target_id = ANY ($1)
-WHERE k.until_removed IS NOT NULL`)
+FROM unnest($1::bigint[], $2::int[]) AS h (id, field_id)
+JOIN dbcontroller.reference r ON r.holder_id = h.id AND r.field_id = h.field_id AND r.behaviour = {block} AND r.target_id <> h.id AND r.target_id = ANY ($3)`)
 
 	actingReferencesSQL = db.Codes(`
 SELECT target_id, holder_id, field_id, behaviour FROM dbcontroller.reference
@@ -134,6 +132,9 @@ func (s *Actor) DecideBy(ctx context.Context, tx pgx.Tx, roots []*plan.Member, s
 		}
 	}
 	d.Bonds, d.recovered = seen.of(d.Closure), seen.Recovered
+	if err := kept(ctx, tx, d.Closure, d.Bonds); err != nil {
+		return d, err
+	}
 	d.Verdict = plan.Decide(d.Closure, d.Bonds)
 	return d, nil
 }
@@ -172,10 +173,6 @@ func (s *Actor) expand(ctx context.Context, tx pgx.Tx, roots []*plan.Member, see
 		})
 		return err
 	})
-	b.Queue(keptSQL, ids).Query(func(rows pgx.Rows) (err error) {
-		c.Kept, err = pgx.CollectRows(rows, pgx.RowToStructByPos[plan.KeptReference])
-		return err
-	})
 	b.Queue(blockedMembersSQL, ids).Query(func(rows pgx.Rows) (err error) {
 		c.Blocked, err = pgx.CollectRows(rows, pgx.RowTo[int64])
 		return err
@@ -184,6 +181,30 @@ func (s *Actor) expand(ctx context.Context, tx pgx.Tx, roots []*plan.Member, see
 		return nil, fmt.Errorf("read blocking references: %w", err)
 	}
 	return c, nil
+}
+
+// kept reads the references between members that their holders keep. The mark keeps them by the same fields: the
+// version may be switched between the two statements.
+func kept(ctx context.Context, tx pgx.Tx, c *plan.Closure, bonds plan.Bonds) error {
+	c.Kept = nil
+	var holders []int64
+	var fields []int32
+	for id, m := range c.Members {
+		for _, field := range bonds.Kept[m.Kind] {
+			holders, fields = append(holders, id), append(fields, field)
+		}
+	}
+	if len(holders) == 0 || len(c.Members) == 1 {
+		return nil
+	}
+	rows, err := tx.Query(ctx, keptSQL, holders, fields, slices.Sorted(maps.Keys(c.Members)))
+	if err == nil {
+		c.Kept, err = pgx.CollectRows(rows, pgx.RowToStructByPos[plan.KeptReference])
+	}
+	if err != nil {
+		return fmt.Errorf("read references that are kept: %w", err)
+	}
+	return nil
 }
 
 // maxLevels is the depth that one transaction follows. Each level takes two round trips, under the locks of all levels
@@ -309,8 +330,9 @@ WHERE EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
 // ByID selects the ids of an array.
 var ByID = Select(`SELECT unnest($1::bigint[])`)
 
-// finalizersSQL reads the finalizers of the version that runs in the database: this process may not have heard of it yet.
-const finalizersSQL = `SELECT id, finalizers FROM dbcontroller.kind WHERE finalizers IS NOT NULL`
+// finalizersSQL reads the finalizers, and the fields of references that are kept, of the version that runs in the database: this process may not
+// have heard of it yet.
+const finalizersSQL = `SELECT id, COALESCE(finalizers, '{}'), COALESCE(until_removed, '{}') FROM dbcontroller.kind WHERE finalizers IS NOT NULL OR until_removed IS NOT NULL`
 
 // QueueLockedRows adds the statements of LockedRows to a batch, behind the locking statement. Its fields are set when
 // the batch has been sent.
@@ -355,18 +377,24 @@ func (s *LockedRows) of(c *plan.Closure) plan.Bonds {
 		return out
 	}
 	return plan.Bonds{
-		Blockaded: members(s.bonds.Blockaded), Entered: members(s.bonds.Entered), Owns: members(s.bonds.Owns), Finalizers: s.bonds.Finalizers,
+		Blockaded: members(s.bonds.Blockaded), Entered: members(s.bonds.Entered), Owns: members(s.bonds.Owns), Finalizers: s.bonds.Finalizers, Kept: s.bonds.Kept,
 	}
 }
 
 func scanFinalizers(rows pgx.Rows, b *plan.Bonds) error {
 	var kind int32
 	var names []string
-	_, err := pgx.ForEachRow(rows, []any{&kind, &names}, func() error {
+	var fields []int32
+	_, err := pgx.ForEachRow(rows, []any{&kind, &names, &fields}, func() error {
 		if b.Finalizers == nil {
-			b.Finalizers = map[int32][]string{}
+			b.Finalizers, b.Kept = map[int32][]string{}, map[int32][]int32{}
 		}
-		b.Finalizers[kind], names = names, nil
+		if len(names) > 0 {
+			b.Finalizers[kind] = slices.Clone(names)
+		}
+		if len(fields) > 0 {
+			b.Kept[kind] = slices.Clone(fields)
+		}
 		return nil
 	})
 	return err

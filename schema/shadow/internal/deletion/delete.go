@@ -222,6 +222,8 @@ type deletion struct {
 	manner manner
 	// ahead is the look-ahead for the next try; nil: look ahead first.
 	ahead *lookAhead
+	// leaving are the blockades that look-aheads found to be of holders in DELETING: they are so for good.
+	leaving excused
 	// undecided are the undecided blockades of the last look-ahead.
 	undecided []blockade
 	pauses    retry.Backoff
@@ -315,6 +317,7 @@ func (d *deletion) lookAhead(ctx context.Context, found *obstacle) (err error) {
 	if d.ahead, err = d.store.lookAhead(ctx, found, d.manner, d.limit != anyNumber); err != nil {
 		return d.explainTimeout(d.ofSeveral(err))
 	}
+	d.leaving = d.leaving.and(d.ahead.leaving)
 	if d.undecided = d.ahead.undecided; len(d.undecided) > 0 || d.ahead.moved {
 		return nil // the look-ahead is repeated
 	}
@@ -565,13 +568,13 @@ func (d *deletion) decide(ctx context.Context, tx pgx.Tx, roots []*plan.Member, 
 	if len(protected.By) > 0 {
 		return decided, nil, protected
 	}
-	enough, err := s.lookAheadComplete(ctx, tx, decided, d.ahead)
+	enough, err := s.lookAheadComplete(ctx, tx, decided, d.ahead, d.leaving)
 	// The look-ahead has counted fewer members here, and the others with them.
 	grown := d.limit != anyNumber && d.ahead != nil && len(decided.Closure.Members) > d.ahead.members
 	switch {
 	case err != nil:
 	case !enough || grown:
-		found, err = s.beforeLookAhead(ctx, tx, decided, member)
+		found, err = s.beforeLookAhead(ctx, tx, decided, member, d.leaving)
 	default:
 		err = d.limit.allows(len(decided.Closure.Members), false)
 	}

@@ -30,10 +30,11 @@ WHERE b.target_id = ANY (@targets) AND e.attempt IS NULL ORDER BY b.target_id, b
 
 // lookAhead is the result of a look-ahead: the blockers that a delete may ignore, and the blockers that it has to wait for.
 type lookAhead struct {
-	// keys and blocks are the excused blockades and local references: their holders are removed by the same deletion, or
-	// are in DELETING, and they existed before the walk. No others are excused.
-	keys    db.KeyColumns
+	// keys and blocks are the excused blockades and local references: their holders are removed by the same deletion, and
+	// they existed before the walk. No others are excused, but those of holders in DELETING: leaving.
+	keys    excused
 	blocks  map[plan.Edge]bool
+	leaving excused
 	unasked []peer.Unasked
 	// members is the number of members here, and removed the number of all members that the walk found; more: there may be more. An exact look-ahead
 	// counts each member once.
@@ -91,10 +92,18 @@ func holdersOf(blockades []blockade) (holders []peer.PlanTarget) {
 // ofRight reports whether it is the blockade of a proxy, which stands for all references under a right.
 func (b blockade) ofRight() bool { return b.question.Key.OfRight() }
 
-func (l *lookAhead) excuse(b blockade) {
+// excused are keys of blockades that a delete ignores, without the targets.
+type excused struct{ db.KeyColumns }
+
+func (e *excused) add(b blockade) {
 	k := b.question.Key
-	l.keys.Attempts, l.keys.Holders = append(l.keys.Attempts, k.Attempt), append(l.keys.Holders, k.HolderUID)
-	l.keys.Fields = append(l.keys.Fields, b.fieldID)
+	e.Attempts, e.Holders, e.Fields = append(e.Attempts, k.Attempt), append(e.Holders, k.HolderUID), append(e.Fields, b.fieldID)
+}
+
+func (e excused) and(more excused) excused {
+	e.Attempts, e.Holders = slices.Concat(e.Attempts, more.Attempts), slices.Concat(e.Holders, more.Holders)
+	e.Fields = slices.Concat(e.Fields, more.Fields)
+	return e
 }
 
 // lookAhead walks over the deployments that a deletion reaches, starting from its members here, and resolves
@@ -141,7 +150,7 @@ func (s *Deleter) askBlockades(ctx context.Context, w *plan.Walk, l *lookAhead, 
 	stays := slices.DeleteFunc(slices.Clone(blockades), func(b blockade) bool {
 		goes := w.Goes(b.holderResource()) && !w.MindAll
 		if goes {
-			l.excuse(b)
+			l.keys.add(b)
 		}
 		return goes
 	})
@@ -150,16 +159,17 @@ func (s *Deleter) askBlockades(ctx context.Context, w *plan.Walk, l *lookAhead, 
 		w.Block(b)
 	}
 	for _, b := range asked.leaving {
-		l.excuse(b)
+		l.leaving.add(b)
 	}
 	w.Unasked = peer.SortUnasked(append(w.Unasked, asked.unasked...))
-	l.moved, l.undecided = asked.moved, asked.undecided
+	// Without the blockades of holders in DELETING, the next look-ahead reads others, and may read all of them.
+	l.moved, l.undecided = asked.moved || w.MindAll && len(asked.leaving) > 0, asked.undecided
 	return ctx.Err()
 }
 
 // lookAheadComplete reports whether the delete can be carried out without further questions: no other deployment is concerned and
 // no holder blocks it, or the look-ahead has excused every blocker.
-func (s *Deleter) lookAheadComplete(ctx context.Context, tx pgx.Tx, d cascade.Decision, ahead *lookAhead) (bool, error) {
+func (s *Deleter) lookAheadComplete(ctx context.Context, tx pgx.Tx, d cascade.Decision, ahead *lookAhead, leaving excused) (bool, error) {
 	b, v := d.Bonds, d.Verdict
 	if ahead == nil {
 		return len(b.Entered)+len(b.Owns)+len(v.Notify)+len(v.Blocks)+len(v.Blockaded) == 0, nil
@@ -170,29 +180,24 @@ func (s *Deleter) lookAheadComplete(ctx context.Context, tx pgx.Tx, d cascade.De
 	if len(v.Blockaded) == 0 {
 		return true, nil
 	}
-	left, err := s.obstacle(ctx, tx, v.Blockaded, 1, ahead)
+	left, err := s.obstacle(ctx, tx, v.Blockaded, 1, leaving.and(ahead.keys))
 	return err == nil && len(left.blockades) == 0, err
 }
 
-func (s *Deleter) obstacle(ctx context.Context, tx pgx.Tx, targets []int64, limit int, ahead *lookAhead) (*obstacle, error) {
+func (s *Deleter) obstacle(ctx context.Context, tx pgx.Tx, targets []int64, limit int, but excused) (*obstacle, error) {
 	b := &pgx.Batch{}
-	found := s.queueBlockades(b, targets, limit, ahead)
+	found := s.queueBlockades(b, targets, limit, but)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return nil, fmt.Errorf("read blockades: %w", err)
 	}
 	return s.obstacleOf(ctx, tx, targets, *found)
 }
 
-// queueBlockades reads the blockades of targets in a batch of statements, except blockades that a look-ahead
-// has excused.
-func (s *Deleter) queueBlockades(batch *pgx.Batch, targets []int64, limit int, ahead *lookAhead) *[]blockade {
-	var k db.KeyColumns
-	if ahead != nil {
-		k = ahead.keys
-	}
+// queueBlockades reads the blockades of targets in a batch of statements, but excused ones.
+func (s *Deleter) queueBlockades(batch *pgx.Batch, targets []int64, limit int, but excused) *[]blockade {
 	found := new([]blockade)
 	batch.Queue(selectBlockadesSQL, db.Named{
-		"targets": targets, "at_most": limit, "attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "ttl": s.Tuning.Load().TentativeTTL,
+		"targets": targets, "at_most": limit, "attempts": but.Attempts, "holders": but.Holders, "fields": but.Fields, "ttl": s.Tuning.Load().TentativeTTL,
 	}).Query(func(rows pgx.Rows) (err error) {
 		*found, err = pgx.CollectRows(rows, scanBlockade)
 		return err
@@ -225,12 +230,12 @@ func (s *Deleter) obstacleOf(ctx context.Context, q db.Querier, targets []int64,
 
 // beforeLookAhead reads the members here, the deployments that have to act because of them, and the present blockers here: later
 // blockers are never excused.
-func (s *Deleter) beforeLookAhead(ctx context.Context, tx pgx.Tx, d cascade.Decision, member *[]read.Member) (*obstacle, error) {
+func (s *Deleter) beforeLookAhead(ctx context.Context, tx pgx.Tx, d cascade.Decision, member *[]read.Member, leaving excused) (*obstacle, error) {
 	c, v := d.Closure, d.Verdict
 	o, members := &obstacle{}, member
 	if len(v.Blockaded) > 0 {
 		var err error
-		if o, err = s.obstacle(ctx, tx, v.Blockaded, peer.PlanLimit, nil); err != nil {
+		if o, err = s.obstacle(ctx, tx, v.Blockaded, peer.PlanLimit, leaving); err != nil {
 			return nil, err
 		}
 	}
@@ -449,7 +454,7 @@ func (s *Deleter) recall(ctx context.Context, w *plan.Walk, l *lookAhead, proxie
 		}
 		if goAlong(w, rights) {
 			for _, b := range proxies {
-				l.excuse(b)
+				l.keys.add(b)
 			}
 			return ctx.Err()
 		}

@@ -175,7 +175,7 @@ func (p *planning) read(ctx context.Context, tx pgx.Tx) error {
 			return err
 		}
 	}
-	p.obstacle, err = p.store.obstacle(ctx, tx, p.ids, peer.PlanLimit, nil)
+	p.obstacle, err = p.store.obstacle(ctx, tx, p.ids, peer.PlanLimit, excused{})
 	return err
 }
 

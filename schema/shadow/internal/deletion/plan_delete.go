@@ -37,7 +37,7 @@ func (s *Deleter) PlanDelete(ctx context.Context, names ...string) (*plan.Delete
 			if err := p.members(ctx, tx, roots, nil); err != nil {
 				return err
 			}
-			p.obstacle, err = s.obstacle(ctx, tx, roots, peer.PlanLimit, nil)
+			p.obstacle, err = s.obstacle(ctx, tx, roots, peer.PlanLimit, excused{})
 			return err
 		})
 		switch {

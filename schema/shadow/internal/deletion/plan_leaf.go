@@ -86,7 +86,7 @@ func (p *planning) readLeafMembers(ctx context.Context, tx *postgres.Tx, targets
 	edges := read.Queued[edgeRow](b, db.OfMany(planViasSQL, len(all)), all, all)
 	members := p.queueMembers(b, ids)
 	blockers := read.Queued[blockerRow](b, planBlockersSQL, ids, peer.PlanLimit)
-	blockades := s.queueBlockades(b, ids, peer.PlanLimit, nil)
+	blockades := s.queueBlockades(b, ids, peer.PlanLimit, excused{})
 	if err := tx.CommitWith(ctx, b); err != nil {
 		return false, err
 	}

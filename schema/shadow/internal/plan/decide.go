@@ -100,6 +100,8 @@ type Bonds struct {
 	Owns []int64
 	// Finalizers of kinds: their holders have to clean up before a resource of the kind is removed.
 	Finalizers map[int32][]string
+	// Kept are fields by kinds: resources in DELETING keep references by them until they are removed.
+	Kept map[int32][]int32
 }
 
 // Verdict is the decision on a closure.

@@ -19,10 +19,8 @@ SELECT i.n - 1, f.id FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS i (u
 JOIN dbcontroller.foreign_target f ON f.uid = i.uid AND f.deployment_id = $3 AND f.block_attempt = i.attempt`
 
 var (
-	// The references that a proxy stands for.
-	selectUnderSQL = db.Codes(`
-SELECT h.uid, h.name, r.field_id, h.state = {deleting} FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
-WHERE r.target_id = $1 AND r.delegated AND r.behaviour = {block} AND NOT r.dangling LIMIT $2`)
+	// The references that a proxy stands for: those of ACTIVE holders first, which block.
+	selectUnderSQL = underSQL("<>") + " UNION ALL " + underSQL("=")
 
 	endBlockRightSQL = `
 UPDATE dbcontroller.foreign_target f SET block_epoch = NULL, block_own = NULL, turn = nextval('dbcontroller.object_id') WHERE id = $1`
@@ -33,6 +31,12 @@ UPDATE dbcontroller.foreign_target f SET block_attempt = NULL, block_epoch = NUL
 	// Another proxy may have taken the place of the proxy that was looked at before the lock.
 	isProxySQL = `SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE id = $1 AND block_attempt = $2)`
 )
+
+func underSQL(deleting string) string {
+	return db.Codes(`
+(SELECT h.uid, h.name, r.field_id, h.state = {deleting} FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
+WHERE r.target_id = $1 AND r.delegated AND r.behaviour = {block} AND NOT r.dangling AND h.state ` + deleting + ` {deleting} LIMIT $2)`)
+}
 
 // Recall answers for the proxies that a deployment asks about. A right ends before its references are looked for, so that a verdict
 // gone is final: every reference committed under the right is seen, and none follows.
@@ -159,7 +163,8 @@ func (s *Rights) alone(ctx context.Context, id int64, fn func(tx pgx.Tx) error) 
 	})
 }
 
-// under adds the references that a proxy stands for to an answer: stored ones, and rows of tables.
+// under adds the references that a proxy stands for to an answer: stored ones, and rows of tables. Those of holders in DELETING come
+// last: they do not refuse a delete, and the answer need not name all of them.
 func (s *Rights) under(ctx context.Context, q db.Querier, id int64, answer *peer.RecallAnswer) error {
 	referrers, err := s.referring(ctx, q, []int64{id}, peer.MaxRecalled+1)
 	if err != nil {
@@ -179,19 +184,24 @@ func (s *Rights) under(ctx context.Context, q db.Querier, id int64, answer *peer
 	if err != nil {
 		return err
 	}
+	var leaving []peer.RecalledHolder
 	for _, r := range found {
 		path, err := s.Names.FieldOf(ctx, q, r.Field)
 		if err != nil {
 			return err
 		}
-		answer.Holders = append(answer.Holders, peer.RecalledHolder{UID: r.UID, Name: r.Name, Path: path, Leaving: r.Leaving})
+		if h := (peer.RecalledHolder{UID: r.UID, Name: r.Name, Path: path, Leaving: r.Leaving}); h.Leaving {
+			leaving = append(leaving, h)
+		} else {
+			answer.Holders = append(answer.Holders, h)
+		}
 	}
 	for _, r := range referrers[id] {
 		answer.Holders = append(answer.Holders, peer.RecalledHolder{UID: r.UID, Name: r.Name, Path: r.Path})
 	}
-	if answer.More = len(answer.Holders) > peer.MaxRecalled; answer.More {
-		answer.Holders = answer.Holders[:peer.MaxRecalled]
-	}
+	answer.More = len(answer.Holders) > peer.MaxRecalled
+	answer.Holders = append(answer.Holders, leaving...)
+	answer.Holders = answer.Holders[:min(len(answer.Holders), peer.MaxRecalled)]
 	return nil
 }
 

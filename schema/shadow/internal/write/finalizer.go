@@ -24,7 +24,8 @@ WITH s AS (
 )` + db.ChangeTo(`state`, `s JOIN dbcontroller.resource r USING (id)`))
 
 // RemoveFinalizer removes a finalizer of a resource in DELETING and returns the resource, which is removed
-// soon if nothing else holds it. A finalizer that the resource in DELETING does not have was removed before.
+// soon if nothing else holds it. A finalizer that the resource in DELETING does not have was removed before, or is
+// given when nothing blocks the resource any more: the call has no effect.
 // It fails with ErrNotFound, and with ErrNotDeleting for a resource that is not in DELETING: its clean-up
 // would not be the last one.
 func (s *Writer) RemoveFinalizer(ctx context.Context, name string, uid uuid.UUID, finalizer string) (*peer.Resource, error) {

@@ -15,7 +15,7 @@ FROM (SELECT s.id FROM dbcontroller.shadow s JOIN unnest($1::int[], $2::text[]) 
 WHERE EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
     OR EXISTS (SELECT FROM dbcontroller.holder_entry WHERE target_id = t)
     OR EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE owner_id = t);
-SELECT id, finalizers FROM dbcontroller.kind WHERE finalizers IS NOT NULL;
+SELECT id, COALESCE(finalizers, '{}'), COALESCE(until_removed, '{}') FROM dbcontroller.kind WHERE finalizers IS NOT NULL OR until_removed IS NOT NULL;
 SELECT nextval('dbcontroller.mark'), CASE WHEN m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8) AND split_part(m.server, '.', 2) = (SELECT oid FROM pg_database WHERE datname = current_database())::text THEN m.epoch END, NOT m.awaiting AND NOT EXISTS (SELECT FROM dbcontroller.deployment d WHERE (d.unconfirmed OR d.uncompared OR d.position_due AND (SELECT positions_until > clock_timestamp() FROM dbcontroller.meta)) AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)),
     EXISTS (SELECT FROM dbcontroller.deployment d WHERE d.id = $1 AND d.paused), m.version, m.generation, m.digest
 FROM dbcontroller.meta m;

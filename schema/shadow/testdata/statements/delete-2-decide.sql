@@ -11,7 +11,7 @@ FROM (SELECT s.id FROM dbcontroller.shadow s JOIN unnest($1::int[], $2::text[]) 
 WHERE EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
     OR EXISTS (SELECT FROM dbcontroller.holder_entry WHERE target_id = t)
     OR EXISTS (SELECT FROM dbcontroller.ownee_entry WHERE owner_id = t);
-SELECT id, finalizers FROM dbcontroller.kind WHERE finalizers IS NOT NULL;
+SELECT id, COALESCE(finalizers, '{}'), COALESCE(until_removed, '{}') FROM dbcontroller.kind WHERE finalizers IS NOT NULL OR until_removed IS NOT NULL;
 SELECT nextval('dbcontroller.mark'), CASE WHEN m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8) AND split_part(m.server, '.', 2) = (SELECT oid FROM pg_database WHERE datname = current_database())::text THEN m.epoch END, NOT m.awaiting AND NOT EXISTS (SELECT FROM dbcontroller.deployment d WHERE (d.unconfirmed OR d.uncompared OR d.position_due AND (SELECT positions_until > clock_timestamp() FROM dbcontroller.meta)) AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)),
     EXISTS (SELECT FROM dbcontroller.deployment d WHERE d.id = $1 AND d.paused), m.version, m.generation, m.digest
 FROM dbcontroller.meta m;
@@ -55,9 +55,9 @@ owned AS (
     DELETE FROM dbcontroller.owner_lost WHERE ownee_id = ANY (@ids)
 ), refs AS (
     DELETE FROM dbcontroller.reference r WHERE r.holder_id = ANY (@ids)
-        AND (NOT EXISTS (SELECT FROM dbcontroller.kind WHERE until_removed IS NOT NULL) OR NOT EXISTS (
-            SELECT FROM dbcontroller.shadow h JOIN dbcontroller.kind k ON k.id = h.kind_id
-            WHERE h.id = r.holder_id AND r.behaviour = 1 AND r.field_id = ANY (k.until_removed))) RETURNING holder_id, target_id, field_id, behaviour, attempt, delegated
+        AND (cardinality(@kept_kinds::int[]) = 0 OR r.target_id = r.holder_id OR NOT EXISTS (
+            SELECT FROM dbcontroller.shadow h JOIN unnest(@kept_kinds::int[], @kept_fields::int[]) AS k (kind_id, field_id) USING (kind_id)
+            WHERE h.id = r.holder_id AND r.behaviour = 1 AND r.field_id = k.field_id)) RETURNING holder_id, target_id, field_id, behaviour, attempt, delegated
 ), released AS (
     INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
     SELECT 2, going.shard, f.deployment_id, refs.attempt, going.uid, refs.field_id, f.uid
