@@ -14,8 +14,11 @@ const (
 	resolving  = "owned_pending_resolve"
 	sweeping   = "owned_pending_sweep"
 	subscribed = "subscribed_deleting"
-	continuing = "subscribed_deleting_again"
+	continuing = subscribed + Again
 )
+
+// Again ends the name of a task that does the failed and unfinished work of another one, beside its new work.
+const Again = "_again"
 
 // taskKey names all work of one task for one deployment.
 type taskKey struct {

@@ -212,12 +212,12 @@ func TestStuckShowsResourcesAndWorkWithTheirReasons(t *testing.T) {
 
 	o.stuck = &adminv1.ListStuckResponse{}
 	got = command(t, append(at, "stuck", "iam.example.com/us-west2")...)
-	require.Equal(t, ran{0, "Nothing waits for long.\n", ""}, got)
+	require.Equal(t, ran{0, "Nothing waits for longer than 1m0s (--longer).\n", ""}, got)
 	require.Equal(t, "longer 1m0s", o.asked[0])
 
 	// Of a service: all its deployments. One that has never run has nothing that could wait.
 	got = command(t, append(at, "stuck", "iam.example.com")...)
-	require.Equal(t, ran{0, "Nothing waits for long.\n", ""}, got)
+	require.Equal(t, ran{0, "Nothing waits for longer than 1m0s (--longer).\n", ""}, got)
 	require.Len(t, o.asked, 2)
 	got = command(t, append(at, "stuck", "elsewhere")...)
 	require.Equal(t, ran{cli.Refused, "", "error: elsewhere is no service and no deployment of the environment: known deployments are iam.example.com/us-west2, iam.example.com/eastus2\n"}, got)

@@ -152,7 +152,7 @@ func (c *checker) reference(r *schema.Reference) {
 	c.written(r, columns)
 	if finds := indexed(r); !c.table.Finds(r.Columns) && !c.table.Finds(finds) {
 		finds = c.names.all(finds)
-		c.refuse(c.present.CreateIndex(finds), "%s: no index finds the rows that refer to a target: it answers who refers (--create-indexes creates it)", name)
+		c.refuse(c.present.CreateIndex(finds), "%s: no index finds the rows that refer to a target: it answers who refers (attach --create-indexes creates it)", name)
 		c.out[len(c.out)-1].index = finds
 	}
 	c.native(r, name)

@@ -287,8 +287,12 @@ func StopWaiting(ctx context.Context, conn *pgx.Conn) error {
 	}
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		for _, sql := range statements {
-			if _, err := tx.Exec(ctx, sql); err != nil {
-				return fmt.Errorf("remove the way to ask for rights: %w", err)
+			_, err := tx.Exec(ctx, sql)
+			if pg := (*pgconn.PgError)(nil); errors.As(err, &pg) && pg.Code == "42501" {
+				return fmt.Errorf("remove the role and the server of strict statements: %w; repeat it as the superuser who attached", err)
+			}
+			if err != nil {
+				return fmt.Errorf("remove the role and the server of strict statements: %w", err)
 			}
 		}
 		return nil

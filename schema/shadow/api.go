@@ -26,6 +26,7 @@ const (
 	DefaultTentativeTTL   = db.DefaultTentativeTTL
 	DefaultOwnerGrace     = db.DefaultOwnerGrace
 	DefaultMissingGrace   = db.DefaultMissingGrace
+	DefaultChangesKept    = db.DefaultChangesKept
 	DefaultRemovalsKept   = db.DefaultRemovalsKept
 	DefaultTentativeQuota = db.DefaultTentativeQuota
 	DefaultBlockingQuota  = db.DefaultBlockingQuota
@@ -37,7 +38,6 @@ type (
 	Config    = db.Config
 	Times     = db.Times
 	Limits    = db.Limits
-	Watches   = db.Watches
 	Retention = db.Retention
 	Tuning    = db.Tuning
 	Leases    = gate.Leases

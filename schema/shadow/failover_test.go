@@ -57,7 +57,7 @@ func openOver(t *testing.T, pool *pgxpool.Pool) *shadow.Store {
 	file, err := schema.ParseFile("services.yaml", strings.NewReader(services))
 	require.NoError(t, err)
 	id := schema.DeploymentID{Service: file.Services[0].Service, Region: "us-west2"}
-	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: id, Watches: shadow.Watches{PollInterval: time.Hour}})
+	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: id, Times: shadow.Times{PollInterval: time.Hour}})
 	require.NoError(t, err)
 	model, err := schema.NewModel(file.Services[0].ServiceVersion, file.Services)
 	require.NoError(t, err)

@@ -315,8 +315,8 @@ func TestOtherProcessesAreWokenByNotifications(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
 	ctx, cancel := context.WithCancel(context.Background())
-	here := b.SecondProcess(aWest, shadow.Config{Watches: shadow.Watches{PollInterval: time.Hour}})
-	there := b.SecondProcess(aWest, shadow.Config{Watches: shadow.Watches{PollInterval: time.Hour}})
+	here := b.SecondProcess(aWest, shadow.Config{Times: shadow.Times{PollInterval: time.Hour}})
+	there := b.SecondProcess(aWest, shadow.Config{Times: shadow.Times{PollInterval: time.Hour}})
 	var running sync.WaitGroup
 	for _, store := range []*shadow.Store{here, there} {
 		running.Go(func() {

@@ -164,7 +164,7 @@ func TestAnOwneeWaitsForItsFinalizerAndItsOwnerIsGone_I33(t *testing.T) {
 // A release of an owner wakes the watches of resources.
 func TestAForcedReleaseOfAnOwnerWakesWatches(t *testing.T) {
 	t.Parallel()
-	b := newPair(t, func(c *shadow.Config) { c.Watches.PollInterval = time.Hour })
+	b := newPair(t, func(c *shadow.Config) { c.Times.PollInterval = time.Hour })
 	east := b.Stores[b.ID(bEast)]
 	b.MustPut(target, nil)
 	_, err := b.PutOwned(holder, nil, owner(t, target, "Target"))

@@ -29,7 +29,7 @@ func TestTheStepsOfABatchAreLinear(t *testing.T) {
 	p := &plans{}
 	p.limit(20 * n)
 	b := newPair(t, func(cfg *shadow.Config) {
-		cfg.Watches.PollInterval = time.Hour
+		cfg.Times.PollInterval = time.Hour
 		cfg.Pool = p.pool(t, cfg.Pool.Config())
 	})
 	west, east := "//"+aWest+"/", "//"+bEast+"/"
@@ -103,7 +103,7 @@ func TestValuesWithoutARightAreLinear(t *testing.T) {
 	p := &plans{}
 	p.limit(2 * n)
 	a := &attached{Box: harness.NewBox(t, attachedServices, func(cfg *shadow.Config) {
-		cfg.Delegations, cfg.Watches.PollInterval, cfg.Pool = true, time.Hour, p.pool(t, cfg.Pool.Config())
+		cfg.Delegations, cfg.Times.PollInterval, cfg.Pool = true, time.Hour, p.pool(t, cfg.Pool.Config())
 	}, crm, shop), t: t}
 	a.tables()
 	a.attach()
@@ -124,7 +124,7 @@ func TestABatchAtOneTargetIsLinear(t *testing.T) {
 	p := &plans{}
 	p.limit(20 * n)
 	b := newPair(t, func(cfg *shadow.Config) {
-		cfg.Watches.PollInterval = time.Hour
+		cfg.Times.PollInterval = time.Hour
 		cfg.Pool = p.pool(t, cfg.Pool.Config())
 	})
 	b.MustPut(target, nil)
@@ -160,7 +160,7 @@ func TestAnAnswerReadsTheAskedReferencesByAnyStatistics(t *testing.T) {
 	p := &plans{}
 	p.limit(4 * n)
 	b := newPair(t, func(cfg *shadow.Config) {
-		cfg.Watches.PollInterval = time.Hour
+		cfg.Times.PollInterval = time.Hour
 		if cfg.Deployment.Service == "b.example.com" {
 			cfg.Pool = p.pool(t, cfg.Pool.Config())
 		}

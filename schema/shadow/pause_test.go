@@ -1,6 +1,8 @@
 package shadow_test
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +11,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // While an operator has paused deletions, no resource is marked or removed: not by users, not for others, not
@@ -123,4 +127,34 @@ func TestAPausedHandlerGoesOnWhenItIsResumed(t *testing.T) {
 	require.Equal(t, "SUBSCRIBED_DELETING_RESUMED", decisions[0].What)
 	require.Equal(t, "OWNED_PENDING_PAUSED", decisions[3].What)
 	b.Audit()
+}
+
+// While deletions are paused, no row of an attached table is deleted: not for a deletion elsewhere, not because its target is missing.
+func TestPausedDeletionsKeepRowsOfTables(t *testing.T) {
+	t.Parallel()
+	services := strings.Replace(attachedServices, "region: eu, behaviour: CASCADE_DELETE", "region: eu, behaviour: CASCADE_DELETE, missing: delete", 1)
+	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations, cfg.Times.MissingGrace = true, time.Millisecond }, crm, shop), t: t}
+	a.tables()
+	a.exec(a.crm, `INSERT INTO customers VALUES (1), (2)`)
+	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (1, 'cascades')`)
+	a.attach()
+	a.Settle()
+	operate := a.Stores[a.ID(shop)].Operate
+	require.NoError(t, operate.Pause(t.Context(), a.ID(shop), "", true, "ticket 3", "operator/eve"))
+	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (2, 'stays'), (7, 'missing')`)
+	require.Eventually(t, func() bool { // it is noted first, and acted upon after the grace
+		a.exec(a.shop, `UPDATE dbcontroller.lacking SET since = since - interval '1 min', due = '-infinity'`)
+		_, err := a.Stores[a.ID(shop)].RightRequests.AcquireForRows(t.Context())
+		return errors.Is(err, peer.ErrPaused)
+	}, wait.Limit, time.Millisecond)
+	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
+	a.Capture(a.ID(crm))
+	_, err := a.Act(a.ID(shop), a.ID(crm))
+	require.ErrorIs(t, err, peer.ErrPaused)
+	require.Equal(t, []string{"cascades", "missing", "stays"}, a.rows(a.shop, `SELECT note FROM orders ORDER BY 1`))
+
+	require.NoError(t, operate.Pause(t.Context(), a.ID(shop), "", false, "ticket 3", "operator/eve"))
+	a.again()
+	require.Equal(t, []string{"stays"}, a.rows(a.shop, `SELECT note FROM orders`))
+	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }

@@ -120,7 +120,7 @@ func countedPair(t *testing.T) (*harness.Box, *trips) {
 	t.Helper()
 	c := &trips{}
 	b := newPair(t, func(cfg *shadow.Config) {
-		cfg.Watches.PollInterval = time.Hour
+		cfg.Times.PollInterval = time.Hour
 		traced := cfg.Pool.Config().Copy()
 		traced.ConnConfig.Tracer = c
 		pool, err := pgxpool.NewWithConfig(context.Background(), traced)

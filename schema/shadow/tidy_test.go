@@ -220,6 +220,22 @@ func TestTidyGoesOnBehindForeignTargetsInUse_I28(t *testing.T) {
 	require.Equal(t, 5000, b.Count(aWest, "foreign_target"))
 }
 
+// Changes are kept for the time that is set, also when it is set anew.
+func TestChangesAreKeptForTheirTime_I25(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, func(cfg *shadow.Config) { cfg.Retention.Changes = 3 * time.Hour })
+	b.MustPut(target, nil)
+	exec(t, b, aWest, `UPDATE dbcontroller.change SET changed_at = now() - interval '2 hours'`)
+	tidied(t, b, aWest)
+	require.Equal(t, 1, b.Count(aWest, "change"))
+	b.Stores[b.ID(aWest)].Tune(shadow.Tuning{})
+	tidied(t, b, aWest)
+	require.Equal(t, 1, b.Count(aWest, "change"))
+	b.Stores[b.ID(aWest)].Tune(shadow.Tuning{ChangesKept: time.Hour})
+	tidied(t, b, aWest)
+	require.Zero(t, b.Count(aWest, "change"))
+}
+
 // A database refuses to forget removals that early: all other rows are tidied.
 func TestRemovalsThatAreKeptKeepNothingElse_I28(t *testing.T) {
 	t.Parallel()

@@ -163,7 +163,7 @@ kinds:
 func TestNothingThatIsLeftWaitsForAPulse_I13(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, bothVersions, func(c *shadow.Config) {
-		c.Watches.PollInterval = time.Hour
+		c.Times.PollInterval = time.Hour
 		c.Times.OwnerGrace = time.Millisecond
 		c.Limits.LocalCascade, c.Limits.Batch = 2, 2
 	}, aWest, aEast, bWest, bEast)

@@ -140,7 +140,7 @@ func TestAWatchThatMissedBothChangesConverges_I25(t *testing.T) {
 // A watch whose reader reads nothing ends with an error that asks to open it again, and resumes at its token.
 func TestAReaderThatReadsNothingIsEnded(t *testing.T) {
 	t.Parallel()
-	b := newPair(t, func(cfg *shadow.Config) { cfg.Watches.SlowTimeout = 200 * time.Millisecond })
+	b := newPair(t, func(cfg *shadow.Config) { cfg.Times.SlowTimeout = 200 * time.Millisecond })
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	token, stuck := "", make(chan struct{})
 	defer close(stuck)
@@ -374,7 +374,7 @@ func TestWatchesAtTheEndReadItOnce(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: b.ID(aWest), Watches: shadow.Watches{PollInterval: time.Hour}})
+	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: b.ID(aWest), Times: shadow.Times{PollInterval: time.Hour}})
 	require.NoError(t, err)
 	require.NoError(t, store.Admin.Switch(t.Context(), b.Stores[b.ID(aWest)].Model()))
 	const watchers, writes = 60, 20

@@ -35,6 +35,14 @@ type Config struct {
 	Clients []int
 	// Minutes is how long soak runs.
 	Minutes int
+	Server
+	// Plans receives the plans of the statements that take the most time in growth. Nil: none are written.
+	Plans    io.Writer
+	Progress func(format string, args ...any)
+}
+
+// Server is the PostgreSQL that is measured, and the deployments on it.
+type Server struct {
 	// Playground runs, and Client is a client of it.
 	Playground *playground.Playground
 	Client     *client.Client
@@ -46,9 +54,6 @@ type Config struct {
 	Databases func(ctx context.Context, n int) ([]string, error)
 	// CountsStatements says that the server was started with CountingSettings.
 	CountsStatements bool
-	// Plans receives the plans of the statements that take the most time in growth. Nil: none are written.
-	Plans    io.Writer
-	Progress func(format string, args ...any)
 }
 
 // Result is one line. Value and Baseline are medians in Unit; Ratio is how many times the baseline's time it took, or

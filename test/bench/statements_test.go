@@ -33,7 +33,7 @@ func TestTheServerCountsStatementsRowsAndEntries(t *testing.T) {
 	require.NoError(t, err)
 	defer pool.Close()
 
-	r := &run{Config: Config{CountsStatements: true}, baseline: pool}
+	r := &run{Config: Config{Server: Server{CountsStatements: true}}, baseline: pool}
 	counted, off, err := r.counting(ctx)
 	require.NoError(t, err)
 	require.True(t, counted)

@@ -185,7 +185,7 @@ func stuckShowsWhatWaitsAndWhy(t *testing.T) {
 		{Deployment: "c.example.com/west", Error: "timeout"},
 	}
 	var err error
-	text := printed(func(out cli.Printer) { err = printStuck(out, found) })
+	text := printed(func(out cli.Printer) { err = printStuck(out, found, time.Minute) })
 	require.Regexp(t, `a.example.com/west +DELETING +things/1 +1h0m +BLOCKED by holders/1; WAITING for b`, text)
 	require.Regexp(t, `confirm +2 pieces for b.example.com/east +2h0m +refused; again in 1m30s`, text)
 	require.Regexp(t, `check_owners +1 piece for b.example.com/east +1h0m +owners there do not exist`, text)
@@ -193,9 +193,11 @@ func stuckShowsWhatWaitsAndWhy(t *testing.T) {
 	require.Contains(t, text, "no answer: timeout")
 	require.Equal(t, cli.Unavailable, cli.ExitCode(err))
 
-	text = printed(func(out cli.Printer) { err = printStuck(out, []stuckAt{{answer: &adminv1.ListStuckResponse{}}}) })
+	text = printed(func(out cli.Printer) {
+		err = printStuck(out, []stuckAt{{answer: &adminv1.ListStuckResponse{}}}, time.Minute)
+	})
 	require.NoError(t, err)
-	require.Equal(t, "Nothing waits for long.\n", text)
+	require.Equal(t, "Nothing waits for longer than 1m0s (--longer).\n", text)
 }
 
 func TestDeploymentsOfAServiceOrOneOrAll(t *testing.T) {
@@ -305,18 +307,18 @@ func TestAnEnvironmentWithoutDeploymentsIsNamed(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		printed(func(out cli.Printer) { require.NoError(t, printStatuses(out, []deploymentStatus{})) }),
-		printed(func(out cli.Printer) { require.NoError(t, printStuck(out, []stuckAt{})) }),
+		printed(func(out cli.Printer) { require.NoError(t, printStuck(out, []stuckAt{}, time.Minute)) }),
 	} {
 		require.Equal(t, "The environment has no deployments: describe some, and apply the files (db-controller apply).\n", text)
 	}
-	require.Equal(t, "Nothing waits for long.\n", printed(func(out cli.Printer) {
-		require.NoError(t, printStuck(out, []stuckAt{{Deployment: "a", answer: &adminv1.ListStuckResponse{}}}))
+	require.Equal(t, "Nothing waits for longer than 1m0s (--longer).\n", printed(func(out cli.Printer) {
+		require.NoError(t, printStuck(out, []stuckAt{{Deployment: "a", answer: &adminv1.ListStuckResponse{}}}, time.Minute))
 	}))
 	require.Contains(t, printed(func(out cli.Printer) {
 		require.NoError(t, printStuck(out, []stuckAt{{Deployment: "a.example.com/r", answer: &adminv1.ListStuckResponse{Pauses: []*adminv1.Pause{
 			{Of: "a.example.com/r", Reason: "r1", Actor: "operator/eve", Time: ago(0)},
 			{Of: "b.example.com/r", Reason: "r2", Actor: "operator/eve", Time: ago(0)},
 			{Of: "b.example.com/r", Handler: "OWNED_DELETING", Reason: "r3", Actor: "operator/eve", Time: ago(0)},
-		}}}}))
+		}}}}, time.Minute))
 	}), "PAUSED  owned-deleting for b.example.com/r")
 }

@@ -54,7 +54,7 @@ func NewStuck() *cobra.Command {
 			if len(at) == 0 && len(args) > 0 {
 				return cli.WithCode(cli.Refused, fmt.Errorf("%s is no service and no deployment of the environment: known deployments are %s", args[0], strings.Join(deploymentNames(env), ", ")))
 			}
-			return printStuck(cli.PrinterOf(cmd), stuckIn(cmd.Context(), c, at, longer, limit))
+			return printStuck(cli.PrinterOf(cmd), stuckIn(cmd.Context(), c, at, longer, limit), longer)
 		})
 	cli.NamesToo(cmd)
 	cmd.Flags().DurationVar(&longer, "longer", time.Minute, "list resources and work that have waited for longer than this")
@@ -127,7 +127,7 @@ func listStuck(ctx context.Context, admin adminv1.AdminServiceClient, longer tim
 	return all, nil
 }
 
-func printStuck(out cli.Printer, found []stuckAt) error {
+func printStuck(out cli.Printer, found []stuckAt, longer time.Duration) error {
 	var rows [][]any
 	silent := 0
 	for _, f := range found {
@@ -157,7 +157,7 @@ func printStuck(out cli.Printer, found []stuckAt) error {
 	case len(found) == 0:
 		out.Line("%s", noDeployments)
 	case len(rows) == 0:
-		out.Line("Nothing waits for long.")
+		out.Line("Nothing waits for longer than %s (--longer).", longer)
 	default:
 		out.Table("DEPLOYMENT KIND OF SINCE REASON", rows)
 	}

@@ -201,7 +201,7 @@ func NewPurge() *cobra.Command {
 			return out.Document(purged{name.String(), answer.GetChanges(), answer.GetRequests()})
 		})
 	cmd.Long = `Take the bodies, labels, owners and statuses of the removed resources of a name out of the database of their deployment, at once: without it the changes from
-which watches are resumed have them for 24 hours, and so have the answers that repeated requests get. It is refused while there is a resource of the name.
+which watches are resumed have them for --changes-kept (24 hours by default), the answers that repeated requests get for 24 hours. It is refused while there is a resource of the name.
 
 A watch that is resumed delivers the removal without the changes before it. The records of removals stay, which have the name and no body. It does not reach the
 log and the backups of PostgreSQL, dead rows before VACUUM, and what other resources say of this one: "plan NAME" and "removals --root NAME" list what keeps the name.`

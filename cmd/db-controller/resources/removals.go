@@ -68,7 +68,7 @@ func NewRemovals() *cobra.Command {
 	cmd.Long = `Show why the resources of a name were removed, up to the root of each deletion: the resource with which each was removed, the request, its caller and the time.
 
 With --since, list the resources of a deployment that were removed after a token of a watch of its resources, whatever that watch selected: what a controller has
-missed while it did not run. Tokens are good for 24 hours.
+missed while it did not run. Tokens are good for --changes-kept of the deployment (24 hours by default).
 
 With --root, --request or --deletion, print a receipt: all resources that one deletion has removed, in all deployments, the number of references that it has unset,
 and the fields that keep the name of its root (ALLOW_DANGLING). Its hash is of the whole receipt, and the same as long as the records are. The deployment of the root

@@ -179,7 +179,7 @@ func NewWatch() *cobra.Command {
 					return nil // Ctrl-C
 				}
 				if from != "" && status.Code(err) == codes.OutOfRange {
-					return fmt.Errorf("%w: --from takes a token of a watch with the same --kind and --filter, up to 24 hours old; without --from a watch begins with all resources", cli.Plain(err))
+					return fmt.Errorf("%w: --from takes a token of a watch with the same --kind and --filter, up to --changes-kept of the deployment old (24 hours by default); without --from a watch begins with all resources", cli.Plain(err))
 				}
 				if err != nil {
 					return cli.Plain(err)

@@ -199,7 +199,7 @@ func (d *deployment) openStore(ctx context.Context) error {
 			Pool: d.pool, Deployment: d.cfg.id, Peers: peer.PeersOf(measured), Logger: d.log,
 			Times:       shadow.Times{TentativeTTL: limits.tentativeTTL, OwnerGrace: limits.ownerGrace, MissingGrace: limits.missingGrace},
 			Limits:      shadow.Limits{Quotas: limits.quotas, QuotaOf: quotaOf(d.peers.Environment, d.cfg.id), BlockRightFrom: limits.blockRightFrom},
-			Retention:   shadow.Retention{Removals: limits.removalsKept},
+			Retention:   shadow.Retention{Changes: limits.changesKept, Removals: limits.removalsKept},
 			Delegations: limits.delegations, DeletionEnded: ended,
 		})
 		if err == nil && limits.restored {

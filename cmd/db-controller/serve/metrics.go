@@ -6,6 +6,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -100,13 +101,15 @@ func (m *metrics) HandlerRan(handler string, d schema.DeploymentID, run constrai
 	m.batches.WithLabelValues(handler, d.String()).Inc()
 	m.items.WithLabelValues(handler, d.String()).Add(float64(run.Items))
 	m.seconds.WithLabelValues(handler).Observe(run.Took.Seconds())
+	label := handler
+	handler = strings.TrimSuffix(handler, constraint.Again)                              // a success of either task ends what the other one has told
 	if errors.Is(run.Err, peer.ErrHandlerPaused) || errors.Is(run.Err, peer.ErrPaused) { // no failure: status lists the pause
 		m.failures.ran(handler, d, nil, time.Time{})
 		return
 	}
 	m.failures.ran(handler, d, cmp.Or(run.Err, run.Failed), run.Next)
 	if run.Err != nil {
-		m.errors.WithLabelValues(handler, d.String()).Inc()
+		m.errors.WithLabelValues(label, d.String()).Inc()
 	}
 }
 

@@ -80,12 +80,13 @@ func (c *shareConfig) check() error {
 
 // storeConfig holds the store's limits; zero means the store's default.
 type storeConfig struct {
-	tentativeTTL, ownerGrace, missingGrace, removalsKept time.Duration
-	quotas                                               peer.Quotas
-	maxWritten                                           int64 // MiB
-	delegations                                          bool
-	blockRightFrom                                       int
-	restored                                             bool // the operator says that the database is an older copy
+	tentativeTTL, ownerGrace, missingGrace time.Duration
+	changesKept, removalsKept              time.Duration
+	quotas                                 peer.Quotas
+	maxWritten                             int64 // MiB
+	delegations                            bool
+	blockRightFrom                         int
+	restored                               bool // the operator says that the database is an older copy
 }
 
 func (c *storeConfig) flags(f *pflag.FlagSet) {
@@ -99,18 +100,22 @@ func (c *storeConfig) flags(f *pflag.FlagSet) {
 	f.Int64Var(&c.quotas.Blocking, "max-blocking", shadow.DefaultBlockingQuota, "blocking references that each other deployment may have here")
 	f.Int64Var(&c.quotas.Unused, "max-unused-rights", shadow.DefaultUnusedQuota, "rights to block resources of one deployment that a database role or caller may ask for before rows use them")
 	f.Int64Var(&c.maxWritten, "max-written", costs.DefaultMaxWritten>>20, "MiB that each person may write in an hour by this process, with the outcomes that are stored of requests with an id")
+	f.DurationVar(&c.changesKept, "changes-kept", shadow.DefaultChangesKept, "how long changes are kept, with their bodies, for watches that resume, at least 10m")
 	f.DurationVar(&c.removalsKept, "removals-kept", shadow.DefaultRemovalsKept, "how long the record of removals is kept, at least 168h; by default 90 days")
-	cli.Reloadable(f, cli.OnSignal, "tentative-ttl", "owner-grace", "missing-grace", "max-tentative", "max-blocking", "max-unused-rights", "max-written", "removals-kept")
+	cli.Reloadable(f, cli.OnSignal, "tentative-ttl", "owner-grace", "missing-grace", "max-tentative", "max-blocking", "max-unused-rights", "max-written", "changes-kept", "removals-kept")
 }
 
 func (c *storeConfig) tuning() shadow.Tuning {
-	return shadow.Tuning{TentativeTTL: c.tentativeTTL, OwnerGrace: c.ownerGrace, MissingGrace: c.missingGrace, RemovalsKept: c.removalsKept, Quotas: c.quotas}
+	return shadow.Tuning{TentativeTTL: c.tentativeTTL, OwnerGrace: c.ownerGrace, MissingGrace: c.missingGrace, ChangesKept: c.changesKept, RemovalsKept: c.removalsKept, Quotas: c.quotas}
 }
 
 func (c *storeConfig) check() error {
 	var wrong error
 	if c.removalsKept != 0 && c.removalsKept < 7*24*time.Hour {
 		wrong = fmt.Errorf("--removals-kept %s: want at least 168h", c.removalsKept)
+	}
+	if c.changesKept != 0 && c.changesKept < 10*time.Minute {
+		wrong = errors.Join(wrong, fmt.Errorf("--changes-kept %s: want at least 10m, so that a watch resumes after a short outage", c.changesKept))
 	}
 	for flag, d := range map[string]time.Duration{"tentative-ttl": c.tentativeTTL, "owner-grace": c.ownerGrace, "missing-grace": c.missingGrace} {
 		if d < 0 {
@@ -288,7 +293,7 @@ func NewServe() *cobra.Command {
 	}
 	cfg.flags(cmd.Flags())
 	cli.Seldom(cmd, "audit-interval", "audit-log-classes", "audit-log-required", "audit-rate", "authorizer", "authorizer-identity", "block-right-from", "call-memory",
-		"connections", "console-actions", "console-all", "delegations", "lease", "max-blocking", "max-tentative", "max-unused-rights", "max-written", "missing-grace",
+		"changes-kept", "connections", "console-actions", "console-all", "delegations", "lease", "max-blocking", "max-tentative", "max-unused-rights", "max-written", "missing-grace",
 		"name", "nodes", "owner-grace", "postgres-plaintext", "pprof", "reflection", "removals-kept", "start-timeout", "stop-timeout", "tentative-ttl")
 	return cmd
 }

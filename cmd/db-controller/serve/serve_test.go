@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/constraint"
 	"github.com/db-controller/db-controller/schema"
 )
 
@@ -43,6 +44,7 @@ func TestServeChecksItsConfiguration(t *testing.T) {
 		"more nodes than shards":       {func(c *deploymentConfig) { c.share.nodes = schema.RingSize + 1 }, "--nodes"},
 		"a lease that a pause ends":    {func(c *deploymentConfig) { c.share.lease = 100 * time.Millisecond }, "--lease 100ms"},
 		"removals kept too short":      {func(c *deploymentConfig) { c.store.removalsKept = time.Hour }, "--removals-kept"},
+		"changes kept too short":       {func(c *deploymentConfig) { c.store.changesKept = time.Minute }, "--changes-kept 1m0s: want at least 10m"},
 		"the default of removals":      {func(c *deploymentConfig) { c.store.removalsKept = 0 }, ""},
 		"a negative expiry":            {func(c *deploymentConfig) { c.store.tentativeTTL = -1 }, "--tentative-ttl"},
 		"a negative bound of writes":   {func(c *deploymentConfig) { c.store.maxWritten = -1 }, "--max-written -1"},
@@ -95,4 +97,15 @@ func TestAFailureIsListedUntilItsHandlerSucceeds(t *testing.T) {
 	require.Equal(t, []string{"confirm east refused", "confirm west refused", "release west second"}, got)
 	f.ran("confirm", west, nil, time.Time{})
 	require.Len(t, f.list(), 2)
+}
+
+// A deletion that fails beside new ones is done by the task that does failed ones again.
+func TestAFailureEndsWithTheSuccessOfAnotherTry(t *testing.T) {
+	t.Parallel()
+	west := schema.DeploymentID{Service: "a.example.com", Region: "west"}
+	m := newMetrics(nil)
+	m.HandlerRan("subscribed_deleting", west, constraint.HandlerRun{Failed: errors.New("a native key keeps a row")})
+	require.Len(t, m.failures.list(), 1)
+	m.HandlerRan("subscribed_deleting_again", west, constraint.HandlerRun{})
+	require.Empty(t, m.failures.list())
 }

@@ -114,7 +114,7 @@ func (s *Admin) Tidy(ctx context.Context) (more bool, err error) {
 		}
 		more = more || tag.RowsAffected() == limit
 	}
-	if err := s.Pool.QueryRow(ctx, compactSQL, s.Cfg.Retention.Changes, limit).Scan(&n); err != nil {
+	if err := s.Pool.QueryRow(ctx, compactSQL, s.Tuning.Load().ChangesKept, limit).Scan(&n); err != nil {
 		return false, fmt.Errorf("compact changes: %w", err)
 	}
 	if _, err := s.Pool.Exec(ctx, tidyEndingSQL); err != nil {

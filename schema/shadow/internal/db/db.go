@@ -27,7 +27,6 @@ type Config struct {
 	Logger     *zap.Logger
 	Times      Times
 	Limits     Limits
-	Watches    Watches
 	Retention  Retention
 	// Guest is set by an application that shares the database: the process adopts the version and the epoch, and changes neither.
 	Guest bool
@@ -37,7 +36,7 @@ type Config struct {
 	DeletionEnded func(took time.Duration)
 }
 
-// Times bound undecided attempts, missing owners and targets, and calls about ownees.
+// Times bound undecided attempts, missing owners and targets, calls about ownees, and watches of this process.
 type Times struct {
 	// TentativeTTL is the expiry of a tentative blockade: afterwards the target's deployment asks the holder's about it (default
 	// 15 s). A short one aborts slow writes; with a long one, a crashed writer delays deletes.
@@ -54,6 +53,12 @@ type Times struct {
 	// OwneeCall is the approximate time for which a call about many ownees works before it returns with more
 	// to do (default 2 s).
 	OwneeCall time.Duration
+	// PollInterval is the maximum delay of a watch after a commit of another process without notifications (default 500 ms); ten
+	// times this when notifications arrive and one is lost.
+	PollInterval time.Duration
+	// SlowTimeout is the time that the reader of a watch may take for pending events before the watch ends
+	// with ErrSlow (default 1 min).
+	SlowTimeout time.Duration
 }
 
 // Limits bound one transaction, and the rows of other deployments here.
@@ -71,16 +76,6 @@ type Limits struct {
 	Quotas peer.Quotas
 	// QuotaOf returns lower numbers for one holder deployment; 0 in it, and nil, for none.
 	QuotaOf func(holder schema.DeploymentID) peer.Quotas
-}
-
-// Watches are the times of watches of this process.
-type Watches struct {
-	// PollInterval is the maximum delay of a watch after a commit of another process without notifications (default 500 ms); ten
-	// times this when notifications arrive and one is lost.
-	PollInterval time.Duration
-	// SlowTimeout is the time that the reader of a watch may take for pending events before the watch ends
-	// with ErrSlow (default 1 min).
-	SlowTimeout time.Duration
 }
 
 // Retention has the times for which records of the past are kept.
@@ -139,13 +134,13 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 		Pool: cfg.Pool, Self: cfg.Deployment, Peers: cfg.Peers, Log: cfg.Logger, Names: newNames(cfg.Pool), Cfg: cfg,
 		Now: time.Now, watchers: feed.NewBroadcast(), committed: feed.NewBroadcast(), Wrote: make(chan struct{}, 1),
 	}
-	s.Tuning.Store(Tuning{TentativeTTL: cfg.Times.TentativeTTL, OwnerGrace: cfg.Times.OwnerGrace, MissingGrace: cfg.Times.MissingGrace, RemovalsKept: cfg.Retention.Removals, Quotas: cfg.Limits.Quotas}.Complete())
+	s.Tuning.Store(Tuning{TentativeTTL: cfg.Times.TentativeTTL, OwnerGrace: cfg.Times.OwnerGrace, MissingGrace: cfg.Times.MissingGrace, ChangesKept: cfg.Retention.Changes, RemovalsKept: cfg.Retention.Removals, Quotas: cfg.Limits.Quotas}.Complete())
 	s.confirms = feed.NewPace(confirmPace, func() { s.Touched(WorkFeed) })
 	state := stateSQL
 	if cfg.Guest {
 		state = guestStateSQL()
 	}
-	s.Feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: state, WrittenSQL: writtenSQL, Wake: s.watchers, PollInterval: cfg.Watches.PollInterval, Heard: s.NotificationsAlive, SlowTimeout: cfg.Watches.SlowTimeout, Ahead: s.tokenAhead, Witness: s.Rollback.witness, Lost: lost})
+	s.Feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: state, WrittenSQL: writtenSQL, Wake: s.watchers, PollInterval: cfg.Times.PollInterval, Heard: s.NotificationsAlive, SlowTimeout: cfg.Times.SlowTimeout, Ahead: s.tokenAhead, Witness: s.Rollback.witness, Lost: lost})
 	var owner schema.DeploymentID
 	sql, args := claimSQL, []any{s.Self.Service, s.Self.Region}
 	if cfg.Guest {
@@ -169,9 +164,8 @@ func (c *Config) setDefaults() {
 		}
 	}
 	defaults(&c.Times.DeleteTimeout, 5*time.Second)
-	defaults(&c.Watches.PollInterval, 500*time.Millisecond)
+	defaults(&c.Times.PollInterval, 500*time.Millisecond)
 	defaults(&c.Times.OwneeCall, 2*time.Second)
-	defaults(&c.Retention.Changes, 24*time.Hour)
 	if c.Limits.LocalCascade <= 0 {
 		c.Limits.LocalCascade = 10_000
 	}

@@ -45,6 +45,9 @@ func (a *acting) actOnRows(ctx context.Context) error {
 		left := false
 		for p, there := range places {
 			changed, err := a.actOnPlace(ctx, targets[p.target], p, there)
+			if peer.HaltsAll(err) {
+				return err
+			}
 			more := there.found >= limit || changed < len(there.keys)+len(there.ids)
 			switch uid := targets[p.target].UID; {
 			case err != nil:
@@ -195,6 +198,9 @@ func (a *acting) tryRows(ctx context.Context, target rows.Target, t *rows.Table,
 		if unset {
 			s.progress.Add(tx, a.cause(of), cascade.DeletionCounts{Unset: int64(n)})
 			return nil
+		}
+		if err := s.gate.CheckRecovered(ctx, tx, []int32{t.KindID}); err != nil {
+			return err
 		}
 		s.progress.Add(tx, a.cause(of), cascade.DeletionCounts{Found: int64(n), Removed: int64(n)})
 		names, uids := make([]string, n), make([]uuid.UUID, n)

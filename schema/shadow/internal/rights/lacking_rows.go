@@ -429,7 +429,10 @@ func (s *Granter) actOn(ctx context.Context, l lacked) (n int, err error) {
 		if n = len(names); err != nil {
 			return err
 		}
-		if l.reference.Declared().Missing == schema.MissingDelete {
+		if n > 0 && l.reference.Declared().Missing == schema.MissingDelete {
+			if err := s.gate.CheckRecovered(ctx, tx, []int32{l.reference.Table.KindID}); err != nil {
+				return err
+			}
 			if err := s.record(ctx, tx, l, names); err != nil {
 				return err
 			}
