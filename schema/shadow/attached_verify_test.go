@@ -10,6 +10,7 @@ import (
 	"github.com/db-controller/db-controller/internal/attach"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
+	"github.com/db-controller/db-controller/test/wait"
 )
 
 // verify returns the differences that a verification finds at a deployment: kind, holder, path.
@@ -77,6 +78,29 @@ WHERE g.tgrelid = 'orders'::regclass AND g.tgname = 'dbcontroller_update'`)[0]
 	a.exec(a.shop, `CREATE TABLE archive (id text NOT NULL, customer_id bigint, room text, seat integer) PARTITION BY RANGE (id);
 ALTER TABLE archive ATTACH PARTITION invoices FOR VALUES FROM ('a') TO ('z')`)
 	require.Equal(t, []string{"TRIGGER_DRIFT invoices the table has become a partition, or has one, or a child: statements at the parent do not fire its triggers"}, a.verify(shop, false))
+}
+
+// The triggers of a table without references are verified, also where no table refers.
+func TestVerifyFindsChangedTriggersOfTargets(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.attach()
+	a.exec(a.crm, `UPDATE dbcontroller.attachment SET walked = false; ALTER TABLE customers DISABLE TRIGGER dbcontroller_delete`) // as attach leaves it
+	require.Empty(t, a.verify(crm, false))
+	ctx, stop := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- a.Stores[a.ID(crm)].RightRequests.RunRequests(ctx, func() bool { return true }) }()
+	require.Eventually(t, func() bool {
+		return len(a.rows(a.crm, `SELECT kind FROM dbcontroller.attachment WHERE NOT walked`)) == 0
+	}, wait.Limit, 10*time.Millisecond)
+	stop()
+	require.NoError(t, <-ran)
+	require.Equal(t, []string{"TRIGGER_DRIFT customers the trigger dbcontroller_delete is disabled"}, a.verify(crm, false))
+	all, err := attach.All(t.Context(), a.crm)
+	require.NoError(t, err)
+	for _, at := range all {
+		require.Equal(t, "attached", at.State(), at.Kind)
+	}
 }
 
 // A verification, and attach --status, find changes of a table that its triggers do not survive, and settings of their functions.

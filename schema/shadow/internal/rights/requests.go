@@ -106,9 +106,9 @@ func (s *Granter) RunRequests(ctx context.Context, leads func() bool) error {
 	for failed := false; ; {
 		attached := s.Attached() // before they are counted
 		asked, strict, open := s.Asked(), s.strict(), false
-		refer, acts := s.rows.Refer(), leads() && s.Version.Load() != nil
+		settles, acts := s.rows.Refer() || s.rows.Unwalked(), leads() && s.Version.Load() != nil
 		var err error
-		if refer && acts {
+		if settles && acts {
 			s.settleBeside(ctx, &asks)
 		}
 		if strict && acts {
@@ -125,7 +125,7 @@ func (s *Granter) RunRequests(ctx context.Context, leads func() bool) error {
 		switch {
 		case failed:
 			due, wakes = time.After(requestsRare), nil
-		case !refer:
+		case !settles:
 			due, wakes = nil, attached
 		case !open && (!strict || s.NotificationsAlive()):
 			due = time.After(lackingEvery)

@@ -200,6 +200,16 @@ func (s *Rows) Referring(ctx context.Context, q db.Querier, blocking bool, targe
 // Refer reports whether rows of an attached table may refer.
 func (s *Rows) Refer() bool { return len(s.holders()) > 0 }
 
+// Unwalked reports whether a table waits for its first walk. One without references is not verified before.
+func (s *Rows) Unwalked() bool {
+	for _, t := range s.Tables() {
+		if !t.Walked {
+			return true
+		}
+	}
+	return false
+}
+
 // holders returns the tables with references.
 func (s *Rows) holders() (out []*Table) {
 	for _, t := range s.Tables() {
