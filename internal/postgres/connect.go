@@ -59,7 +59,7 @@ const trustedIdle = 3 * time.Second
 func Connect(ctx context.Context, dsn, name string, connections int32) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
-		return nil, ErrNotADSN
+		return nil, notADSN(err)
 	}
 	return ConnectBeside(ctx, cfg, name, connections)
 }
@@ -114,7 +114,7 @@ func Beside(ctx context.Context, of *pgxpool.Config) (*pgx.ConnConfig, error) {
 func CheckTLS(dsn string) error {
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
-		return ErrNotADSN
+		return notADSN(err)
 	}
 	if err := verified(cfg.Host, cfg.TLSConfig); err != nil {
 		return err
@@ -139,6 +139,17 @@ func verified(host string, config *tls.Config) error {
 
 // ErrNotADSN replaces errors of the parser, which contain the password.
 var ErrNotADSN = errors.New("not a PostgreSQL connection string")
+
+// ErrNoService is the error of a connection string with a service that cannot be looked up. The reason names the service or the file.
+var ErrNoService = errors.New("the service of the connection string")
+
+// notADSN replaces an error of the parser.
+func notADSN(err error) error {
+	if reason := errors.Unwrap(err); reason != nil && strings.Contains(err.Error(), "failed to read service") {
+		return fmt.Errorf("%w: %w", ErrNoService, reason)
+	}
+	return ErrNotADSN
+}
 
 // The functions by which a failover, a restore and the durability of commits are noticed. A standby has no position to write at.
 const serverSQL = `

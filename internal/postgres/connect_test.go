@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -134,6 +135,11 @@ func TestOtherMachinesAreConnectedToWithVerifiedTLS(t *testing.T) {
 		}
 	}
 	require.EqualError(t, postgres.CheckTLS("postgres://u:s3cr3t@host:port/db"), "not a PostgreSQL connection string")
+	file := filepath.Join(ca, "services")
+	require.NoError(t, os.WriteFile(file, []byte("[shop]\nhost=localhost\n"), 0o600))
+	require.NoError(t, postgres.CheckTLS("service=shop servicefile="+file))
+	err = postgres.CheckTLS("service=crm password=s3cr3t servicefile=" + file)
+	require.EqualError(t, err, "the service of the connection string: unable to find service: crm")
 }
 
 // A real server with certificates: a connection to a server with another name or another authority is refused.

@@ -33,10 +33,12 @@ func CheckDSN(dsn string, plaintext bool) error {
 		return nil
 	}
 	err := postgres.CheckTLS(dsn)
-	if errors.Is(err, postgres.ErrNotADSN) {
+	switch {
+	case errors.Is(err, postgres.ErrNotADSN):
 		return fmt.Errorf("--postgres: %w: want postgres://user@host/database, or host=… dbname=…", err)
-	}
-	if err != nil {
+	case errors.Is(err, postgres.ErrNoService):
+		return fmt.Errorf("--postgres: %w", err)
+	case err != nil:
 		return fmt.Errorf("--postgres: %w; on a trusted network, add --postgres-plaintext", err)
 	}
 	return nil

@@ -110,7 +110,7 @@ after all. Without --yes they list what they would change.`
 	d.releasing.flags(cmd)
 	cli.NamesToo(cmd)
 	cmd.Flags().DurationVar(&d.timeout, "timeout", 0, "how long to wait for the answers of deployments and for undecided references (default: the limit of the deployment, 5s)")
-	cmd.Flags().DurationVar(&d.wait, "wait", 0, "how long to wait until each resource is removed")
+	cmd.Flags().DurationVar(&d.wait, "wait", 0, "how long to wait until each resource is removed (a row of a table is removed at once; explain NAME shows which resources still follow it)")
 	progressFlag(cmd, &d.progress)
 	cmd.Flags().BoolVar(&d.dryRun, "dry-run", false, "only show the effect, as plan does")
 	cmd.Flags().Int64Var(&d.maxRemovals, "max-removals", 0, "refuse a delete that removes more resources, at most 9,999, for each request of at most 1,000 NAMEs of one deployment; -1 for any number; --dry-run does not apply it (default: the number in the rights)")

@@ -131,6 +131,9 @@ func (f *scanFlags) databases(declared []*schema.Descriptor) ([]scan.Database, e
 			return nil, cli.Usage("--dsn, number %d: want NAME=DSN, such as shop=postgres://reader@localhost/shop", i+1)
 		}
 		if err := postgres.CheckTLS(dsn); err != nil && !f.plaintext {
+			if errors.Is(err, postgres.ErrNoService) {
+				return nil, cli.Usage("--dsn %s: %w", name, err)
+			}
 			return nil, cli.Usage("--dsn %s: %w; on a trusted network, add --postgres-plaintext", name, err)
 		}
 		d := scan.Database{Label: name, DSN: dsn}
