@@ -140,7 +140,7 @@ func (o Operator) check(ps *Problems) {
 }
 
 // Rights are the rights by resource that an environment declares. With the zero value, and nil, users need grants to
-// read, write and delete; what they, and other deployments, may write may refer to any resource.
+// read, write and delete; a user, or another deployment, that may write a resource may refer to any resource by it.
 type Rights struct {
 	// Deny is the default deny: references need grants too, also of other deployments. It takes precedence over Allow.
 	Deny bool

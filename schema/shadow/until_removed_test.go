@@ -120,7 +120,7 @@ func TestACascadeIsTornDownInTheOrderOfTheReferences_I14_I33(t *testing.T) {
 	}
 }
 
-// A stack of resources in one selection. Parts have no clean-up: they stay for what they are needed for.
+// A stack of resources in one selection. Parts have no clean-up: each stays until the release that needs it is removed.
 func TestAStackIsTornDownInOrder_I14_I33(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, untilRemoved, nil, aWest, bEast)

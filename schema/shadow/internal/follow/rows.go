@@ -183,7 +183,8 @@ func (a *acting) removeRows(ctx context.Context, target rows.Target, t *rows.Tab
 			return err
 		},
 		Failed: func(_ int64, err error) error { failed = err; return nil },
-		Stop:   func() bool { return time.Since(a.began) >= a.patience },
+		// While rows of the kind wait for a comparison, each other row would fail as the first one did.
+		Stop: func() bool { return errors.Is(failed, peer.ErrKindsRecovering) || time.Since(a.began) >= a.patience },
 	})
 	return changed, errors.Join(err, failed)
 }
