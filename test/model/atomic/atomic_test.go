@@ -14,7 +14,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("rapid.checks", "5000")
+	flag.Parse()
+	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
+		_ = flag.Set("rapid.checks", "5000")
+	}
 	os.Exit(m.Run())
 }
 
@@ -72,8 +75,12 @@ func (w *World) start() {
 	if all := sorted(w.db[at].resources); len(all) > 0 && w.chance(2) {
 		root = all[0]
 	}
-	if len(w.begun) < 3 {
-		w.Start(at, root)
+	if len(w.begun) >= 3 {
+		return
+	}
+	before := len(w.begun)
+	if w.Start(at, root); len(w.begun) > before {
+		w.processes[w.newest()].schedules = w.chance(3)
 	}
 }
 
@@ -166,6 +173,8 @@ func (w *World) steps() []step {
 		{2, frozen(w.Follow)},
 		{2, recorded(w.Tell)},
 		{3, recorded(w.Forget)},
+		{2, recorded(w.Undelete)},
+		{3, recorded(w.Purge)},
 		{1, running(w.Crash)},
 		{2, func() {
 			if id, ok := one(w, sorted(w.begun)); ok {
@@ -276,8 +285,8 @@ func TestAtomicDeletionsOnEverySchedule_A1_A2_A3_A4_A5(t *testing.T) {
 	})
 	t.Logf("%.0f schedules a second; %v", float64(schedules)/time.Since(began).Seconds(), seen)
 	for _, what := range []string{
-		"answered aborted", "answered committed", "answered over", "committed", "committed by several", "forgotten", "marked by another", "lasting",
-		"refused", "removed", "restored", "shared", "under a right",
+		"answered aborted", "answered committed", "answered over", "answered scheduled", "committed", "committed by several", "forgotten", "kept", "marked by another", "lasting",
+		"purged", "refused", "removed", "restored", "scheduled", "shared", "under a right", "undeleted",
 	} {
 		require.GreaterOrEqual(t, seen[what], schedules/200, "%s is too rare: %v", what, seen)
 	}

@@ -61,7 +61,7 @@ func (w *World) restored(d int) {
 		if w.outcome[id] == "committed" && w.reached[id][d] && !w.gone(id) {
 			w.void(id, "a restore after the decision")
 		}
-		if w.begun[id].at == d && w.outcome[id] == "committed" && !w.db[d].records[id].committed && w.db[d].forgotten < id {
+		if r := w.db[d].records[id]; w.begun[id].at == d && (w.outcome[id] == "committed" && !r.committed && (r.scheduled || w.db[d].forgotten < id) || w.outcome[id] == "aborted" && r.scheduled) {
 			w.forsaken[id] = true
 		}
 	}
@@ -243,6 +243,9 @@ func (w *World) opened(id ID, uid UID) {
 	if w.outcome[id] == "committed" && w.excused[id] == "" {
 		w.report("A5: %d is opened, and is a member of %d, which is committed", uid, id)
 	}
+	if w.db[at].records[id].scheduled && !w.db[at].recovering {
+		w.report("A5: %d is opened, and %d is scheduled", uid, id)
+	}
 	p := w.processes[id]
 	if _, over := w.db[at].records[id]; p != nil && !over && p.epoch == w.db[at].epoch && id > w.db[at].forgotten {
 		w.report("A5: %d is opened, and %d may commit", uid, id)
@@ -259,6 +262,9 @@ func (w *World) atRest() {
 		for _, id := range sorted(w.db[d].records) {
 			if waits := w.waits(d, id); len(waits) > 0 {
 				w.report("A4: %d waits for %v", id, waits)
+			}
+			if w.db[d].records[id].scheduled {
+				w.report("A4: %d is scheduled, and cannot end", id)
 			}
 		}
 		for _, uid := range sorted(w.db[d].resources) {
@@ -285,6 +291,8 @@ func (w *World) Rest() {
 	for n := 0; n < 50 && len(w.processes) > 0; n++ {
 		w.round()
 	}
+	w.round()
+	w.end()
 	for _, id := range sorted(w.begun) {
 		for x := range w.db {
 			w.Expire(id, x)

@@ -16,12 +16,20 @@ func (w *World) decide(p *process) {
 			return
 		}
 	}
+	if p.schedules {
+		w.schedule(p)
+		return
+	}
 	waits := sorted(p.epochs) // with its own deployment
 	d.records[p.id] = record{committed: true, waits: slices.DeleteFunc(waits, func(x int) bool { return x == p.at && w.TellsOthersOnly })}
 	w.committed(p)
+	if p.purges != 0 {
+		w.purged(p)
+	}
 	w.mark(p.at, p.root, p.id)
 	delete(w.processes, p.id)
 	w.Tell(p.at, p.id)
+	w.Tell(p.at, p.purges)
 }
 
 // stops says why a deletion cannot commit.
@@ -39,6 +47,8 @@ func (w *World) stops(p *process) string {
 		return "a recovery waits"
 	case !d.active(p.root):
 		return "its root is gone"
+	case p.purges != 0 && !d.records[p.purges].scheduled && !w.PurgeDoesNotCompete: // S3
+		return "it is undeleted"
 	}
 	for _, x := range sorted(p.epochs) {
 		if p.epochs[x] != d.knows[x] && x != p.at && !w.EpochsNotCompared { // F4
@@ -104,6 +114,11 @@ func (w *World) answer(m message) {
 	r, decided := d.records[m.id]
 	verdict := "undecided"
 	switch _, rooted := d.resources[w.begun[m.id].root]; {
+	case decided && r.scheduled && w.ScheduledIsUndecided && w.expired[m.id][m.to]:
+		d.records[m.id] = record{}
+		verdict = "aborted"
+	case decided && r.scheduled && m.epoch <= d.epoch: // S2
+		verdict = "scheduled"
 	case w.EpochBeforeRecord && m.epoch < d.epoch:
 		verdict = "aborted"
 	case decided && r.committed && w.RootRemovedIsDone && !rooted:
@@ -137,11 +152,18 @@ func (w *World) told(m message) {
 	switch m.verdict {
 	case "aborted", "over":
 		w.openRows(m.to, m.id)
+		w.send(message{kind: "confirmed", id: m.id, from: m.to, to: m.from, verdict: "aborted"})
+	case "scheduled":
+		if w.db[m.to].recovering {
+			return
+		}
+		w.keep(m.to, m.id)
+		w.send(message{kind: "confirmed", id: m.id, from: m.to, to: m.from, verdict: m.verdict})
 	case "committed":
 		if w.db[m.to].recovering {
 			return
 		}
-		w.send(message{kind: "confirmed", id: m.id, from: m.to, to: m.from})
+		w.send(message{kind: "confirmed", id: m.id, from: m.to, to: m.from, verdict: m.verdict})
 		if !w.ConfirmsBeforeItLasts || w.chance(2) { // the process may crash between
 			w.last(m.to, m.id)
 		}
@@ -168,12 +190,13 @@ func (w *World) openRows(x int, id ID) {
 // confirmed is told that the rows of a participant are lasting.
 func (w *World) confirmed(m message) {
 	d := w.db[m.to]
-	if r, ok := d.records[m.id]; ok && r.committed {
-		d.records[m.id] = record{committed: true, waits: slices.DeleteFunc(slices.Clone(r.waits), func(x int) bool { return x == m.from })}
+	if r, ok := d.records[m.id]; ok && (m.verdict == r.verdict() || w.AnyAcknowledgementCounts) {
+		r.waits = slices.DeleteFunc(slices.Clone(r.waits), func(x int) bool { return x == m.from })
+		d.records[m.id] = r
 	}
 }
 
-// waits lists the participants whose acknowledgement a committed deletion waits for.
+// waits lists the participants whose acknowledgement a decision waits for.
 func (w *World) waits(at int, id ID) (all []int) {
 	for _, x := range w.db[at].records[id].waits {
 		if !w.db[at].left[x] {
@@ -187,7 +210,7 @@ func (w *World) waits(at int, id ID) (all []int) {
 func (w *World) Forget(at int, id ID) {
 	d := w.db[at]
 	r, ok := d.records[id]
-	if !ok || r.committed && len(w.waits(at, id)) > 0 && !w.ForgetsCommittedEarly {
+	if !ok || r.scheduled || len(w.waits(at, id)) > 0 && !(r.committed && w.ForgetsCommittedEarly) {
 		return
 	}
 	w.note("%d is forgotten", id)
@@ -196,10 +219,10 @@ func (w *World) Forget(at int, id ID) {
 	d.forgotten = max(d.forgotten, id)
 }
 
-// Tell tells the participants of a committed deletion again.
+// Tell tells the participants of a deletion again.
 func (w *World) Tell(at int, id ID) {
 	for _, x := range w.waits(at, id) {
-		w.send(message{kind: "told", id: id, from: at, to: x, epoch: w.db[at].epoch, verdict: "committed"})
+		w.send(message{kind: "told", id: id, from: at, to: x, epoch: w.db[at].epoch, verdict: w.db[at].records[id].verdict()})
 	}
 }
 

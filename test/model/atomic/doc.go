@@ -115,6 +115,19 @@
 //     or has released the entry of the resource's deployment. Each of these makes A1 void. The rows behind
 //     follow one by one: the targets that rows name form no ring (F4, F9).
 //
+// Scheduled deletions
+//
+//   - S1. A deletion may be decided later. It freezes its members as any other one, and instead of a decision
+//     its record says "scheduled". Members are frozen, and hidden, until the record changes.
+//   - S2. "Scheduled" is told until each participant has acknowledged it, and answered to one that asks. Its
+//     rows ask nothing more then, however late it is, until a restore of either database (R2, R4). An
+//     acknowledgement counts for the verdict that it was sent for.
+//   - S3. The purge is an atomic deletion of its own: it freezes and looks again, since a participant may have
+//     lost rows in the meantime. Its decision also makes the record of the scheduled one "committed", in the
+//     same transaction, and fails when it is not "scheduled" any more. So no member is open between the two.
+//   - S4. To undelete is to make the record "aborted". It is told until each participant has acknowledged it:
+//     nobody asks.
+//
 // Restores
 //
 //   - R1. A restore of the coordinator to before a committed decision loses it, as any commit: some members
@@ -122,7 +135,7 @@
 //   - R2. A restored participant has the rows of its copy. A comparison brings back none. All count as expired:
 //     the tentative ones ask, and are made lasting while the decision is kept, and opened later. The lasting
 //     ones are left to L4.
-//   - R3. A coordinator that recovers aborts its undecided deletions.
+//   - R3. A coordinator that recovers aborts its undecided deletions, and keeps the scheduled ones of its copy.
 //   - R4. The comparison of a restored coordinator makes all rows of its deletions in the database that compares
 //     tentative and expired: the coordinator is asked for each decision, and answers "aborted" for one that it
 //     has lost. Its own copy has no lasting row of a lost decision. A decision is told with the epoch of the

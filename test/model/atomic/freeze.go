@@ -20,6 +20,8 @@ type process struct {
 	members   map[UID]bool
 	epochs    map[int]int // the first of each participant
 	blockers  map[UID]bool
+	schedules bool // it is decided later
+	purges    ID   // the scheduled deletion that it carries out; 0: none
 }
 
 // Start begins an atomic deletion.

@@ -7,13 +7,14 @@ type row struct {
 	coordinator, epoch int
 	via                UID   // the target because of which it is frozen; 0: it is of the root
 	lasting            bool  // the deletion is known to be committed
+	kept               bool  // the deletion is known to be scheduled
 	asks               bool  // there was a restore since
 	own                int   // the epoch of this database
 	entries            []int // only for a mistake: what was read in the transaction of the freeze
 }
 
 // due reports whether a row is looked at from time to time: its deletion has expired here, or there was a restore.
-func (w *World) due(x int, id ID, r row) bool { return w.expired[id][x] || r.asks }
+func (w *World) due(x int, id ID, r row) bool { return w.expired[id][x] && !r.kept || r.asks }
 
 // frozen reports whether any deletion freezes a resource.
 func (d *database) frozen(uid UID) bool { return len(d.rows[uid]) > 0 }
@@ -63,7 +64,7 @@ func (w *World) last(x int, id ID) {
 		if r := d.rows[uid][id]; !r.lasting {
 			w.note("%d is frozen by %d until it is marked", uid, id)
 			w.count("lasting")
-			r.lasting = true
+			r.lasting, r.kept = true, false
 			d.put(uid, id, r)
 		}
 	}
@@ -75,7 +76,7 @@ func (w *World) askAgain(x, restored int) {
 	d := w.db[x]
 	d.each(func(uid UID, id ID, r row) {
 		if x == restored || r.coordinator == restored {
-			r.asks, r.lasting = true, r.lasting && x == restored
+			r.asks, r.lasting = !r.kept || !w.KeptAsksNever, r.lasting && x == restored
 			d.put(uid, id, r)
 		}
 	})

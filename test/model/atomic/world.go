@@ -34,6 +34,8 @@ type Mistakes struct {
 	OpenedByTime, NeverAsks, EpochBeforeRecord, EpochBeforeForgotten, RootRemovedIsDone, ForgetsCommittedEarly, ForgottenCommits, TellsOthersOnly bool
 	// Lasting rows.
 	CommittedOpens, ConfirmsBeforeItLasts, AbortedOpensAll, OverOpensLasting, LastingAsks, MarkDropsOwnRow, BrokenStays, MarkedIsBroken, GoneHolds, ReleasedHolds, AnyEpochTells bool
+	// Scheduled deletions.
+	ScheduledIsUndecided, UndeleteIsToldOnce, PurgeDoesNotCompete, PurgeDoesNotFreeze, PurgeEndsNothing, KeptAsksNever, AnyAcknowledgementCounts bool
 }
 
 type reference struct {
@@ -66,7 +68,19 @@ type entry struct {
 // record is a decision.
 type record struct {
 	committed bool
+	scheduled bool  // it is decided later
+	by        []int // the participants of a scheduled deletion
 	waits     []int // participants that have not acknowledged it
+}
+
+func (r record) verdict() string {
+	switch {
+	case r.committed:
+		return "committed"
+	case r.scheduled:
+		return "scheduled"
+	}
+	return "aborted"
 }
 
 type database struct {
