@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"github.com/db-controller/db-controller/internal/retry"
@@ -106,9 +107,39 @@ type Version struct {
 
 // Delete deletes a resource by its full name. It returns when the resource is removed, or is in DELETING because other
 // deployments have to act first (WaitGone waits for them). It fails with ErrBlocked, naming the holders, with ErrNotFound, and with
-// ErrConflict if the stored revision differs.
+// ErrConflict if the stored revision differs. A resource of a kind with a retention is hidden until the
+// purge_time of the answer.
 func (c *Client) Delete(ctx context.Context, name string, only Version) (*resourcev1.DeleteResourceResponse, error) {
-	req := &resourcev1.DeleteResourceRequest{Name: name, Uid: only.UID, Revision: only.Revision, RequestId: requestID(ctx)}
+	return c.delete(ctx, name, only, nil)
+}
+
+// DeleteFor is Delete with a retention: what the delete reaches is hidden for this time, and is then removed,
+// unless Undelete ends the deletion before.
+func (c *Client) DeleteFor(ctx context.Context, name string, retention time.Duration, only Version) (*resourcev1.DeleteResourceResponse, error) {
+	return c.delete(ctx, name, only, durationpb.New(retention))
+}
+
+// Undelete ends a deletion with a retention by the full name of a resource that it names: all that it has
+// hidden, in all deployments, is as it was. A non-empty uid has to be the resource's. It fails with
+// ErrNotFound, and with codes.AlreadyExists when the resource is not deleted.
+func (c *Client) Undelete(ctx context.Context, name, uid string) (*resourcev1.Resource, error) {
+	full, err := schema.ParseFullName(name)
+	if err != nil {
+		return nil, err
+	}
+	var found *resourcev1.Resource
+	err = c.throughDoors(ctx, c.ownDoor, full.Deployment, "", func(ctx context.Context, door resourcev1.ResourceServiceClient) (err error) {
+		found, err = door.UndeleteResource(ctx, &resourcev1.UndeleteResourceRequest{Name: name, Uid: uid})
+		return err
+	})
+	if err == nil {
+		Wrote(ctx, WrittenOf(found))
+	}
+	return found, err
+}
+
+func (c *Client) delete(ctx context.Context, name string, only Version, retention *durationpb.Duration) (*resourcev1.DeleteResourceResponse, error) {
+	req := &resourcev1.DeleteResourceRequest{Name: name, Uid: only.UID, Revision: only.Revision, RequestId: requestID(ctx), Retention: retention}
 	full, err := schema.ParseFullName(name)
 	if err != nil {
 		return nil, err

@@ -52,7 +52,7 @@ func WrittenOf(r *resourcev1.Resource) Written {
 
 // deleted is the effect of a delete.
 func deleted(name, uid string, answer *resourcev1.DeleteResourceResponse) Written {
-	if !answer.GetRemoved() {
+	if !answer.GetRemoved() && answer.GetResource().GetPurgeTime() == nil { // watches see a hidden resource go
 		return WrittenOf(answer.GetResource())
 	}
 	full, _ := schema.ParseFullName(name) // a deployment has taken it

@@ -30,7 +30,7 @@ type ConfirmPeers interface {
 	Confirm(ctx context.Context, target schema.DeploymentID, c peer.Confirm) (*peer.Confirmed, error)
 }
 
-// Confirm notifies the targets' deployment of committed attempts. Messages of one reference may arrive in any order (I7).
+// Confirm notifies the targets' deployment of committed attempts, and the participants of scheduled deletions. Messages of one reference may arrive in any order (I7).
 type Confirm struct {
 	Store  MessageStore
 	Repair AttemptRepairer
@@ -50,8 +50,8 @@ func (h *Confirm) Handle(ctx context.Context, to schema.DeploymentID, seqs []int
 	if err != nil {
 		return nil, err
 	}
-	if len(m.Confirm) > 0 {
-		confirmed, err := h.Peers.Confirm(ctx, to, peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm, References: m.References, Delegable: len(m.Delegable) > 0})
+	if len(m.Confirm)+len(m.Scheduled) > 0 {
+		confirmed, err := h.Peers.Confirm(ctx, to, peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm, References: m.References, Scheduled: m.Scheduled, Delegable: len(m.Delegable) > 0})
 		if err != nil {
 			return nil, fmt.Errorf("confirm at %s: %w", to, err)
 		}

@@ -27,11 +27,20 @@ type ResolvePeers interface {
 	Resolve(ctx context.Context, holder schema.DeploymentID, questions []peer.Question) (*peer.Answers, error)
 }
 
-// Resolve asks the holders' deployments about expired blockades. It is no action of outstanding work: blockades expire by
+// Resolve asks the holders' deployments about expired blockades, and carries out scheduled deletions. It is no action of outstanding work: blockades expire by
 // time, and one node of the deployment looks for them at intervals.
 type Resolve struct {
 	Store ResolveStore
 	Peers ResolvePeers
+	// Self is this deployment, and Scheduled has the deletions that it has scheduled.
+	Self      schema.DeploymentID
+	Scheduled ScheduledDeletions
+}
+
+// ScheduledDeletions are the deletions of this deployment that are decided later.
+type ScheduledDeletions interface {
+	// CarryOutDue carries out the deletions whose time has come.
+	CarryOutDue(ctx context.Context) error
 }
 
 // Expired names the deployments to call Resolve for.
@@ -40,8 +49,16 @@ func (h *Resolve) Expired(ctx context.Context) ([]schema.DeploymentID, error) {
 }
 
 // Resolve asks a holders' deployment about its expired blockades here, and settles its verdicts. While that deployment does
-// not answer, the blockades stay: time alone removes nothing (I5).
+// not answer, the blockades stay: time alone removes nothing (I5). For this deployment itself it then carries
+// out the scheduled deletions whose time has come.
 func (h *Resolve) Resolve(ctx context.Context, holder schema.DeploymentID) error {
+	if err := h.resolve(ctx, holder); err != nil || holder != h.Self {
+		return err
+	}
+	return h.Scheduled.CarryOutDue(ctx)
+}
+
+func (h *Resolve) resolve(ctx context.Context, holder schema.DeploymentID) error {
 	for {
 		questions, err := h.Store.Expired(ctx, holder, resolveBatch)
 		if err != nil || len(questions) == 0 {

@@ -61,7 +61,7 @@ var forbiddenToAll = []string{
 	`DELETE FROM dbcontroller.removal`,
 	`UPDATE dbcontroller.cause SET actor = 'nobody'`,
 	`DELETE FROM dbcontroller.cause`,
-	`UPDATE dbcontroller.attempt SET committed = true`,
+	`UPDATE dbcontroller.attempt SET id = gen_random_uuid()`,
 	`UPDATE dbcontroller.change SET body = '{}'`,
 	`DELETE FROM dbcontroller.decommissioned`,
 	`UPDATE dbcontroller.decommissioned SET said_by = 'nobody'`,

@@ -3,6 +3,7 @@ package schema
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // Pos is a place in a document, for messages. A descriptor that was received over the wire has neither file nor line.
@@ -106,6 +107,9 @@ type Kind struct {
 	DelegationNone bool
 	// DeletesAtomically: a delete of its resources happens in all deployments or in none.
 	DeletesAtomically bool
+	// Retention is the time for which a delete of a resource hides what it reaches before it removes it; 0: it
+	// removes it at once.
+	Retention time.Duration
 	// Fields are rules for fields of the bodies, and Schema is a JSON Schema that every written body has to fit; nil: none.
 	Fields []Field
 	Schema map[string]any

@@ -34,6 +34,12 @@ func checkFields(ps *Problems, k *Kind) {
 	if k.Table != (TableName{}) && k.DeletesAtomically {
 		ps.add(k.Pos, "remove deletion: atomic", "kind %s is a table: its rows take no part in atomic deletions", k.Name)
 	}
+	if k.Table != (TableName{}) && k.Retention > 0 {
+		ps.add(k.Pos, "remove retention", "kind %s is a table: its rows cannot be hidden", k.Name)
+	}
+	if err := CheckRetention(k.Retention); k.Retention != 0 && err != nil {
+		ps.add(k.Pos, "write such a time", "retention: %s", err)
+	}
 	paths := map[string]bool{}
 	for i := range k.Fields {
 		f := &k.Fields[i]

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/db-controller/db-controller/internal/bodyschema"
 	"github.com/db-controller/db-controller/schema/violation"
@@ -37,6 +38,8 @@ type KindModel struct {
 	DelegationNone bool
 	// DeletesAtomically is the descriptor's deletion: atomic.
 	DeletesAtomically bool
+	// Retention is the descriptor's retention.
+	Retention time.Duration
 
 	// Table has the rows that are the kind's resources; nil for a kind whose resources have bodies.
 	Table *TableModel
@@ -194,7 +197,7 @@ func everPaths(versions []Kind) (paths []Path) {
 func (m *Model) compile(k *Kind, all map[ServiceVersion]*Descriptor) *KindModel {
 	km := &KindModel{
 		ID: KindID{Service: m.Descriptor.Service, Kind: k.Name}, previous: k.PreviousName, patterns: compilePatterns(k.Patterns),
-		Hides: k.HideWhileDeleting || k.Table != (TableName{}), Unconstrained: k.ConstraintsDisabled, DeletesAtomically: k.DeletesAtomically, ReferableBy: k.ReferableBy,
+		Hides: k.HideWhileDeleting || k.Table != (TableName{}), Unconstrained: k.ConstraintsDisabled, DeletesAtomically: k.DeletesAtomically, Retention: k.Retention, ReferableBy: k.ReferableBy,
 		fields: compileFields(k), finalizers: k.Finalizers,
 	}
 	if k.Schema != nil {

@@ -128,6 +128,14 @@ func (d *yamlReader) flags(k *Kind) yamlFields {
 				d.ps.add(d.pos(n, path), "write atomic, or cascade (the default)", "%q", of)
 			}
 		},
+		"retention": func(n *yaml.Node, path string) {
+			var of string
+			d.scalar(n, path, &of)
+			var err error
+			if k.Retention, err = ParseRetention(of); err != nil {
+				d.ps.add(d.pos(n, path), "write a time such as 7d, in which a delete can be undone", "%s", err)
+			}
+		},
 	}
 }
 

@@ -138,6 +138,9 @@ func (k *Kind) node(comment func(kind string, r *Reference) string) yamlMap {
 	if k.DeletesAtomically {
 		n.text("deletion", "atomic")
 	}
+	if k.Retention > 0 {
+		n.text("retention", FormatRetention(k.Retention))
+	}
 	n.nodes("parents", yamlEach(k.Parents, func(p Parent) yamlMap {
 		one := yamlMapping()
 		one.text("kind", p.Kind)

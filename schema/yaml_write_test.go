@@ -26,6 +26,7 @@ kinds:
     referable_by: [a.example.com, "true"]
     delegation: none
     deletion: atomic
+    retention: 1d12h
     parents:
       - {kind: Project, behaviour: CASCADE_DELETE}
       - {kind: Other, behaviour: BLOCK, until: removed, region: eu}

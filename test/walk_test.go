@@ -26,7 +26,7 @@ var walks = []struct {
 	files, returns int
 }{
 	{"a put with references", "(*" + module + "/schema/shadow/internal/write.Writer).Save", 48, 100},
-	{"a delete", "(*" + module + "/schema/shadow/internal/deletion.Deleter).Delete", 26, 56},
+	{"a delete", "(*" + module + "/schema/shadow/internal/deletion.Deleter).Delete", 28, 60},
 	{"acting upon a deletion elsewhere", "(*" + module + "/schema/shadow/internal/follow.Follower).ActFor", 32, 76},
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
 // maxActionBytes bounds the body of an action.
@@ -18,7 +19,7 @@ const maxActionBytes = 8 << 10
 
 // action is a request of a person to a deployment. The deployment checks the rights of the person, and stores the reason.
 type action struct {
-	// Do is pause, resume or retry.
+	// Do is pause, resume, retry or undelete.
 	Do         string `json:"do"`
 	Deployment string `json:"deployment"`
 	// Handler is the one to pause or resume; empty: deletions.
@@ -30,7 +31,7 @@ type action struct {
 	Reason string `json:"reason"`
 }
 
-// AllowActions lets people pause, resume and retry from the page, which only reads without it. It is called before the handler serves.
+// AllowActions lets people pause, resume, retry and undelete from the page, which only reads without it. It is called before the handler serves.
 func (h *Handler) AllowActions() *Handler {
 	h.acts = true
 	h.mux.HandleFunc("POST /api/action", h.act)
@@ -102,8 +103,19 @@ func (h *Handler) carryOut(ctx context.Context, a action) error {
 		_, err = admin.Resume(ctx, &adminv1.ResumeRequest{Of: a.Of, Handler: a.Handler, Reason: a.Reason})
 	case "retry":
 		_, err = admin.Retry(ctx, &adminv1.RetryRequest{Of: a.Of, Name: name, Reason: a.Reason})
+	case "undelete":
+		err = h.undelete(ctx, id, name)
 	default:
-		err = fmt.Errorf("do=%s: want pause, resume or retry", a.Do)
+		err = fmt.Errorf("do=%s: want pause, resume, retry or undelete", a.Do)
 	}
+	return err
+}
+
+func (h *Handler) undelete(ctx context.Context, id schema.DeploymentID, name string) error {
+	resources, err := h.of.Resources(ctx, id)
+	if err != nil {
+		return err
+	}
+	_, err = resources.UndeleteResource(ctx, &resourcev1.UndeleteResourceRequest{Name: name})
 	return err
 }

@@ -209,6 +209,12 @@ func (a *answers) Retry(_ context.Context, req *adminv1.RetryRequest, _ ...grpc.
 	return &adminv1.RetryResponse{}, a.did("retry", req.GetName(), req.GetOf(), req.GetReason())
 }
 
+func (a *answers) UndeleteResource(_ context.Context, req *resourcev1.UndeleteResourceRequest, _ ...grpc.CallOption) (*resourcev1.Resource, error) {
+	defer a.lock()()
+	a.fleet.did = append(a.fleet.did, fmt.Sprintf("undelete %s %s", a.id, req.GetName()))
+	return &resourcev1.Resource{}, nil
+}
+
 // lock returns with the answers fixed.
 func (a *answers) lock() func() {
 	a.fleet.mu.Lock()

@@ -102,7 +102,7 @@ CREATE TABLE dbcontroller.shadow (
     created_at     timestamptz NOT NULL DEFAULT now(),
     updated_at     timestamptz NOT NULL DEFAULT now(),
     name           text COLLATE "C" NOT NULL,
-    hidden         boolean NOT NULL DEFAULT false, -- DELETING, and seen as gone by readers, for good
+    hidden         boolean NOT NULL DEFAULT false, -- seen as gone by readers: for good in DELETING, until its scheduled deletion ends in ACTIVE
     block_deletion boolean NOT NULL DEFAULT false, -- no delete takes it
     derivation     integer NOT NULL DEFAULT 0,     -- moves when the references are derived anew: a write that was compared with the earlier ones starts again
     frozen         boolean NOT NULL DEFAULT false, -- dbcontroller.frozen has or had a row of it: look there, behind the lock of this row
@@ -132,9 +132,18 @@ CREATE TABLE dbcontroller.freeze (
     deletion      uuid PRIMARY KEY, -- the attempt that the coordinator decides
     deployment_id integer NOT NULL, -- the coordinator
     committed     boolean NOT NULL DEFAULT false,
-    expires_at    timestamptz NOT NULL, -- from then on the coordinator is asked for its decision; of a committed deletion, others whether marks may come
+    expires_at    timestamptz NOT NULL, -- from then on the coordinator is asked for its decision; of a committed deletion, others whether marks may come; infinity: it is scheduled
+    deleted_at    timestamptz,      -- when the deletion was scheduled; null: it is not
+    purge_at      timestamptz,      -- when a scheduled deletion is carried out, unless it is undeleted
+    -- Of a scheduled deletion, where it is coordinated: the other deployments that have members, who deleted, the request, and why it could not be carried out.
+    participants  integer[],
+    actor         text,
+    request_id    uuid,
+    reason        text,
     root          text NOT NULL     -- the name of the first resource that the deletion names
 );
+CREATE INDEX freeze_expires ON dbcontroller.freeze (expires_at);
+CREATE INDEX freeze_purge ON dbcontroller.freeze (purge_at) WHERE purge_at IS NOT NULL;
 
 -- The members: their references and owners do not change, and nothing begins to refer to them. A row leaves with the mark of its resource, or when the deletion
 -- is aborted. The deployment and the uid are of the target or owner for which it is a member; null: the deletion names it.
@@ -217,7 +226,7 @@ CREATE INDEX reference_delegated ON dbcontroller.reference (target_id) WHERE del
 -- Decisions on attempts. The primary key is where a late commit and a resolver meet: the first insert decides.
 CREATE TABLE dbcontroller.attempt (
     id         uuid PRIMARY KEY,
-    committed  boolean NOT NULL,
+    committed  boolean, -- null: a deletion that is scheduled, and decided later
     decided_at timestamptz NOT NULL DEFAULT now(),
     mark       bigint NOT NULL DEFAULT nextval('dbcontroller.mark')
 );
@@ -1338,6 +1347,13 @@ BEGIN
         RAISE EXCEPTION '%', found.problem USING ERRCODE = CASE WHEN found.missing THEN '23503' ELSE 'RD002' END, DETAIL = found.target;
     END IF;
 END $$;
+
+-- A decision does not change, whoever may update the table.
+CREATE FUNCTION dbcontroller.refuse_decided() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'the attempt % is decided', OLD.id USING ERRCODE = '42501';
+END $$;
+CREATE TRIGGER decided BEFORE UPDATE ON dbcontroller.attempt FOR EACH ROW WHEN (OLD.committed IS NOT NULL) EXECUTE FUNCTION dbcontroller.refuse_decided();
 -- +goose StatementEnd
 
 -- Functions that are called with the rights of their owner, or from triggers.

@@ -75,7 +75,9 @@ BEGIN
         ('api', 'SELECT, INSERT, UPDATE, DELETE', 'freeze, dbcontroller.frozen'),
         ('api', 'SELECT, INSERT, DELETE', 'closing, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work'),
         ('api', 'UPDATE (look)', 'holder_entry'),
-        ('api', 'SELECT, INSERT', 'attempt, dbcontroller.closed_attempt, dbcontroller.request, dbcontroller.change, dbcontroller.removal, dbcontroller.cause'),
+        ('api', 'SELECT, INSERT', 'attempt'),
+        ('api', 'UPDATE (committed, decided_at, mark)', 'attempt'), -- of scheduled deletions
+        ('api', 'SELECT, INSERT', 'closed_attempt, dbcontroller.request, dbcontroller.change, dbcontroller.removal, dbcontroller.cause'),
         ('api', 'SELECT', 'epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.attachment, dbcontroller.deleted_row, dbcontroller.lacking, dbcontroller.wish'),
         ('api', 'SELECT, INSERT, UPDATE, DELETE', 'ending'),
         ('api', 'UPDATE (token)', 'position'),
@@ -90,7 +92,9 @@ BEGIN
         ('controller', 'UPDATE (xid)', 'notice'),
         ('controller', 'SELECT, UPDATE, DELETE', 'shadow, dbcontroller.resource'),
         ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'foreign_target, dbcontroller.reference, dbcontroller.owner_reference, dbcontroller.blockade, dbcontroller.work, dbcontroller.derivation'),
-        ('controller', 'SELECT, INSERT, DELETE', 'attempt, dbcontroller.closed_attempt, dbcontroller.change, dbcontroller.notice, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost'),
+        ('controller', 'SELECT, INSERT, DELETE', 'attempt'),
+        ('controller', 'UPDATE (committed, decided_at, mark)', 'attempt'), -- of scheduled deletions
+        ('controller', 'SELECT, INSERT, DELETE', 'closed_attempt, dbcontroller.change, dbcontroller.notice, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost'),
         ('controller', 'UPDATE (look)', 'holder_entry'),
         ('controller', 'SELECT, INSERT', 'removal, dbcontroller.cause, dbcontroller.epoch'),
         ('controller', 'UPDATE (id)', 'epoch'),

@@ -21,6 +21,7 @@ const (
 	TargetMissing        Reason = "TARGET_MISSING"
 	TargetDeleting       Reason = "TARGET_DELETING"
 	TargetClosing        Reason = "TARGET_CLOSING"
+	TargetDeleted        Reason = "TARGET_DELETED"
 	TargetReplaced       Reason = "TARGET_REPLACED"
 	UnknownKind          Reason = "UNKNOWN_KIND"
 	NotImported          Reason = "NOT_IMPORTED"
@@ -61,6 +62,7 @@ var refusalReasons = map[Reason]struct {
 	TargetMissing:        {Final, "does not exist"},
 	TargetDeleting:       {Final, "is being deleted"},
 	TargetClosing:        {Again, "is about to be deleted, try again"},
+	TargetDeleted:        {Final, "is deleted, and hidden until its purge time: undelete it first"},
 	TargetReplaced:       {Again, "is another resource of the same name now, try again"},
 	UnknownKind:          {Later, "is of a kind that the version run by its deployment does not have, or whose table is not attached there"},
 	NotImported:          {Later, "belongs to a service that the holder's service does not import, according to the target's deployment: add the import to the descriptor, or wait until that deployment has received it"},
@@ -167,7 +169,7 @@ func Definite(err error) bool {
 	return slices.ContainsFunc(definite, func(is error) bool { return errors.Is(err, is) })
 }
 
-var definite = []error{ErrNotFound, ErrExists, ErrConflict, ErrDeleting, ErrNotDeleting, ErrTooManyRemovals, ErrNotAtomic, ErrRequestReused, ErrDenied, ErrDecommissioned, ErrPosition, ErrReset}
+var definite = []error{ErrNotFound, ErrExists, ErrConflict, ErrDeleting, ErrDeleted, ErrNotDeleting, ErrTooManyRemovals, ErrNotAtomic, ErrRequestReused, ErrDenied, ErrDecommissioned, ErrPosition, ErrReset}
 
 // Add appends the refusals of another deployment.
 func (e *RefusedError) Add(by *RefusedError) {

@@ -45,6 +45,9 @@ type Resource struct {
 	// Status is the report of a controller, a JSON object; nil for nothing. StatusGeneration increases with its changes.
 	Status           []byte `json:",omitempty"`
 	StatusGeneration int64  `json:",omitempty"`
+	// DeletedAt and PurgeAt are of a resource in a scheduled deletion, which is hidden: the time of the delete,
+	// and the time at which it is carried out. Zero: it is in none.
+	DeletedAt, PurgeAt time.Time `json:",omitzero"`
 }
 
 // Mode is the precondition of a write.

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -14,7 +15,9 @@ type Messages struct {
 	Epoch   uuid.UUID
 	Confirm []AttemptID
 	// References are, by attempt of Confirm, the references that are stored under it.
-	References    []int32
+	References []int32
+	// Scheduled are the deletions that this deployment coordinates, and that the other one has to hide.
+	Scheduled     []Scheduled
 	Release       []BlockadeKey
 	Abandon       []AttemptID
 	OwnerReleases []OwnerRelease
@@ -36,6 +39,14 @@ type Delegable struct {
 	Turn int64
 }
 
+// Scheduled is a deletion whose members are frozen and hidden until it is carried out at Purge, or undeleted.
+type Scheduled struct {
+	Deletion AttemptID
+	// Deleted is the time of the delete, and Purge the earliest time at which it is carried out, by the clock of
+	// the coordinator's database.
+	Deleted, Purge time.Time
+}
+
 // Confirm tells the targets' deployment that attempts have committed.
 type Confirm struct {
 	// Epoch of the database in which the attempts were read.
@@ -44,6 +55,8 @@ type Confirm struct {
 	// References are, by attempt, the number of references that were established under it; 0, or none at all:
 	// not known.
 	References []int32
+	// Scheduled are deletions of which the caller is the coordinator.
+	Scheduled []Scheduled
 	// Delegable: the holder's deployment may be granted delegations of the targets.
 	Delegable bool
 }

@@ -84,6 +84,11 @@ type progressReader interface {
 	DeletionsLeft(ctx context.Context) (shadow.DeletionsLeft, error)
 }
 
+// scheduledReader reads the deletions that are decided later.
+type scheduledReader interface {
+	ListScheduled(ctx context.Context, limit int) (found []shadow.ScheduledDeletion, total int64, err error)
+}
+
 // admin is the AdminService of one deployment.
 type admin struct {
 	adminv1.UnimplementedAdminServiceServer
@@ -97,6 +102,7 @@ type admin struct {
 	kept          keptReader
 	processes     processStatus
 	progress      progressReader
+	scheduled     scheduledReader
 	purger        purger
 	releaser      releaser
 	rows          rowCounter
@@ -124,7 +130,7 @@ func newAdmin(cfg Config) *admin {
 	store := cfg.Store
 	return &admin{
 		self: store.Deployment(), administrator: store.Admin, databases: store.Gate, decisions: store.Operate, delegations: store.Targets,
-		inspector: store.Operate, kept: store.Read, processes: store, progress: store.Progress, purger: store.Operate, releaser: store.Operate, rows: store.DeletedRows, verifier: store.Verify,
+		inspector: store.Operate, kept: store.Read, processes: store, progress: store.Progress, scheduled: store.Deletions, purger: store.Operate, releaser: store.Operate, rows: store.DeletedRows, verifier: store.Verify,
 		notReady: notReady, failures: failures, watches: watches, log: cfg.Logger,
 	}
 }

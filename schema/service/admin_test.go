@@ -175,13 +175,17 @@ func (s *adminStore) ListDeletions(_ context.Context, token string, limit int) (
 	return []shadow.DeletionProgress{{ID: uid(byte(limit))}}, "after " + token, s.failing["ListDeletions"]
 }
 
+func (s *adminStore) ListScheduled(context.Context, int) ([]shadow.ScheduledDeletion, int64, error) {
+	return []shadow.ScheduledDeletion{{Root: "//a.example.com/us-west2/devices/old", Resources: 2, Reason: "blocked"}}, 1, s.failing["ListScheduled"]
+}
+
 func (s *adminStore) DeletionsLeft(context.Context) (shadow.DeletionsLeft, error) {
 	return shadow.DeletionsLeft{Running: 21}, s.failing["DeletionsLeft"]
 }
 
 func newAdminService(store *adminStore, failures ...Failure) *admin {
 	return &admin{
-		self: self, administrator: store, databases: store, decisions: store, delegations: store, inspector: store, kept: store, processes: store, progress: store, purger: store, releaser: store, rows: store, verifier: store,
+		self: self, administrator: store, databases: store, decisions: store, delegations: store, inspector: store, kept: store, processes: store, progress: store, scheduled: store, purger: store, releaser: store, rows: store, verifier: store,
 		watches: func() []Watch {
 			return []Watch{{Name: "deletions", Deployment: other.String(), Primed: true, Heard: time.Unix(9, 0), Lost: 4}}
 		},
@@ -249,7 +253,7 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 
 func TestEachPartOfTheStatusCanFail(t *testing.T) {
 	t.Parallel()
-	for _, method := range []string{"Status", "Outstanding", "Kept", "Captured", "Members", "Decommissioned", "Words", "Epoch", "Pauses", "RunningDeletions", "DeletionsLeft"} {
+	for _, method := range []string{"Status", "Outstanding", "Kept", "Captured", "Members", "Decommissioned", "Words", "Epoch", "Pauses", "RunningDeletions", "DeletionsLeft", "ListScheduled"} {
 		a := newAdminService(&adminStore{failing: map[string]error{method: peer.ErrAborted}})
 		got, err := a.Status(as(t, operator), &adminv1.StatusRequest{})
 		require.Equal(t, codes.Aborted, status.Code(err), method)

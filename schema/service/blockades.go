@@ -58,7 +58,14 @@ func (s *schemas) confirm(ctx context.Context, req *schemav1.ConfirmBlockadesReq
 	if err != nil {
 		return nil, err
 	}
-	confirmed, err := s.blockades.Confirm(ctx, holder, peer.Confirm{Epoch: epoch, Attempts: attempts, References: req.GetReferences(), Delegable: req.GetDelegable() && s.delegates()})
+	scheduled, err := wire.Scheduled(req.GetScheduled())
+	if err == nil {
+		err = bounded("scheduled", len(scheduled))
+	}
+	if err != nil {
+		return nil, outcome.Invalid("scheduled", err)
+	}
+	confirmed, err := s.blockades.Confirm(ctx, holder, peer.Confirm{Epoch: epoch, Attempts: attempts, References: req.GetReferences(), Scheduled: scheduled, Delegable: req.GetDelegable() && s.delegates()})
 	if err != nil {
 		return nil, err
 	}

@@ -45,6 +45,7 @@ func resourceProto(self schema.DeploymentID, in *peer.Resource) *resourcev1.Reso
 		Name: in.Name, Kind: in.Kind, Uid: optionalText(in.UID), Revision: int64(in.Revision), Generation: in.Generation, Labels: in.Labels,
 		CreateTime: optionalTime(in.CreatedAt), UpdateTime: optionalTime(in.UpdatedAt), Deployment: self.String(),
 		BlockDeletion: in.BlockDeletion, State: stateProto[in.State], Finalizers: in.Finalizers,
+		DeleteTime: optionalTime(in.DeletedAt), PurgeTime: optionalTime(in.PurgeAt),
 	}
 	for _, o := range in.Owners {
 		out.OwnerReferences = append(out.OwnerReferences, &resourcev1.OwnerReference{

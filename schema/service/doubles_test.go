@@ -275,6 +275,10 @@ func (s *resourceStore) DeleteAll(ctx context.Context, reqs []shadow.DeleteReque
 	return results, nil
 }
 
+func (s *resourceStore) Undelete(_ context.Context, name string, uid uuid.UUID) (*peer.Resource, error) {
+	return s.setBlockDeletion(name, uid, false)
+}
+
 func (s *resourceStore) PlanDelete(_ context.Context, names ...string) (*shadow.DeletePlan, error) {
 	return s.planDelete(strings.Join(names, " "))
 }

@@ -44,6 +44,7 @@ var forwarded = []string{
 	resourcev1.ResourceService_PutResource_FullMethodName,
 	resourcev1.ResourceService_DeleteResource_FullMethodName,
 	resourcev1.ResourceService_BatchDeleteResources_FullMethodName,
+	resourcev1.ResourceService_UndeleteResource_FullMethodName,
 	resourcev1.ResourceService_WatchResources_FullMethodName,
 	resourcev1.ResourceService_BatchWriteResources_FullMethodName,
 	resourcev1.ResourceService_MutateAndValidateResource_FullMethodName,
@@ -173,7 +174,7 @@ func addressed(req any) (names []string, region string) {
 		}
 		return names, ""
 	case *resourcev1.GetResourceRequest, *resourcev1.SetBlockDeletionRequest,
-		*resourcev1.DeleteResourceRequest, *adminv1.ExplainRequest, *resourcev1.RemoveFinalizerRequest, *resourcev1.UpdateResourceStatusRequest:
+		*resourcev1.DeleteResourceRequest, *resourcev1.UndeleteResourceRequest, *adminv1.ExplainRequest, *resourcev1.RemoveFinalizerRequest, *resourcev1.UpdateResourceStatusRequest:
 		return []string{req.(interface{ GetName() string }).GetName()}, ""
 	case *resourcev1.ListResourcesRequest, *resourcev1.WatchResourcesRequest, *resourcev1.ListReferrersRequest, *resourcev1.AcquireDelegationsRequest:
 		return nil, req.(interface{ GetRegion() string }).GetRegion()

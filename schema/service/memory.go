@@ -20,6 +20,7 @@ var bodies = map[string]int64{
 	resourcev1.ResourceService_GetResource_FullMethodName:          bodyBytes,
 	resourcev1.ResourceService_UpdateResource_FullMethodName:       bodyBytes,
 	resourcev1.ResourceService_SetBlockDeletion_FullMethodName:     bodyBytes,
+	resourcev1.ResourceService_UndeleteResource_FullMethodName:     bodyBytes,
 	resourcev1.ResourceService_DeleteResource_FullMethodName:       bodyBytes,
 	resourcev1.ResourceService_BatchDeleteResources_FullMethodName: bodyBytes, // they have no bodies
 	resourcev1.ResourceService_BatchWriteResources_FullMethodName:  bodyBytes,

@@ -82,6 +82,19 @@ func (a *admin) addDeletions(ctx context.Context, out *adminv1.StatusResponse) e
 		out.Deletions = append(out.Deletions, deletionProto(d))
 	}
 	left, err := a.progress.DeletionsLeft(ctx)
+	if err != nil {
+		return err
+	}
 	out.DeletionsTotal = left.Running
-	return err
+	scheduled, total, err := a.scheduled.ListScheduled(ctx, deletionsShown)
+	if err != nil {
+		return err
+	}
+	out.ScheduledTotal = total
+	for _, d := range scheduled {
+		out.Scheduled = append(out.Scheduled, &adminv1.StatusResponse_ScheduledDeletion{
+			Root: d.Root, Resources: d.Resources, DeleteTime: timestamppb.New(d.DeletedAt), PurgeTime: timestamppb.New(d.PurgeAt), Actor: d.Actor, Reason: d.Reason,
+		})
+	}
+	return nil
 }

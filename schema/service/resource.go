@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"github.com/db-controller/db-controller/internal/budget"
@@ -53,6 +54,7 @@ type resourceWriter interface {
 type resourceDeleter interface {
 	DeleteAll(ctx context.Context, reqs []shadow.DeleteRequest) ([]peer.DeleteResult, error)
 	PlanDelete(ctx context.Context, names ...string) (*shadow.DeletePlan, error)
+	Undelete(ctx context.Context, name string, uid uuid.UUID) (*peer.Resource, error)
 }
 
 // deletionBlocker protects resources from being deleted.
@@ -190,7 +192,7 @@ func (r *resources) list(ctx context.Context, req *resourcev1.ListResourcesReque
 	}
 	found, next, err := r.reader.List(ctx, shadow.ListRequest{
 		Kind: req.GetKind(), Limit: pageSize(req.GetPageSize()), Token: req.GetPageToken(), Filter: req.GetFilter(), OrderBy: req.GetOrderBy(),
-		Within: access.Names(ctx),
+		ShowDeleted: req.GetShowDeleted(), Within: access.Names(ctx),
 	})
 	if err != nil {
 		return nil, err
@@ -342,7 +344,7 @@ func (r *resources) DeleteResource(ctx context.Context, req *resourcev1.DeleteRe
 }
 
 func (r *resources) delete(ctx context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
-	all, unasked, err := r.deleteAll(ctx, []*resourcev1.DeleteResourceRequest{req}, req.GetRequestId(), req.GetMaxRemovals(), req.GetAtomic())
+	all, unasked, err := r.deleteAll(ctx, []*resourcev1.DeleteResourceRequest{req}, req)
 	if err != nil {
 		return nil, err
 	}
@@ -366,11 +368,11 @@ func (r *resources) batchDelete(ctx context.Context, req *resourcev1.BatchDelete
 		if one.GetMaxRemovals() != 0 {
 			return nil, outcome.Invalid(fmt.Sprintf("requests[%d].max_removals", i), errors.New("the batch has one, its requests have none"))
 		}
-		if one.GetAtomic() {
-			return nil, outcome.Invalid(fmt.Sprintf("requests[%d].atomic", i), errors.New("set it in the batch, its requests have none"))
+		if one.GetAtomic() || one.GetRetention() != nil || one.GetNow() {
+			return nil, outcome.Invalid(fmt.Sprintf("requests[%d]", i), errors.New("atomic, retention and now: set them in the batch, its requests have none"))
 		}
 	}
-	all, unasked, err := r.deleteAll(ctx, req.GetRequests(), req.GetRequestId(), req.GetMaxRemovals(), req.GetAtomic())
+	all, unasked, err := r.deleteAll(ctx, req.GetRequests(), req)
 	if err != nil {
 		return nil, err
 	}
@@ -379,17 +381,35 @@ func (r *resources) batchDelete(ctx context.Context, req *resourcev1.BatchDelete
 	return out, nil
 }
 
-func (r *resources) deleteAll(ctx context.Context, reqs []*resourcev1.DeleteResourceRequest, requestID string, most int64, atomic bool) (out []*resourcev1.DeleteResourceResponse, unasked []peer.Unasked, err error) {
+// deleteOptions are the parts of a request that are of all its resources together.
+type deleteOptions interface {
+	GetRequestId() string
+	GetMaxRemovals() int64
+	GetAtomic() bool
+	GetRetention() *durationpb.Duration
+	GetNow() bool
+}
+
+func (r *resources) deleteAll(ctx context.Context, reqs []*resourcev1.DeleteResourceRequest, of deleteOptions) (out []*resourcev1.DeleteResourceResponse, unasked []peer.Unasked, err error) {
+	most := of.GetMaxRemovals()
 	if most < -1 || most > schema.MaxRemovals {
 		return nil, nil, outcome.Invalid("max_removals", fmt.Errorf("%d: want a number of resources, at most %d, 0 for the number in the rights, or -1 for any number", most, schema.MaxRemovals))
 	}
 	all := make([]shadow.DeleteRequest, len(reqs))
 	for i, req := range reqs {
-		if all[i], err = r.deleteRequest(ctx, req, requestID); err != nil {
+		if all[i], err = r.deleteRequest(ctx, req, of.GetRequestId()); err != nil {
 			return nil, nil, err
 		}
 	}
-	all[0].MaxRemovals, all[0].Atomic = most, atomic
+	all[0].MaxRemovals, all[0].Atomic, all[0].Now = most, of.GetAtomic(), of.GetNow()
+	if all[0].Retention, err = retentionOf(of); err != nil {
+		return nil, nil, err
+	}
+	if of.GetNow() {
+		if err := r.mayDelete(ctx, all); err != nil {
+			return nil, nil, err
+		}
+	}
 	ctx, cancel := beforeDeadline(ctx)
 	defer cancel()
 	if err := r.mayTakeAlong(ctx, all); err != nil {
@@ -408,7 +428,10 @@ func (r *resources) deleteAll(ctx context.Context, reqs []*resourcev1.DeleteReso
 		switch marked := result.Resource; {
 		case marked == nil:
 		case len(results) > 1:
-			out[i].Resource = &resourcev1.Resource{Name: marked.Name, Kind: marked.Kind, Uid: marked.UID.String(), State: resourcev1.Resource_STATE_DELETING}
+			out[i].Resource = &resourcev1.Resource{
+				Name: marked.Name, Kind: marked.Kind, Uid: marked.UID.String(), State: stateProto[marked.State],
+				DeleteTime: optionalTime(marked.DeletedAt), PurgeTime: optionalTime(marked.PurgeAt),
+			}
 		default:
 			if out[i].Resource, err = r.answer(ctx, marked, nil); err != nil {
 				return nil, nil, err

@@ -43,12 +43,13 @@ var people = []identity.Role{identity.RoleUser, identity.RoleOperator}
 
 // policy has the roles of each method that a deployment serves.
 var policy = identity.Policy{
-	resourcev1.ResourceService_GetResource_FullMethodName:    people,
-	resourcev1.ResourceService_ListResources_FullMethodName:  people,
-	resourcev1.ResourceService_CreateResource_FullMethodName: people,
-	resourcev1.ResourceService_UpdateResource_FullMethodName: people,
-	resourcev1.ResourceService_PutResource_FullMethodName:    people,
-	resourcev1.ResourceService_DeleteResource_FullMethodName: people, resourcev1.ResourceService_BatchDeleteResources_FullMethodName: people,
+	resourcev1.ResourceService_GetResource_FullMethodName:      people,
+	resourcev1.ResourceService_ListResources_FullMethodName:    people,
+	resourcev1.ResourceService_CreateResource_FullMethodName:   people,
+	resourcev1.ResourceService_UpdateResource_FullMethodName:   people,
+	resourcev1.ResourceService_PutResource_FullMethodName:      people,
+	resourcev1.ResourceService_UndeleteResource_FullMethodName: people,
+	resourcev1.ResourceService_DeleteResource_FullMethodName:   people, resourcev1.ResourceService_BatchDeleteResources_FullMethodName: people,
 	resourcev1.ResourceService_WatchResources_FullMethodName: people,
 	resourcev1.ResourceService_ListReferrers_FullMethodName:  people,
 
@@ -316,7 +317,7 @@ var defaultDeadlines = []string{
 	resourcev1.ResourceService_CreateResource_FullMethodName, resourcev1.ResourceService_UpdateResource_FullMethodName,
 	resourcev1.ResourceService_PutResource_FullMethodName, resourcev1.ResourceService_BatchWriteResources_FullMethodName,
 	resourcev1.ResourceService_MutateAndValidateResource_FullMethodName, resourcev1.ResourceService_DeleteResource_FullMethodName, resourcev1.ResourceService_BatchDeleteResources_FullMethodName,
-	resourcev1.ResourceService_PlanDeletion_FullMethodName,
+	resourcev1.ResourceService_UndeleteResource_FullMethodName, resourcev1.ResourceService_PlanDeletion_FullMethodName,
 }
 
 // withDeadline bounds a call by callTimeout.

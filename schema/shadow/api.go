@@ -64,7 +64,9 @@ type (
 	Stuck            = operate.Stuck
 	StuckPage        = operate.StuckPage
 	DeletionProgress = cascade.Deletion
-	DeletionsLeft    = cascade.Left
+	// ScheduledDeletion is a deletion that is decided later.
+	ScheduledDeletion = deletion.Scheduled
+	DeletionsLeft     = cascade.Left
 
 	Releasable = operate.Releasable
 

@@ -41,7 +41,7 @@ func TestARequestIDKeepsOnlyDefiniteRefusals_I29(t *testing.T) {
 		}
 		return e
 	}
-	definite := map[peer.Reason]bool{peer.TargetMissing: true, peer.TargetDeleting: true, peer.TargetDecommissioned: true, peer.ReferDenied: true, peer.RemovalDenied: true}
+	definite := map[peer.Reason]bool{peer.TargetMissing: true, peer.TargetDeleting: true, peer.TargetDeleted: true, peer.TargetDecommissioned: true, peer.ReferDenied: true, peer.RemovalDenied: true}
 	reasons := peer.Reasons()
 	require.Greater(t, len(reasons), len(definite))
 	for i, reason := range reasons {

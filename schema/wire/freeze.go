@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -19,6 +20,31 @@ func FreezeProto(f *peer.Freeze) *schemav1.PlanDeletionRequest_Freeze {
 		out.ParticipantEpoch = f.ParticipantEpoch[:]
 	}
 	return out
+}
+
+// ScheduledProto are the messages of scheduled deletions.
+func ScheduledProto(all []peer.Scheduled) (out []*schemav1.ConfirmBlockadesRequest_ScheduledDeletion) {
+	for _, d := range all {
+		out = append(out, &schemav1.ConfirmBlockadesRequest_ScheduledDeletion{
+			Deletion: d.Deletion[:], DeleteTime: timestamppb.New(d.Deleted), PurgeTime: timestamppb.New(d.Purge),
+		})
+	}
+	return out
+}
+
+// Scheduled reads the messages of a coordinator.
+func Scheduled(all []*schemav1.ConfirmBlockadesRequest_ScheduledDeletion) (out []peer.Scheduled, err error) {
+	for i, d := range all {
+		s := peer.Scheduled{Deleted: d.GetDeleteTime().AsTime(), Purge: d.GetPurgeTime().AsTime()}
+		if s.Deletion, err = UID(d.GetDeletion()); err != nil {
+			return nil, fmt.Errorf("[%d].deletion: %w", i, err)
+		}
+		if d.GetDeleteTime().CheckValid() != nil || d.GetPurgeTime().CheckValid() != nil {
+			return nil, fmt.Errorf("[%d]: want a delete_time and a purge_time", i)
+		}
+		out = append(out, s)
+	}
+	return out, nil
 }
 
 // Freeze reads the message of a coordinator.

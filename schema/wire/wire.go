@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/schema"
@@ -73,7 +74,7 @@ func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 		kind := schema.Kind{
 			Name: k.GetKind(), PreviousName: k.GetPreviousName(), Patterns: k.GetPatterns(),
 			HideWhileDeleting: k.GetHideWhileDeleting(), ConstraintsDisabled: k.GetConstraintsDisabled(), ReferableBy: k.GetReferableBy(),
-			DelegationNone: k.GetDelegationNone(), DeletesAtomically: k.GetDeletesAtomically(), Key: k.GetKey(), Gone: k.GetGone(), Pos: schema.Pos{Path: path},
+			DelegationNone: k.GetDelegationNone(), DeletesAtomically: k.GetDeletesAtomically(), Retention: k.GetRetention().AsDuration(), Key: k.GetKey(), Gone: k.GetGone(), Pos: schema.Pos{Path: path},
 		}
 		if s := k.GetSchema(); s != nil {
 			kind.Schema = s.AsMap()
@@ -127,6 +128,9 @@ func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
 		}
 		if k.Table != (schema.TableName{}) {
 			kind.Table = k.Table.String()
+		}
+		if k.Retention > 0 {
+			kind.Retention = durationpb.New(k.Retention)
 		}
 		if k.Schema != nil {
 			kind.Schema, _ = structpb.NewStruct(k.Schema) // JSON values have no error

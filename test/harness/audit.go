@@ -54,7 +54,9 @@ UNION ALL SELECT 'owner_reference', count(*) FROM dbcontroller.owner_reference o
 UNION ALL SELECT 'owner_lost', count(*) FROM dbcontroller.owner_lost o WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = o.ownee_id AND s.state = 1)
 UNION ALL SELECT 'ownee_entry', count(*) FROM dbcontroller.ownee_entry e WHERE NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.id = e.owner_id)
 UNION ALL SELECT 'notice', count(*) FROM dbcontroller.notice
-UNION ALL SELECT 'frozen', count(*) FROM dbcontroller.frozen`
+UNION ALL SELECT 'frozen', count(*) FROM dbcontroller.frozen m LEFT JOIN dbcontroller.freeze f USING (deletion) WHERE f.purge_at IS NULL OR f.committed
+UNION ALL SELECT 'hidden', count(*) FROM dbcontroller.shadow s WHERE s.state = 1 AND s.hidden <> EXISTS (
+    SELECT FROM dbcontroller.frozen m JOIN dbcontroller.freeze f USING (deletion) WHERE m.target_id = s.id AND f.purge_at IS NOT NULL)`
 
 	// Finalizers belong to resources in DELETING that readers see; none is written as null, and empty ones are of a resource that is blocked.
 	auditFinalizersSQL = `

@@ -18,6 +18,7 @@ const (
 SELECT DISTINCT c.name FROM dbcontroller.change c
 WHERE c.state = 3 AND NOT EXISTS (
     SELECT FROM dbcontroller.removal r JOIN dbcontroller.cause x ON x.id = r.cause_id WHERE r.name = c.name AND r.uid = c.uid)
+    AND NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.name = c.name AND s.uid = c.uid AND s.state = 1) -- it was hidden
 UNION SELECT s.name FROM dbcontroller.shadow s
 WHERE s.state = 2 AND NOT EXISTS (
     SELECT FROM dbcontroller.removal r JOIN dbcontroller.cause x ON x.id = r.cause_id WHERE r.name = s.name AND r.uid = s.uid)`

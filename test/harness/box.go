@@ -378,7 +378,9 @@ func (b *Box) act(holder, from schema.DeploymentID) (done int, failed map[uuid.U
 
 // Resolve makes a deployment ask about its expired blockades.
 func (b *Box) Resolve(deployment schema.DeploymentID) error {
-	h := handlers.PausableResolve{Handler: &handlers.Resolve{Store: b.Stores[deployment].Targets, Peers: &boxPeers{box: b, self: deployment}}, Pauses: b.Stores[deployment].Operate}
+	h := handlers.PausableResolve{Handler: &handlers.Resolve{
+		Store: b.Stores[deployment].Targets, Peers: &boxPeers{box: b, self: deployment}, Self: deployment, Scheduled: b.Stores[deployment].Deletions,
+	}, Pauses: b.Stores[deployment].Operate}
 	expired, err := h.Expired(context.Background())
 	for _, holder := range expired {
 		err = errors.Join(err, h.Resolve(context.Background(), holder))
@@ -398,7 +400,7 @@ type outstanding struct {
 func (b *Box) outstanding(deployment schema.DeploymentID) (left outstanding) {
 	b.t.Helper()
 	const sql = `
-SELECT (SELECT count(*) FROM dbcontroller.blockade WHERE expires_at IS NOT NULL) + (SELECT count(*) FROM dbcontroller.freeze WHERE NOT committed), EXISTS (SELECT FROM dbcontroller.work), EXISTS (SELECT FROM dbcontroller.notice),
+SELECT (SELECT count(*) FROM dbcontroller.blockade WHERE expires_at IS NOT NULL) + (SELECT count(*) FROM dbcontroller.freeze WHERE NOT committed AND purge_at IS NULL), EXISTS (SELECT FROM dbcontroller.work), EXISTS (SELECT FROM dbcontroller.notice),
     EXISTS (SELECT FROM dbcontroller.deleted_row WHERE tries < 3)
         OR EXISTS (SELECT FROM dbcontroller.attachment WHERE ready AND NOT walked) OR EXISTS (
         SELECT FROM dbcontroller.lacking WHERE tries = 0 OR NOT missing AND tries < CASE WHEN problem IS NULL THEN 20 ELSE 3 END)`

@@ -203,6 +203,19 @@ func printStatus(out cli.Printer, s *adminv1.StatusResponse) {
 		so := cli.ProgressOf(d)
 		out.Line("deletion of %s, for %s: here %s%s", d.GetRoot(), cli.Ago(d.GetStartTime().AsTime()), so, so.Estimate())
 	}
+	for _, d := range s.GetScheduled() {
+		by := ""
+		if d.GetActor() != "" {
+			by = " by " + d.GetActor()
+		}
+		out.Line("deleted%s: %s, which hides %s here, and is removed at %s unless it is undeleted", by, d.GetRoot(), cli.Plural(d.GetResources(), "resource"), d.GetPurgeTime().AsTime().Format(time.RFC3339))
+		if d.GetReason() != "" {
+			out.Line("  it could not be removed: %s", d.GetReason())
+		}
+	}
+	if more := s.GetScheduledTotal() - int64(len(s.GetScheduled())); more > 0 && len(s.GetScheduled()) > 0 {
+		out.Line("deleted: %s more until their purge times", cli.Plural(more, "deletion"))
+	}
 	for _, d := range s.GetDerivations() {
 		out.Line("deriving references of %s again: %d of %d done, %d set aside", d.GetKind(), d.GetDone(), d.GetTotal(), d.GetSetAside())
 	}

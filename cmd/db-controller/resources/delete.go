@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"github.com/db-controller/db-controller/client"
@@ -28,6 +29,8 @@ type deletion struct {
 	maxRemovals    int64
 	ignoreNotFound bool
 	atomic         bool
+	now            bool
+	retention      string
 	file           string
 	export         string
 	progress       string // auto, plain or none
@@ -38,8 +41,9 @@ type deletion struct {
 // deleted is the result of a delete for programs.
 type deleted struct {
 	Name string `json:"name"`
-	// GONE, DELETING, or empty after an error.
+	// GONE, DELETING, HIDDEN until the purge time, or empty after an error.
 	State      string            `json:"state,omitempty"`
+	PurgeTime  string            `json:"purgeTime,omitempty"`
 	Conditions []json.RawMessage `json:"conditions,omitempty" message:"dbcontroller.resource.v1.Condition"`
 	// Unasked are deployments that did not answer whether their resources block the cascade.
 	Unasked []json.RawMessage `json:"unasked,omitempty" message:"dbcontroller.resource.v1.UnaskedDeployment"`
@@ -54,6 +58,7 @@ func NewDelete() *cobra.Command {
 	cmd := cli.NewDeploymentCommand("delete NAME... | delete -f FILE | delete DEPLOYMENT --filter FILTER", "Delete resources with everything that cascades", `  db-controller delete //iam.example.com/us-west2/projects/acme --wait 10s
   db-controller delete //iam.example.com/us-west2/projects/acme --atomic
   db-controller delete //iam.example.com/us-west2/projects/acme --export acme.yaml --wait 1m
+  db-controller delete //iam.example.com/us-west2/projects/acme --retention 7d
   db-controller delete -f resources.yaml --ignore-not-found
   db-controller delete devices.example.com/eastus2 --kind Device --filter 'labels.env = "test"' --dry-run
   db-controller delete //iam.example.com/us-west2/serviceAccounts/old --detach --dry-run`, nil,
@@ -101,6 +106,9 @@ another one was accepted.
 --atomic deletes in all deployments or in none: all resources that the delete reaches are kept from changing before it is decided, so that no new reference can block a part of it. It is
 refused while a deployment that it reaches does not answer. Without it a reference that is written between the answer of the delete and the cascade can keep a part.
 
+--retention hides all resources that the delete reaches for this time, and removes them then, in all deployments or in none as with --atomic. undelete NAME brings them back until
+then. A kind can have a retention for each delete; --now does without it, and removes what is hidden already. It needs the right to operate.
+
 --export keeps what the delete removes, in all deployments: put -f FILE --create makes it anew, with new uids; references and owners are bound by their names. Values that other
 resources lose are named in the file, and not put back.
 
@@ -115,6 +123,8 @@ after all. Without --yes they list what they would change.`
 	cmd.Flags().BoolVar(&d.dryRun, "dry-run", false, "only show the effect, as plan does")
 	cmd.Flags().Int64Var(&d.maxRemovals, "max-removals", 0, "refuse a delete that removes more resources, at most 9,999, for each request of at most 1,000 NAMEs of one deployment; -1 for any number; --dry-run does not apply it (default: the number in the rights)")
 	cmd.Flags().BoolVar(&d.atomic, "atomic", false, "delete in all deployments or in none (NAMEs of one deployment)")
+	cmd.Flags().StringVar(&d.retention, "retention", "", "hide the resources for this time, such as 7d, in which undelete brings them back (default: the retention of their kinds)")
+	cmd.Flags().BoolVar(&d.now, "now", false, "do without the retention of a kind, or remove a hidden resource before its purge time")
 	cmd.Flags().BoolVar(&d.ignoreNotFound, "ignore-not-found", false, "succeed for resources that do not exist")
 	cmd.Flags().StringVar(&d.export, "export", "", "first write all resources that the delete removes to this new file, for put -f FILE --create; nothing is deleted if the delete would remove more of them (NAMEs of one deployment)")
 	cmd.Flags().StringVarP(&d.file, "file", "f", "", "file with resources, as for put; - for standard input")
@@ -132,6 +142,14 @@ func (d *deletion) names(cmd *cobra.Command, args []string) ([]string, error) {
 	}
 	if d.maxRemovals < -1 {
 		return nil, cli.Usage("--max-removals %d: want a number of resources, 0 for the number in the rights, or -1 for any number", d.maxRemovals)
+	}
+	if d.retention != "" {
+		if _, err := schema.ParseRetention(d.retention); err != nil {
+			return nil, cli.Usage("--retention: %w", err)
+		}
+		if d.now {
+			return nil, cli.Usage("--retention and --now: want one of them")
+		}
 	}
 	if err := d.releasing.check(); err != nil {
 		return nil, err
@@ -245,8 +263,10 @@ func (d *deletion) all(cmd *cobra.Command, c *client.Client, names []string) err
 	if err != nil {
 		return err
 	}
-	if d.atomic && len(open) > 1 {
-		return cli.Usage("--atomic: want at most %d names of one deployment", most)
+	for flag, given := range map[string]bool{"--atomic": d.atomic, "--retention": d.retention != ""} {
+		if given && len(open) > 1 {
+			return cli.Usage("%s: want at most %d names of one deployment", flag, most)
+		}
 	}
 	results := deletions{}
 	for _, name := range names {
@@ -335,6 +355,10 @@ func (d *deletion) together(cmd *cobra.Command, c *client.Client, s *selection, 
 		case answer.GetRemoved():
 			result.State = "GONE"
 			cli.PrinterOf(cmd).Line("%s deleted", name)
+		case answer.GetResource().GetPurgeTime() != nil:
+			at := answer.GetResource().GetPurgeTime().AsTime()
+			result.State, result.PurgeTime = "HIDDEN", at.Format(time.RFC3339)
+			cli.PrinterOf(cmd).Line("%s is hidden, and is removed at %s; undelete %s brings it back until then", name, at.Local().Format("2006-01-02 15:04 MST"), name)
 		default:
 			if err := d.follow(cmd, c, name, answer, result); err != nil {
 				result.Error = err.Error()
@@ -384,11 +408,21 @@ func (d *deletion) send(ctx context.Context, resources resourcev1.ResourceServic
 		ctx, cancel = context.WithTimeout(ctx, d.timeout)
 		defer cancel()
 	}
+	var retention *durationpb.Duration
+	if d.retention != "" {
+		of, err := schema.ParseRetention(d.retention)
+		if err != nil {
+			return nil, nil, err
+		}
+		retention = durationpb.New(of)
+	}
 	if len(names) == 1 {
-		answer, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: names[0].Name, AllowMissing: missing, MaxRemovals: d.maxRemovals, Atomic: d.atomic})
+		answer, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{
+			Name: names[0].Name, AllowMissing: missing, MaxRemovals: d.maxRemovals, Atomic: d.atomic, Retention: retention, Now: d.now,
+		})
 		return []*resourcev1.DeleteResourceResponse{answer}, answer.GetUnasked(), err
 	}
-	req := &resourcev1.BatchDeleteResourcesRequest{MaxRemovals: d.maxRemovals, Atomic: d.atomic}
+	req := &resourcev1.BatchDeleteResourcesRequest{MaxRemovals: d.maxRemovals, Atomic: d.atomic, Retention: retention, Now: d.now}
 	for _, name := range names {
 		req.Requests = append(req.Requests, &resourcev1.DeleteResourceRequest{Name: name.Name, AllowMissing: missing})
 	}

@@ -72,6 +72,7 @@ func NewList() *cobra.Command {
 	cmd.Flags().StringVar(&l.query.Kind, "kind", "", "only this kind")
 	cmd.Flags().StringVar(&l.query.Filter, "filter", "", "only resources that match a filter (AIP-160)")
 	cmd.Flags().StringVar(&l.query.OrderBy, "order", "", "fields to sort by, such as 'create_time desc, body.size'")
+	cmd.Flags().BoolVar(&l.showDeleted, "show-deleted", false, "also resources that a delete with a retention has hidden")
 	cmd.Flags().IntVar(&l.limit, "limit", 100, "maximum number of resources")
 	cmd.Flags().StringVar(&l.page, "page-token", "", "list what follows an earlier list with the same kind, filter and order, which has printed this token at its end")
 	cmd.Flags().BoolVar(&l.total, "total", false, "print the number of resources, and not the resources: they are read page by page")
@@ -87,6 +88,8 @@ type listing struct {
 	limit int
 	page  string
 	total bool
+	// showDeleted: also hidden resources.
+	showDeleted bool
 }
 
 func (l *listing) run(cmd *cobra.Command, c *client.Client, args []string) error {
@@ -107,7 +110,7 @@ func (l *listing) run(cmd *cobra.Command, c *client.Client, args []string) error
 	found, next := []*resourcev1.Resource(nil), l.page
 	for again := true; again && len(found) < l.limit; again = next != "" {
 		page, err := resources.ListResources(cmd.Context(), &resourcev1.ListResourcesRequest{
-			Kind: l.query.Kind, Filter: l.query.Filter, OrderBy: l.query.OrderBy, PageToken: next,
+			Kind: l.query.Kind, Filter: l.query.Filter, OrderBy: l.query.OrderBy, PageToken: next, ShowDeleted: l.showDeleted,
 			PageSize: int32(min(l.limit-len(found), 1000)), //nolint:gosec // at most 1,000
 		})
 		if err != nil {
@@ -125,7 +128,7 @@ func (l *listing) run(cmd *cobra.Command, c *client.Client, args []string) error
 // one.
 func (l *listing) follows(ctx context.Context, resources resourcev1.ResourceServiceClient, token string) bool {
 	page, err := resources.ListResources(ctx, &resourcev1.ListResourcesRequest{
-		Kind: l.query.Kind, Filter: l.query.Filter, OrderBy: l.query.OrderBy, PageToken: token, PageSize: 1, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}},
+		Kind: l.query.Kind, Filter: l.query.Filter, OrderBy: l.query.OrderBy, PageToken: token, PageSize: 1, ShowDeleted: l.showDeleted, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}},
 	})
 	return err != nil || len(page.GetResources()) > 0 // unknown is not none
 }
@@ -143,7 +146,7 @@ func (l *listing) count(cmd *cobra.Command, c *client.Client, id schema.Deployme
 	var all total
 	for token, again := "", true; again; again = token != "" {
 		page, err := resources.ListResources(cmd.Context(), &resourcev1.ListResourcesRequest{
-			Kind: l.query.Kind, Filter: l.query.Filter, PageToken: token, PageSize: 1000, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}},
+			Kind: l.query.Kind, Filter: l.query.Filter, PageToken: token, PageSize: 1000, ShowDeleted: l.showDeleted, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}},
 		})
 		if err != nil {
 			return cli.Plain(err)
@@ -245,6 +248,9 @@ func show(cmd *cobra.Command, found []*resourcev1.Resource, several bool) error 
 			revision, age = f.GetRevision(), cli.Ago(f.GetCreateTime().AsTime())
 		}
 		rows = append(rows, []any{cli.FullName(f), f.GetKind(), stateWord(f), revision, age})
+		if purge := f.GetPurgeTime(); purge != nil {
+			rows = append(rows, []any{"  HIDDEN until " + purge.AsTime().Local().Format("2006-01-02 15:04 MST"), "", "", "", ""})
+		}
 		for _, condition := range f.GetConditions() {
 			rows = append(rows, []any{"  " + condition.GetType() + " " + condition.GetMessage(), "", "", "", ""})
 		}

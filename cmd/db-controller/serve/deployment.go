@@ -312,7 +312,7 @@ func (d *deployment) newNode(leases *shadow.Leases, share nodemanager.Share) (no
 		Watches: d.peers, Observer: d.metrics, Logger: d.log, Expired: expired, Retries: d.store.Operate.ListenRetries,
 		Handlers: constraint.Handlers{
 			Owned:      handlers.PausableTable{Table: d.owned, Pauses: d.store.Operate},
-			Resolver:   handlers.PausableResolve{Handler: &handlers.Resolve{Store: d.store.Targets, Peers: d.peers}, Pauses: d.store.Operate},
+			Resolver:   handlers.PausableResolve{Handler: &handlers.Resolve{Store: d.store.Targets, Peers: d.peers, Self: d.cfg.id, Scheduled: d.store.Deletions}, Pauses: d.store.Operate},
 			Subscribed: handlers.PausableSubscribedDeleting{SubscribedDeleting: &handlers.SubscribedDeleting{Store: d.store.Follow, Epoch: d.store.Gate, Peers: d.peers}, Pauses: d.store.Operate},
 		},
 	})

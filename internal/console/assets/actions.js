@@ -1,4 +1,4 @@
-// What a person can do where the server allows it: pause, resume, retry. Each needs a reason, which the deployment stores.
+// What a person can do where the server allows it: pause, resume, retry, undelete. Each but the last needs a reason, which the deployment stores.
 
 import { h } from './dom.js';
 
@@ -26,16 +26,17 @@ export function deploymentActions(name, others) {
   ], 'Pause, resume, retry');
 }
 
-/** The form of a resource. */
-export function resourceActions(name) {
-  return form(name, [h('input', { type: 'hidden', name: 'do', value: 'retry' }), h('input', { type: 'hidden', name: 'name', value: name })], 'Retry its work');
+/** The form of a resource; of a hidden one, to bring it back. */
+export function resourceActions(name, hidden) {
+  const [what, title] = hidden ? ['undelete', 'Undelete it'] : ['retry', 'Retry its work'];
+  return form(name, [h('input', { type: 'hidden', name: 'do', value: what }), h('input', { type: 'hidden', name: 'name', value: name })], title, !hidden);
 }
 
-function form(key, fields, title) {
+function form(key, fields, title, reasoned = true) {
   if (!allowed) return null;
   const answer = answers.get(key);
   return h('section', { class: 'card', 'data-key': title }, h('h2', {}, title),
-    h('form', { class: 'act', 'data-act': key }, fields, h('label', { class: 'reason' }, 'Reason ', h('input', { name: 'reason', required: true, maxlength: 1000, autocomplete: 'off' })), h('button', {}, 'Do it')),
+    h('form', { class: 'act', 'data-act': key }, fields, reasoned ? h('label', { class: 'reason' }, 'Reason ', h('input', { name: 'reason', required: true, maxlength: 1000, autocomplete: 'off' })) : null, h('button', {}, 'Do it')),
     h('p', { role: 'status', class: 'answer', 'data-state': answer?.state ?? null }, answer ? [h('i', {}, answer.state === 'ok' ? '✓' : '✕'), ` ${answer.text}`] : ''));
 }
 

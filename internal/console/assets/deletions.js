@@ -46,10 +46,30 @@ export function deletionTable(list) {
   return table(['Root', 'Removed', 'Unset', 'Deployments', 'For', 'Estimate'], list.map((x) => [h('a', { href: resourcePage(x.root) }, broken(x.root)), removedBar(x), unset(x), count(x.at.length), seconds(age(x.startTime)), left(x.left)]), true);
 }
 
+/** Deletions with a retention, one entry a deletion, the next one to be carried out first. */
+export function scheduled(all) {
+  const found = new Map();
+  for (const d of all) for (const x of d.status?.scheduled ?? []) {
+    const key = `${x.root} ${x.deleteTime}`, sum = found.get(key) ?? { ...x, resources: 0, deployments: 0 };
+    sum.resources += Number(x.resources ?? 0);
+    sum.deployments += 1;
+    sum.actor ||= x.actor;
+    sum.reason ||= x.reason;
+    found.set(key, sum);
+  }
+  return [...found.values()].sort((a, b) => (a.purgeTime < b.purgeTime ? -1 : 1));
+}
+
+function scheduledCard(list) {
+  return h('section', { class: 'card', 'data-key': 'scheduled' }, h('h2', {}, 'Deleted, and hidden until the purge time'),
+    table(['Root', 'Hides', 'Deployments', 'By', 'Deleted', 'Removed at', ''], list.map((x) => [h('a', { href: resourcePage(x.root) }, broken(x.root)), plural(x.resources, 'resource'), count(x.deployments), x.actor ?? '', clock(x.deleteTime), clock(x.purgeTime), x.reason ? `✕ ${x.reason}` : '']), true),
+    h('p', { class: 'quiet' }, 'The page of a root brings it back, with all that went along; so does db-controller undelete.'));
+}
+
 export function deletionsPage(model) {
-  const list = running([...model.deployments.values()]);
+  const list = running([...model.deployments.values()]), later = scheduled([...model.deployments.values()]);
   return [h('h1', {}, 'Running deletions'), h('p', { class: 'lead' }, list.length ? `${plural(list.length, 'deletion')} with resources in DELETING.` : 'No deletion has resources in DELETING.'),
-    list.map((x) => h('section', { class: 'card', 'data-key': x.id }, tree(x)))];
+    list.map((x) => h('section', { class: 'card', 'data-key': x.id }, tree(x))), later.length ? scheduledCard(later) : null];
 }
 
 /** A deletion as a tree: its root, and what it does in each deployment. */

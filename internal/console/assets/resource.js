@@ -21,7 +21,7 @@ export function resourcePageOf(model, name) {
     r ? card('References and body', references(r.body), h('details', {}, h('summary', {}, 'Body'), h('pre', {}, JSON.stringify(r.body ?? {}, null, 2)))) : null,
     r?.ownerReferences?.length ? card('Owners', table(['Owner', 'Controller'], r.ownerReferences.map((o) => [linked(o.name), o.controller ? 'yes' : 'no']))) : null,
     card('Removals', v.errors?.removals ? h('p', { class: 'quiet' }, v.errors.removals) : removals(v.removals?.removals ?? [])),
-    r || x ? resourceActions(name) : null)];
+    r || x ? resourceActions(name, Boolean(r?.purgeTime)) : null)];
 }
 
 function card(title, ...content) { return h('section', { class: 'card', 'data-key': title }, h('h2', {}, title), content); }
@@ -29,7 +29,7 @@ function card(title, ...content) { return h('section', { class: 'card', 'data-ke
 function linked(name) { return fullName.test(name ?? '') ? h('a', { href: resourcePage(name) }, broken(name)) : name ?? ''; }
 
 function state(r, x) {
-  return [h('dl', {}, Object.entries({ kind: x?.kind ?? r?.kind, state: x ? `${x.state}${x.pending ? ', with outstanding work' : ''}` : r?.state, uid: x?.uid ?? r?.uid, changed: clock(x?.updateTime ?? r?.updateTime), protected: r?.blockDeletion ? 'its deletion is blocked' : '' }).filter(([, v]) => v).map(([k, v]) => [h('dt', {}, k), h('dd', {}, v)])),
+  return [h('dl', {}, Object.entries({ kind: x?.kind ?? r?.kind, state: x ? `${x.state}${x.pending ? ', with outstanding work' : ''}` : r?.state, uid: x?.uid ?? r?.uid, changed: clock(x?.updateTime ?? r?.updateTime), protected: r?.blockDeletion ? 'its deletion is blocked' : '', hidden: r?.purgeTime ? `since ${clock(r.deleteTime)}, and removed at ${clock(r.purgeTime)}` : '' }).filter(([, v]) => v).map(([k, v]) => [h('dt', {}, k), h('dd', {}, v)])),
     x?.reasons?.length ? h('ul', { class: 'notes' }, x.reasons.map((w) => h('li', {}, h('b', {}, w.type), h('span', {}, ' ', linkedText(w.message), w.since ? ` (${ago(w.since)})` : '', w.lastError ? ` – last error: ${w.lastError}` : '')))) : h('p', { class: 'quiet' }, 'It waits for nothing.')];
 }
 

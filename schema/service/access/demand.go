@@ -16,8 +16,12 @@ type demand struct {
 
 // demands has for each method that users may call the right that it needs. A method that is missing here is denied to users.
 var demands = map[string]func(req any) (schema.Verb, []string){
-	resourcev1.ResourceService_GetResource_FullMethodName:      named(schema.Read),
-	resourcev1.ResourceService_DeleteResource_FullMethodName:   named(schema.Delete),
+	resourcev1.ResourceService_GetResource_FullMethodName: named(schema.Read),
+	resourcev1.ResourceService_DeleteResource_FullMethodName: func(req any) (verb schema.Verb, names []string) {
+		d := req.(*resourcev1.DeleteResourceRequest)
+		return deletes(d.GetNow()), []string{d.GetName()}
+	},
+	resourcev1.ResourceService_UndeleteResource_FullMethodName: named(schema.Delete),
 	resourcev1.ResourceService_SetBlockDeletion_FullMethodName: named(schema.Operate),
 	resourcev1.ResourceService_RemoveFinalizer_FullMethodName:  named(schema.Operate), // unless the caller is the holder
 	adminv1.AdminService_Explain_FullMethodName:                named(schema.Read),
@@ -45,10 +49,11 @@ var demands = map[string]func(req any) (schema.Verb, []string){
 		return schema.Delete, append([]string{in.GetName()}, in.GetMore()...)
 	},
 	resourcev1.ResourceService_BatchDeleteResources_FullMethodName: func(req any) (verb schema.Verb, names []string) {
-		for _, one := range req.(*resourcev1.BatchDeleteResourcesRequest).GetRequests() {
+		batch := req.(*resourcev1.BatchDeleteResourcesRequest)
+		for _, one := range batch.GetRequests() {
 			names = append(names, one.GetName())
 		}
-		return schema.Delete, names
+		return deletes(batch.GetNow()), names
 	},
 	resourcev1.ResourceService_BatchGetResources_FullMethodName: func(req any) (schema.Verb, []string) {
 		return schema.Read, req.(*resourcev1.BatchGetResourcesRequest).GetNames()
@@ -76,6 +81,15 @@ func named(verb schema.Verb) func(any) (schema.Verb, []string) {
 	return func(req any) (schema.Verb, []string) {
 		return verb, []string{req.(interface{ GetName() string }).GetName()}
 	}
+}
+
+// deletes returns the right that a delete needs. One that does not wait for the retention also needs the right
+// to delete, which the handler checks.
+func deletes(now bool) schema.Verb {
+	if now {
+		return schema.Operate
+	}
+	return schema.Delete
 }
 
 func written(req any) (schema.Verb, []string) {

@@ -80,6 +80,7 @@ func (a *Access) redact(who identity.Caller, hide *hider, out any, err error) er
 		hide.message(out.ProtoReflect())
 		a.hideErrors(who, nil, out.GetFailures(), out.GetNotReady())
 		out.Deletions = readableDeletions(out.GetDeletions())
+		out.Scheduled = slices.DeleteFunc(out.GetScheduled(), func(d *adminv1.StatusResponse_ScheduledDeletion) bool { return d.GetRoot() == hiddenName })
 		granted := a.granted(who)
 		out.Kept = slices.DeleteFunc(out.GetKept(), func(k *adminv1.StatusResponse_Kept) bool { return len(granted.Of(k.GetKind())) == 0 })
 		for _, kept := range out.GetKept() {
@@ -140,7 +141,7 @@ func (a *Access) hideContents(hide *hider, r *resourcev1.Resource) {
 	if hide.may(name) {
 		return
 	}
-	kept := &resourcev1.Resource{Name: r.GetName(), Kind: r.GetKind(), Deployment: r.GetDeployment(), Uid: r.GetUid(), Revision: r.GetRevision(), State: r.GetState()}
+	kept := &resourcev1.Resource{Name: r.GetName(), Kind: r.GetKind(), Deployment: r.GetDeployment(), Uid: r.GetUid(), Revision: r.GetRevision(), State: r.GetState(), DeleteTime: r.GetDeleteTime(), PurgeTime: r.GetPurgeTime()}
 	proto.Reset(r)
 	proto.Merge(r, kept)
 }

@@ -48,6 +48,7 @@ var outcomes = []struct {
 	{peer.ErrRequestReused, "REQUEST_REUSED"},
 	{peer.ErrConflict, "MOVED"},
 	{peer.ErrDeleting, "DELETING"},
+	{peer.ErrDeleted, "DELETED"},
 	{peer.ErrNotDeleting, "NOT_DELETING"},
 	{peer.ErrTooManyRemovals, "TOO_MANY_REMOVALS"},
 	{peer.ErrNotAtomic, "NOT_ATOMIC"},

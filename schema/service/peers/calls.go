@@ -151,7 +151,9 @@ func (p *Peers) Confirm(ctx context.Context, target schema.DeploymentID, c peer.
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	answer, err := client.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{Attempts: wire.Bytes(c.Attempts), Epoch: c.Epoch[:], Delegable: c.Delegable, References: c.References})
+	answer, err := client.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{
+		Attempts: wire.Bytes(c.Attempts), Epoch: c.Epoch[:], Delegable: c.Delegable, References: c.References, Scheduled: wire.ScheduledProto(c.Scheduled),
+	})
 	if err != nil {
 		return nil, err
 	}

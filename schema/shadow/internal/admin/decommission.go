@@ -17,6 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
+	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 )
 
 var decommissionSQL = db.Codes(`
@@ -222,11 +223,20 @@ const thawDecommissionedSQL = `
 WITH freezes AS (
     DELETE FROM dbcontroller.freeze WHERE deployment_id = $1 RETURNING deletion
 )
-DELETE FROM dbcontroller.frozen WHERE via_deployment_id = $1 OR deletion IN (SELECT deletion FROM freezes)`
+DELETE FROM dbcontroller.frozen WHERE via_deployment_id = $1 OR deletion IN (SELECT deletion FROM freezes) RETURNING target_id`
 
 func (s *Admin) thaw(ctx context.Context, deployment int32) error {
-	_, err := s.Pool.Exec(ctx, thawDecommissionedSQL, deployment)
-	return err
+	return s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, thawDecommissionedSQL, deployment)
+		if err != nil {
+			return err
+		}
+		thawed, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil {
+			return err
+		}
+		return target.Unhide(ctx, tx, s.DB, thawed)
+	})
 }
 
 // dropMessages removes the messages to a decommissioned deployment.

@@ -116,6 +116,8 @@ ON CONFLICT (id) DO NOTHING`
 
 	standsSQL          = `SELECT EXISTS (SELECT FROM dbcontroller.reference WHERE holder_id = ANY ($1) AND attempt = $2)`
 	selectDecisionsSQL = `SELECT id, committed FROM dbcontroller.attempt WHERE id = ANY ($1)`
+	// The caller's own transaction may have scheduled its deletion: it is not aborted then either.
+	selectOutcomeSQL = `SELECT COALESCE(committed, true) FROM dbcontroller.attempt WHERE id = $1`
 )
 
 var (
@@ -177,14 +179,14 @@ func Abandon(ctx context.Context, a *Attempts, sv *prepare.Saving, at []schema.D
 	return committed, err
 }
 
-// abort decides an attempt ABORTED, and reports whether it has committed.
+// abort decides an attempt ABORTED, and reports whether it has committed, or is scheduled.
 func abort(ctx context.Context, tx pgx.Tx, attempt peer.AttemptID) (committed bool, err error) {
 	attempts := []peer.AttemptID{attempt}
 	if _, err := tx.Exec(ctx, decideAbortedSQL, attempts); err != nil {
 		return false, err
 	}
 	// A statement of its own: its snapshot sees a commit for which the insert waited.
-	err = tx.QueryRow(ctx, selectDecisionsSQL, attempts).Scan(&attempts[0], &committed)
+	err = tx.QueryRow(ctx, selectOutcomeSQL, attempt).Scan(&committed)
 	return committed, err
 }
 

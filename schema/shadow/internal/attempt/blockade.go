@@ -38,7 +38,7 @@ WHERE i.holder_uid = i.target_uid AND i.attempt IN (f.block_attempt, f.acting_at
 // Answer returns a verdict on each blockade that the deployment of its target asks about: held while the
 // committed reference exists, or leaving if its holder is in DELETING, gone when the attempt is decided and the reference does not exist, undecided
 // otherwise. An undecided attempt whose blockade has expired by the target's clock is first decided ABORTED.
-// An atomic deletion is held when it is COMMITTED. A right to block that nothing here has used yet is
+// An atomic deletion is held when it is COMMITTED, and undecided while it is scheduled. A right to block that nothing here has used yet is
 // undecided too: it is held, or returned, soon.
 func (a *Attempts) Answer(ctx context.Context, target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error) {
 	selfEpoch := a.gate.PresentEpoch()
@@ -151,7 +151,8 @@ func (r *resolution) run(ctx context.Context, tx pgx.Tx) (err error) {
 		committed, known := decided[r.keys.Attempts[i]]
 		switch {
 		case r.verdicts[i] != peer.Undecided || r.unused[i] || !known || r.questions[i].Key.Path == peer.FrozenPath:
-		case committed && r.questions[i].Key.Path == peer.DeletionPath:
+		case committed == nil: // scheduled
+		case *committed && r.questions[i].Key.Path == peer.DeletionPath:
 			r.verdicts[i] = peer.Held
 		default:
 			r.verdicts[i] = peer.GoneVerdict
@@ -246,15 +247,15 @@ func (r *resolution) takeUnknown(ctx context.Context, tx pgx.Tx) (taken int, err
 	return len(unknown), r.unknown.Take(r.target, len(unknown))
 }
 
-// decisions returns, for each decided attempt, whether it is COMMITTED.
-func decisions(ctx context.Context, tx pgx.Tx, attempts []peer.AttemptID) (committed map[peer.AttemptID]bool, err error) {
+// decisions returns, for each decided attempt, whether it is COMMITTED; nil for a deletion that is scheduled.
+func decisions(ctx context.Context, tx pgx.Tx, attempts []peer.AttemptID) (committed map[peer.AttemptID]*bool, err error) {
 	rows, err := tx.Query(ctx, selectDecisionsSQL, attempts)
 	if err != nil {
 		return nil, err
 	}
-	committed = map[peer.AttemptID]bool{}
+	committed = map[peer.AttemptID]*bool{}
 	var a peer.AttemptID
-	var c bool
+	var c *bool
 	_, err = pgx.ForEachRow(rows, []any{&a, &c}, func() error { committed[a] = c; return nil })
 	return committed, err
 }

@@ -91,6 +91,7 @@ DELETE FROM dbcontroller.reference WHERE (holder_id, field_id, target_id) IN (
     SELECT holder_id, field_id, target_id FROM dbcontroller.reference WHERE target_id = ANY ($1) AND behaviour = {allow_dangling} LIMIT $2
 )`)
 
+	// What a scheduled deletion had hidden is seen again, in DELETING: controllers clear its finalizers.
 	markSQL = db.Codes(`
 WITH going AS (
     UPDATE dbcontroller.shadow
@@ -111,7 +112,8 @@ WITH going AS (
     RETURNING 1
 ), ` + markReferencesSQL + db.ChangeTo(`{deleting}`, `going JOIN dbcontroller.resource r USING (id) WHERE NOT hidden`) + `
 UNION ALL
-SELECT uid, revision, generation, kind_id, {gone}, created_at, name, NULL, NULL, NULL, false, NULL, NULL, NULL FROM going WHERE hidden` + leftWorkSQL + ` OR EXISTS (SELECT FROM disowned), EXISTS (SELECT FROM notices)`)
+SELECT uid, revision, generation, kind_id, {gone}, created_at, name, NULL, NULL, NULL, false, NULL, NULL, NULL FROM going
+WHERE hidden AND NOT COALESCE(id = ANY (@gone::bigint[]), false)` + leftWorkSQL + ` OR EXISTS (SELECT FROM disowned), EXISTS (SELECT FROM notices)`)
 )
 
 // carryOut carries out a decision. The members are locked.
@@ -169,6 +171,11 @@ func (s *Actor) CarryOutAnd(ctx context.Context, tx pgx.Tx, d Decision, also *pg
 	return nil
 }
 
+// CheckRecovered fails with *UnavailableError while a recovery, or a pause, keeps deletions of the members.
+func (d Decision) CheckRecovered(ctx context.Context) error {
+	return d.recovered.Check(ctx, kindsOf(d.Closure, d.Verdict))
+}
+
 // DropKept drops a reference that a locked holder in DELETING keeps, and reports whether there was one.
 func (s *Actor) DropKept(ctx context.Context, tx pgx.Tx, holder int64, field int32, target int64) (dropped bool, err error) {
 	var work bool
@@ -202,6 +209,7 @@ func (s *Actor) statements(d Decision) (b *pgx.Batch, left *feed.Topics) {
 		args["notify"], args["hiding"], args["visible"], args["held"] = v.Notify, s.hiding(), v.Visible, append([]int64{}, v.Held...)
 		args["held_kinds"], args["finalizers"] = finalizerColumns(d.Bonds.Finalizers)
 		args["kept_kinds"], args["kept_fields"] = keptColumns(d.Bonds.Kept)
+		args["gone"] = hiddenOf(c, v.Mark)
 		queueGoing(b, left, markSQL, args)
 	}
 	if len(v.Remove) > 0 {
@@ -226,6 +234,16 @@ func frozenOf(d Decision) (ids []int64) {
 		}
 	}
 	return ids
+}
+
+// hiddenOf returns the members that a scheduled deletion has hidden: readers have seen them go.
+func hiddenOf(c *plan.Closure, ids []int64) (hidden []int64) {
+	for _, id := range ids {
+		if c.Members[id].Hidden {
+			hidden = append(hidden, id)
+		}
+	}
+	return hidden
 }
 
 // queueGoing marks or removes resources, and adds the feeds of the work and the notices that they leave: most deletions leave none, and
@@ -296,10 +314,10 @@ WITH i AS (
     UPDATE dbcontroller.shadow s
     SET revision = nextval('dbcontroller.revision'), generation = s.generation + 1, updated_at = now()
     FROM i WHERE s.id = i.id
-    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion, s.finalizers
+    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion, s.finalizers, s.hidden
 ), r AS (
     UPDATE dbcontroller.resource r SET body = i.body::jsonb FROM i WHERE r.id = i.id RETURNING r.id, r.labels, r.body, r.owners, r.status, r.status_generation
-)` + db.ChangeTo(`{active}`, `s JOIN r USING (id)`))
+)` + db.ChangeTo(`{active}`, `s JOIN r USING (id) WHERE NOT hidden`))
 )
 
 // Unset removes the references' values from the holders' bodies. The holders' shadows are locked, so that no concurrent

@@ -59,10 +59,10 @@ WITH i AS (
 ), s AS (
     UPDATE dbcontroller.shadow s SET revision = nextval('dbcontroller.revision'), updated_at = now()
     FROM i WHERE s.id = i.id
-    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion, s.finalizers
+    RETURNING s.id, s.uid, s.kind_id, s.name, s.revision, s.generation, s.created_at, s.block_deletion, s.finalizers, s.hidden
 ), r AS (
     UPDATE dbcontroller.resource r SET owners = i.owners::jsonb FROM i WHERE r.id = i.id RETURNING r.id, r.labels, r.body, r.owners, r.status, r.status_generation
-)` + db.ChangeTo(`{active}`, `s JOIN r USING (id)`))
+)` + db.ChangeTo(`{active}`, `s JOIN r USING (id) WHERE NOT hidden`))
 
 // ChangeOwners locks ownees, reads their owner references, and drops and pins them as the change decides.
 // Ownees that keep an owner are updated. An ownee without owners is deleted with its cascades, unless every

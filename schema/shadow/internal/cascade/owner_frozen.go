@@ -49,7 +49,7 @@ func (e *ownerEdit) heedFrozen(ctx context.Context, tx pgx.Tx, locked []*plan.Me
 		return fmt.Errorf("read frozen ownees: %w", err)
 	}
 	if waits != "" {
-		return db.RefuseFrozen(waits)
+		return db.UndecidedFreeze.Refuse(waits)
 	}
 	return nil
 }

@@ -203,16 +203,37 @@ SELECT EXISTS (
     WHERE d.epoch > i.epoch OR EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)
 )`
 
-// decide checks that all members are frozen and that no participant may have lost any, and then decides the
-// deletion COMMITTED, with the marks. Participants keep their members frozen until the cascade marks them.
-func (d *atomic) decide(ctx context.Context, tx pgx.Tx, also *pgx.Batch, decided cascade.Decision) error {
-	s, f := d.store, d.frozen
-	if f == nil { // no other deployment is concerned
-		return nil
+// carryOut decides the deletion COMMITTED, with the marks, or schedules it. Participants keep their members
+// frozen until the cascade marks them.
+func (d *atomic) carryOut(ctx context.Context, tx pgx.Tx, decided cascade.Decision, also *pgx.Batch, last db.Sender) error {
+	var at []int32
+	if d.frozen != nil { // otherwise no other deployment is concerned
+		var err error
+		if at, err = d.checkFrozen(ctx, tx, decided); err != nil {
+			return err
+		}
 	}
+	if d.retention > 0 {
+		return d.schedule(ctx, tx, at, decided, also, last)
+	}
+	if d.scheduled != uuid.Nil {
+		if err := d.endScheduled(ctx, tx, also); err != nil {
+			return err
+		}
+	}
+	if d.frozen != nil {
+		d.decide(also, at)
+	}
+	return d.store.cascade.CarryOutAnd(ctx, tx, decided, also, last)
+}
+
+// checkFrozen checks that all members are frozen and that no participant may have lost any. It returns the
+// participants.
+func (d *atomic) checkFrozen(ctx context.Context, tx pgx.Tx, decided cascade.Decision) (at []int32, err error) {
+	s, f := d.store, d.frozen
 	at, epochs, err := f.participants(ctx, s.DB)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var lost bool
 	b := &pgx.Batch{}
@@ -220,23 +241,33 @@ func (d *atomic) decide(ctx context.Context, tx pgx.Tx, also *pgx.Batch, decided
 	left := target.QueueNotFrozen(b, f.Deletion, slices.Collect(maps.Keys(decided.Closure.Members)))
 	b.Queue(selectLostSQL, at, epochs).QueryRow(func(row pgx.Row) error { return row.Scan(&lost) })
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return err
+		return nil, err
 	}
 	switch {
 	case *left > 0:
-		return fmt.Errorf("%w: %d of its resources are not frozen any more", peer.ErrAborted, *left)
+		return nil, fmt.Errorf("%w: %d of its resources are not frozen any more", peer.ErrAborted, *left)
 	case lost:
-		return fmt.Errorf("%w: %w", peer.ErrAborted, errLost)
+		return nil, fmt.Errorf("%w: %w", peer.ErrAborted, errLost)
 	}
+	return at, nil
+}
+
+// decide adds the decision, and its confirms.
+func (d *atomic) decide(also *pgx.Batch, at []int32) {
+	s, f := d.store, d.frozen
+	write.QueueDecision(also, f.began, f.Deletion)
+	d.queueConfirms(also, f.Deletion, at, 0)
+	target.QueueCommitted(also, f.Deletion, s.SelfID)
+}
+
+// queueConfirms adds a message of a deletion to each participant as work.
+func (d *atomic) queueConfirms(b *pgx.Batch, deletion peer.AttemptID, at []int32, established int32) {
 	shards, references := make([]int16, len(at)), make([]int32, len(at))
 	deletions := make([]peer.AttemptID, len(at))
 	for i := range at {
-		shards[i], deletions[i] = int16(schema.Shard(d.wanted[0].Name)), f.Deletion
+		shards[i], deletions[i], references[i] = int16(schema.Shard(d.wanted[0].Name)), deletion, established
 	}
-	write.QueueDecision(also, f.began, f.Deletion)
-	also.Queue(write.ConfirmWorkSQL, shards, at, deletions, references)
-	target.QueueCommitted(also, f.Deletion, s.SelfID)
-	return nil
+	b.Queue(write.ConfirmWorkSQL, shards, at, deletions, references)
 }
 
 // participants returns the other deployments that may have frozen members, with their epochs.
@@ -263,6 +294,7 @@ func (d *atomic) ended(ctx context.Context, results []peer.DeleteResult, err err
 	case d.frozen == nil:
 	case err != nil:
 		return d.abort(ctx, err)
+	case d.retention > 0 && slices.ContainsFunc(results, func(r peer.DeleteResult) bool { return r.Resource != nil && !r.Resource.PurgeAt.IsZero() }):
 	case !slices.ContainsFunc(d.wanted, func(w *wanted) bool {
 		return slices.ContainsFunc(results, func(r peer.DeleteResult) bool { return r.Deletion == w.cause.ID })
 	}):

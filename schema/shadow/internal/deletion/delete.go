@@ -39,6 +39,12 @@ type DeleteRequest struct {
 	// Atomic: the deletion happens in all deployments or in none. It is refused while a deployment that it
 	// reaches does not answer. The first request of several decides.
 	Atomic bool
+	// Retention: the deletion is atomic, and only scheduled: its resources are hidden for this time, until they
+	// are undeleted or removed. 0: as their kinds say, the longest; none with Now. The first request of several
+	// decides.
+	Retention time.Duration
+	// Now: the retention of the kinds does not count, and a scheduled deletion of the resource is carried out.
+	Now bool
 	// MaxRemovals is the maximum number of resources that the delete removes, named resources included; 0: as
 	// many as the rights of the person say; -1: any number.
 	MaxRemovals int64
@@ -48,6 +54,9 @@ type DeleteRequest struct {
 	RequestID uuid.UUID
 	// Call is the request id of the call, stored as the actor is; RequestID where it is zero.
 	Call uuid.UUID
+
+	// scheduled: the resource is in the scheduled deletion that is carried out.
+	scheduled bool
 }
 
 const (
@@ -69,7 +78,7 @@ var byNames = cascade.Select(`SELECT s.id FROM ` + namedSQL)
 // cascade there. With a request id, the outcome is stored as by SaveRequested. When it fails with one of
 // these errors, nothing has changed: *BlockedError, which names the blockers; *ProtectedError
 // (block_deletion); ErrTooManyRemovals; *UnavailableError, when a blocker's deployment does not answer;
-// ErrNotFound; ErrConflict.
+// ErrNotFound; ErrConflict; ErrDeleted.
 func (s *Deleter) Delete(ctx context.Context, req DeleteRequest) (peer.DeleteResult, error) {
 	results, err := s.DeleteAll(ctx, []DeleteRequest{req})
 	if err != nil {
@@ -91,13 +100,15 @@ func (s *Deleter) DeleteAll(ctx context.Context, reqs []DeleteRequest) ([]peer.D
 		Delete       string
 		UID          uuid.UUID
 		Revision     peer.Revision
-		AllowMissing bool  `json:",omitempty"`
-		MaxRemovals  int64 `json:",omitempty"`
-		Atomic       bool  `json:",omitempty"`
+		AllowMissing bool          `json:",omitempty"`
+		MaxRemovals  int64         `json:",omitempty"`
+		Atomic       bool          `json:",omitempty"`
+		Retention    time.Duration `json:",omitempty"`
+		Now          bool          `json:",omitempty"`
 	}
 	all := make([]requested, len(reqs))
 	for i, r := range reqs {
-		all[i] = requested{r.Name, r.UID, r.Revision, r.AllowMissing, r.MaxRemovals, r.Atomic}
+		all[i] = requested{r.Name, r.UID, r.Revision, r.AllowMissing, r.MaxRemovals, r.Atomic, r.Retention, r.Now}
 	}
 	var content any = all
 	if len(all) == 1 {
@@ -164,12 +175,18 @@ func (s *Deleter) delete(ctx context.Context, d *deletion, reqs []DeleteRequest)
 	d.pauses = retry.Backoff{First: 2 * time.Millisecond, Max: 100 * time.Millisecond}
 	defer d.closed.end(ctx)
 	results, err := d.run(ctx)
-	return d.manner.ended(ctx, results, err)
+	results, err = d.manner.ended(ctx, results, err)
+	if errors.Is(err, peer.ErrDeleted) && first.Now && len(reqs) == 1 {
+		return s.carryOutNow(ctx, d.wanted[0])
+	}
+	return results, err
 }
 
 // want finds the kinds of the resources. Each is named once.
 func (s *Deleter) want(ctx context.Context, d *deletion, reqs []DeleteRequest) error {
-	atomically := reqs[0].Atomic
+	first := reqs[0]
+	atomically := first.Atomic || first.Retention > 0 || d.scheduled != uuid.Nil
+	d.retention = first.Retention
 	seen := map[string]bool{}
 	for _, req := range reqs {
 		if seen[req.Name] {
@@ -181,10 +198,16 @@ func (s *Deleter) want(ctx context.Context, d *deletion, reqs []DeleteRequest) e
 			return err
 		}
 		d.wanted = append(d.wanted, &wanted{DeleteRequest: req, kindID: kindID})
-		if kind, err := s.Version.Load().Model.KindOf(req.Name); err == nil && kind.DeletesAtomically {
-			atomically = true
+		kind, err := s.Version.Load().Model.KindOf(req.Name)
+		if err != nil {
+			continue
+		}
+		atomically = atomically || kind.DeletesAtomically
+		if first.Retention == 0 && !first.Now && d.scheduled == uuid.Nil && kind.Retention > 0 {
+			atomically, d.retention = true, max(d.retention, kind.Retention)
 		}
 	}
+	d.alone = d.retention > 0 || d.scheduled != uuid.Nil
 	d.manner = inTurn{d}
 	if !atomically {
 		return nil
@@ -220,6 +243,10 @@ type deletion struct {
 	// of another deployment, or its decommissioning, waits for it, or is visible to it.
 	alone  bool
 	manner manner
+	// retention is the time until the deletion is carried out; 0: it is carried out now.
+	retention time.Duration
+	// scheduled is the scheduled deletion that is carried out; zero: none.
+	scheduled peer.AttemptID
 	// ahead is the look-ahead for the next try; nil: look ahead first.
 	ahead *lookAhead
 	// leaving are the blockades that look-aheads found to be of holders in DELETING: they are so for good.
@@ -428,7 +455,7 @@ func (t *try) carryOut(ctx context.Context, tx pgx.Tx) (found *obstacle, err err
 		return nil, err
 	}
 	var active []*plan.Member
-	marks := &marks{}
+	marks := &marks{scheduled: d.retention > 0}
 	for i, root := range roots {
 		switch {
 		case root == nil:
@@ -453,16 +480,15 @@ func (t *try) carryOut(ctx context.Context, tx pgx.Tx) (found *obstacle, err err
 		if root == nil || root.State != peer.Active {
 			continue
 		}
-		t.results[i].Deletion, t.results[i].Removed = d.wanted[i].cause.ID, slices.Contains(decided.Verdict.Remove, root.ID)
+		if d.retention == 0 {
+			t.results[i].Deletion, t.results[i].Removed = d.wanted[i].cause.ID, slices.Contains(decided.Verdict.Remove, root.ID)
+		}
 		if !t.results[i].Removed {
 			marks.of = append(marks.of, i)
 		}
 	}
 	return nil, t.finish(ctx, tx, roots, marks, func(also *pgx.Batch, last db.Sender) error {
-		if err := d.manner.decide(ctx, tx, also, decided); err != nil {
-			return err
-		}
-		return d.store.cascade.CarryOutAnd(ctx, tx, decided, also, last)
+		return d.manner.carryOut(ctx, tx, decided, also, last)
 	})
 }
 
@@ -483,9 +509,11 @@ func (t *try) earlier(ctx context.Context, tx pgx.Tx, roots []*plan.Member, of [
 type marks struct {
 	of   []int
 	read []func() *peer.Resource
+	// scheduled: they are ACTIVE, and hidden.
+	scheduled bool
 }
 
-const selectHiddenSQL = `SELECT id FROM dbcontroller.shadow WHERE id = ANY ($1) AND hidden`
+var selectHiddenSQL = db.Codes(`SELECT id FROM dbcontroller.shadow WHERE id = ANY ($1) AND hidden AND state = {deleting}`)
 
 // queueMarks reads the resource that a delete leaves in DELETING. Of several only the names are told: their bodies have no bound together.
 func (d *deletion) queueMarks(ctx context.Context, tx pgx.Tx, b *pgx.Batch, roots []*plan.Member, m *marks) error {
@@ -504,6 +532,10 @@ func (d *deletion) queueMarks(ctx context.Context, tx pgx.Tx, b *pgx.Batch, root
 		}
 		ids = append(ids, root.ID)
 		named := &peer.Resource{Name: root.Name, UID: root.UID, Kind: d.store.KindNow(kind.Kind), State: peer.Deleting}
+		if m.scheduled && root.State == peer.Active {
+			named.State, named.DeletedAt = peer.Active, time.Now()
+			named.PurgeAt = named.DeletedAt.Add(d.retention)
+		}
 		m.read = append(m.read, func() *peer.Resource {
 			if slices.Contains(hidden, root.ID) {
 				return nil
@@ -625,6 +657,8 @@ func (d *deletion) lock(ctx context.Context, tx pgx.Tx) (roots []*plan.Member, s
 			return nil, nil, nil, fmt.Errorf("%w: the deployment switched its version", peer.ErrAborted)
 		case w.AllowMissing && errors.Is(unfit, peer.ErrNotFound):
 			roots[i] = nil
+		case errors.Is(unfit, peer.ErrDeleted):
+			return nil, nil, nil, fmt.Errorf("%s %w", w.Name, unfit)
 		case unfit != nil:
 			return nil, nil, nil, fmt.Errorf("%s: %w", w.Name, unfit)
 		}
@@ -640,7 +674,9 @@ func scanRoot(row pgx.Row, root *plan.Member) (revision peer.Revision, err error
 // fits checks the preconditions of a delete.
 func (req DeleteRequest) fits(root *plan.Member, revision peer.Revision) error {
 	switch {
-	case root.Hidden:
+	case root.Hidden && root.State == peer.Active && !req.scheduled:
+		return peer.ErrDeleted
+	case root.Hidden && root.State != peer.Active:
 		return peer.ErrNotFound
 	case req.UID != uuid.Nil && req.UID != root.UID:
 		return fmt.Errorf("%w with uid %s", peer.ErrNotFound, req.UID)

@@ -9,10 +9,11 @@ import (
 	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/cascade"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 )
 
-// manner is how a deletion reaches other deployments: in turn, or atomically.
+// manner is how a deletion reaches other deployments: in turn, or atomically, now or later.
 type manner interface {
 	// prepare runs before a look-ahead. again: the try is repeated first.
 	prepare(ctx context.Context) (again bool, err error)
@@ -21,8 +22,8 @@ type manner interface {
 	// refusal is the error with which the result of a walk refuses the delete. waits: it waits for undecided
 	// blockades, and looks again.
 	refusal(ctx context.Context, w *plan.Walk, waits bool) error
-	// decide adds to the last statements of the transaction that carries the deletion out.
-	decide(ctx context.Context, tx pgx.Tx, also *pgx.Batch, decided cascade.Decision) error
+	// carryOut carries a decision out, or schedules it, with further statements behind.
+	carryOut(ctx context.Context, tx pgx.Tx, decided cascade.Decision, also *pgx.Batch, last db.Sender) error
 	// ended returns the results, or the error, of the last try, when what it has prepared is settled.
 	ended(ctx context.Context, results []peer.DeleteResult, err error) ([]peer.DeleteResult, error)
 }
@@ -53,7 +54,9 @@ func (d inTurn) refusal(ctx context.Context, w *plan.Walk, waits bool) error {
 	return w.Refusal(d.name())
 }
 
-func (inTurn) decide(context.Context, pgx.Tx, *pgx.Batch, cascade.Decision) error { return nil }
+func (d inTurn) carryOut(ctx context.Context, tx pgx.Tx, decided cascade.Decision, also *pgx.Batch, last db.Sender) error {
+	return d.store.cascade.CarryOutAnd(ctx, tx, decided, also, last)
+}
 
 func (inTurn) ended(_ context.Context, results []peer.DeleteResult, err error) ([]peer.DeleteResult, error) {
 	return results, err

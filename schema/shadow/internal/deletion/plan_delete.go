@@ -66,7 +66,7 @@ func (s *Deleter) PlanDelete(ctx context.Context, names ...string) (*plan.Delete
 	}
 }
 
-const selectPlanRootsSQL = `SELECT s.id, s.kind_id, s.name, s.state FROM ` + namedSQL + ` WHERE NOT s.hidden`
+var selectPlanRootsSQL = db.Codes(`SELECT s.id, s.kind_id, s.name, s.state FROM ` + namedSQL + ` WHERE s.state = {active} OR NOT s.hidden`)
 
 // planRoots returns the ids of the resources. It fails with ErrNotFound for the first one that does not
 // exist, and with ErrDeleting if none is ACTIVE: resources in DELETING have no part in the delete.

@@ -417,6 +417,11 @@ WITH old AS (
 INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT a, $1 % $2::int, $1, '' FROM unnest(ARRAY [{announce_epoch}, {confirm_again}, {verify_blockades}]) AS a
 WHERE a <> {announce_epoch} OR EXISTS (SELECT FROM dbcontroller.deployment WHERE id = $1 AND unconfirmed)`)
 
+// The deployment may have lost that its members of scheduled deletions are to be hidden.
+var scheduleAgainSQL = db.Codes(`
+INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, established)
+SELECT {confirm}, $1 % $2::int, $1, f.deletion, $3 FROM dbcontroller.freeze f WHERE $1 = ANY (f.participants) AND f.purge_at IS NOT NULL AND NOT f.committed`)
+
 // PeerEpoch returns the greatest epoch that was recorded of a deployment, which calls; zero: none was.
 func (s *Gate) PeerEpoch(ctx context.Context, of schema.DeploymentID) (epoch uuid.UUID, err error) {
 	if err := s.CheckCaller(ctx, of); err != nil {
@@ -464,6 +469,7 @@ func (s *Gate) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, ep
 		b := &pgx.Batch{}
 		b.Queue(askOfSQL, id)
 		b.Queue(peerEpochWorkSQL, id, schema.RingSize)
+		b.Queue(scheduleAgainSQL, id, schema.RingSize, db.ScheduledDeletion)
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {

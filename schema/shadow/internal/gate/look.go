@@ -26,6 +26,7 @@ SELECT ` + epochColumns + `    , ` + RunningColumns + `, ARRAY(SELECT d.id FROM 
     EXISTS (SELECT FROM dbcontroller.attachment), EXISTS (SELECT FROM dbcontroller.blockade b WHERE ` + db.ExpiredSQL
 	lookEnd = `::interval)) OR EXISTS (SELECT FROM dbcontroller.freeze f WHERE ` + db.FreezeExpiredSQL + `
         AND (NOT f.committed OR EXISTS (SELECT FROM dbcontroller.frozen m WHERE m.deletion = f.deletion)))
+    OR EXISTS (SELECT FROM dbcontroller.freeze f WHERE ` + db.PurgeDueSQL + ` AND NOT f.committed)
 FROM dbcontroller.meta m`
 	lookSQL = lookBegin + `$1` + lookEnd
 )
@@ -38,7 +39,7 @@ type look struct {
 	running    Running
 	referenced []int32 // the deployments of ReferencedSQL
 	attached   bool    // there are attached tables
-	expired    bool    // there are expired blockades, or freezes by atomic deletions
+	expired    bool    // there are expired blockades, or freezes by atomic deletions, or scheduled deletions to carry out
 }
 
 // beginLook returns a look with what this process knows before its statement is sent.

@@ -31,7 +31,7 @@ type Explanation struct {
 
 // ExplainedReason is one reason.
 type ExplainedReason struct {
-	// Type is BLOCKED, WAITING, PROTECTED, FROZEN, HALTED (all deletions here), TENTATIVE, DELEGATED, OWNER,
+	// Type is BLOCKED, WAITING, PROTECTED, FROZEN, SCHEDULED, HALTED (all deletions here), TENTATIVE, DELEGATED, OWNER,
 	// or the name of outstanding work.
 	Type    string
 	Message string
@@ -52,7 +52,7 @@ FROM dbcontroller.blockade b JOIN dbcontroller.deployment d ON d.id = b.deployme
 WHERE b.target_id = $1 AND b.expires_at IS NOT NULL ORDER BY b.expires_at LIMIT 20`
 
 	explainFrozenSQL = `
-SELECT f.deletion, '//' || d.service || '/' || d.region || '/' || f.root, f.committed
+SELECT f.deletion, '//' || d.service || '/' || d.region || '/' || f.root, f.committed, f.deleted_at, f.purge_at, COALESCE(f.reason, '')
 FROM dbcontroller.frozen m JOIN dbcontroller.freeze f USING (deletion) JOIN dbcontroller.deployment d ON d.id = f.deployment_id
 WHERE m.target_id = $1 ORDER BY f.deletion LIMIT 20`
 
@@ -144,9 +144,18 @@ func (e *Explanation) frozen(ctx context.Context, s *Operations, id int64) error
 		return err
 	}
 	var deletion uuid.UUID
-	var root string
+	var root, failed string
 	var committed bool
-	_, err = pgx.ForEachRow(rows, []any{&deletion, &root, &committed}, func() error {
+	var deleted, purge *time.Time
+	_, err = pgx.ForEachRow(rows, []any{&deletion, &root, &committed, &deleted, &purge, &failed}, func() error {
+		if purge != nil && !committed {
+			r := ExplainedReason{
+				Type: "SCHEDULED", Since: *deleted, Error: failed,
+				Message: fmt.Sprintf("it is hidden, and is removed at %s with %s, unless that is undeleted", purge.UTC().Format(time.RFC3339), root),
+			}
+			e.Reasons = append(e.Reasons, r)
+			return nil
+		}
 		until := "is not decided yet"
 		if committed {
 			until = "is decided, and has not marked it yet"

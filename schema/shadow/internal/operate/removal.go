@@ -62,6 +62,7 @@ SELECT c.kind_id, c.name, c.uid, x.how, COALESCE(r.decided_at, c.changed_at), c.
 FROM dbcontroller.change c
 LEFT JOIN dbcontroller.removal r ON r.name = c.name AND r.uid = c.uid LEFT JOIN dbcontroller.cause x ON x.id = r.cause_id
 WHERE c.xid >= pg_snapshot_xmin(@position::text::pg_snapshot) AND NOT pg_visible_in_snapshot(c.xid, @position::text::pg_snapshot) AND c.state = {gone}
+    AND NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.uid = c.uid AND s.state = {active}) -- hidden, and may come back
     AND (@after::timestamptz IS NULL OR (c.changed_at, c.uid) < (@after, @after_uid))
 ORDER BY c.changed_at DESC, c.uid DESC LIMIT @at_most`)
 )

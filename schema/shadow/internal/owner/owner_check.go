@@ -364,7 +364,7 @@ func findFrozen(ctx context.Context, tx pgx.Tx, owners []ownerFound) error {
 	}
 	frozen, err := db.Frozen(ctx, tx, maybe)
 	for i := range owners {
-		owners[i].frozen = frozen[owners[i].id]
+		owners[i].frozen = frozen[owners[i].id] != db.NotFrozen
 	}
 	return err
 }

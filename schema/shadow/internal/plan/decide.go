@@ -27,7 +27,7 @@ type Member struct {
 	Name  string
 	State peer.State
 	Shard int16
-	// Hidden: in DELETING, and seen as gone by readers.
+	// Hidden: in DELETING, or in a scheduled deletion, and seen as gone by readers.
 	Hidden bool
 	// Protected: block_deletion is set.
 	Protected bool

@@ -32,6 +32,7 @@ type ShadowRow struct {
 	Generation    int64
 	Derivation    int32
 	Frozen        bool // it may be a member of an atomic deletion: db.Frozen
+	Hidden        bool // in ACTIVE: it is a member of a scheduled deletion
 	BlockDeletion bool
 	CreatedAt     time.Time
 	UpdatedAt     time.Time
@@ -47,7 +48,7 @@ type ShadowRow struct {
 
 const (
 	ShadowColumns = `
-SELECT s.id, s.uid, s.kind_id, s.name, s.state, s.revision, s.generation, s.derivation, s.block_deletion, s.created_at, s.updated_at,
+SELECT s.id, s.uid, s.kind_id, s.name, s.state, s.revision, s.generation, s.derivation, s.hidden, s.block_deletion, s.created_at, s.updated_at,
     r.labels, r.body, r.owners, r.status, COALESCE(r.status_generation, 0)
 `
 	selectShadowsSQL = ShadowColumns + `
@@ -76,7 +77,7 @@ func (r *ShadowRow) decode() error {
 func scanUndecoded(row pgx.CollectableRow) (*ShadowRow, error) {
 	r := &ShadowRow{}
 	var labels, owners []byte
-	if err := row.Scan(&r.ID, &r.UID, &r.KindID, &r.Name, &r.State, &r.Revision, &r.Generation, &r.Derivation, &r.BlockDeletion,
+	if err := row.Scan(&r.ID, &r.UID, &r.KindID, &r.Name, &r.State, &r.Revision, &r.Generation, &r.Derivation, &r.Hidden, &r.BlockDeletion,
 		&r.CreatedAt, &r.UpdatedAt, &labels, &r.body, &owners, &r.Status, &r.StatusGeneration); err != nil {
 		return nil, err
 	}
@@ -524,6 +525,8 @@ func expected(wr *Writing) error {
 		return nil
 	case wr.Before.State != peer.Active:
 		return fmt.Errorf("%s: %w", full, peer.ErrDeleting)
+	case wr.Before.Hidden:
+		return fmt.Errorf("%s %w", full, peer.ErrDeleted)
 	case wr.Mode == peer.Create:
 		return fmt.Errorf("%s: %w", full, peer.ErrExists)
 	case wr.UID != uuid.Nil && wr.UID != wr.Before.UID:

@@ -40,7 +40,7 @@ type Outcome struct {
 }
 
 // recordable are the sentinels of definite refusals without further fields. The keys are stored.
-var recordable = map[string]error{"not found": peer.ErrNotFound, "exists": peer.ErrExists, "moved": peer.ErrConflict, "deleting": peer.ErrDeleting, "too many removals": peer.ErrTooManyRemovals, "not atomic": peer.ErrNotAtomic}
+var recordable = map[string]error{"not found": peer.ErrNotFound, "exists": peer.ErrExists, "moved": peer.ErrConflict, "deleting": peer.ErrDeleting, "deleted": peer.ErrDeleted, "too many removals": peer.ErrTooManyRemovals, "not atomic": peer.ErrNotAtomic}
 
 // replayed is a recorded refusal, with the message and the sentinel of the first one.
 type replayed struct {

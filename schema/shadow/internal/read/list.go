@@ -16,6 +16,7 @@ import (
 
 	"github.com/db-controller/db-controller/schema/grant"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
 // ListRequest asks for a page of resources.
@@ -25,6 +26,8 @@ type ListRequest struct {
 	Token   string // of the page before; the other fields are the same as in its request
 	Filter  string // AIP-160
 	OrderBy string // AIP-132; empty: by kind and name
+	// ShowDeleted: also resources of scheduled deletions, which are hidden.
+	ShowDeleted bool
 	// Within are the names that the caller may read. A page token does not depend on them: they may change between pages.
 	Within grant.Within
 }
@@ -39,7 +42,11 @@ type cursor struct {
 }
 
 func (r ListRequest) hash() []byte {
-	sum := sha256.Sum256([]byte(strings.Join([]string{r.Kind, r.Filter, r.OrderBy}, "\x00")))
+	parts := []string{r.Kind, r.Filter, r.OrderBy}
+	if r.ShowDeleted {
+		parts = append(parts, "deleted")
+	}
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return sum[:8]
 }
 
@@ -61,19 +68,28 @@ func (r ListRequest) cursor() (*cursor, error) {
 	return c, nil
 }
 
-// listedSQL is a table x of resources with the columns of filters and orders.
-const listedSQL = `
+// listedSQL is a table x of resources with the columns of filters and orders, and withDeletedSQL the same with those of scheduled deletions.
+const (
+	listedSQL      = listedOfSQL + `NOT s.hidden) AS x `
+	withDeletedSQL = listedOfSQL + `(s.state = {active} OR NOT s.hidden)) AS x `
+	listedOfSQL    = `
 FROM (
     SELECT s.uid, s.kind_id, k.kind, s.name, s.state, s.revision, s.generation, s.created_at, s.updated_at, r.labels, r.body, r.owners, s.block_deletion,
-        s.finalizers, r.status, COALESCE(r.status_generation, 0) AS status_generation
+        s.finalizers, r.status, COALESCE(r.status_generation, 0) AS status_generation, ` + scheduledSQL + ` AS scheduled
     FROM dbcontroller.shadow s JOIN dbcontroller.kind k ON k.id = s.kind_id LEFT JOIN dbcontroller.resource r ON r.id = s.id
-    WHERE NOT s.hidden
-) AS x
-`
+    WHERE `
+)
+
+func (r ListRequest) tableSQL() string {
+	if r.ShowDeleted {
+		return db.Codes(withDeletedSQL)
+	}
+	return listedSQL
+}
 
 const listColumns = `
 SELECT x.uid, x.kind_id, x.name, x.state, x.revision, x.generation, x.created_at, x.updated_at, x.labels, x.body, x.owners, x.block_deletion,
-    x.finalizers, x.status, x.status_generation`
+    x.finalizers, x.status, x.status_generation, x.scheduled`
 
 // listTimeout is the longest time for one page.
 const listTimeout = 10 * time.Second
@@ -176,7 +192,7 @@ func (l *listing) byName(ctx context.Context, from *cursor) error {
 	if err != nil {
 		return err
 	}
-	sql := listColumns + listedSQL + `WHERE x.kind_id = $1 AND x.name > $2 AND x.name >= $4 AND x.name < $5 AND ` + where.sql.String() + ` ORDER BY x.name LIMIT $3`
+	sql := listColumns + l.req.tableSQL() + `WHERE x.kind_id = $1 AND x.name > $2 AND x.name >= $4 AND x.name < $5 AND ` + where.sql.String() + ` ORDER BY x.name LIMIT $3`
 	for i, kind := range l.kinds {
 		after := ""
 		if from != nil {
@@ -239,7 +255,7 @@ func (l *listing) ordered(ctx context.Context, from *cursor) error {
 			order = append(order, k.sql)
 		}
 	}
-	sql := listColumns + `, jsonb_build_array(` + strings.Join(exprs, ", ") + `)` + listedSQL + `WHERE x.kind_id = ANY ($1) AND ` + c.sql.String() +
+	sql := listColumns + `, jsonb_build_array(` + strings.Join(exprs, ", ") + `)` + l.req.tableSQL() + `WHERE x.kind_id = ANY ($1) AND ` + c.sql.String() +
 		` AND ` + after(c, keys, from) + ` ORDER BY ` + strings.Join(order, ", ") + ` LIMIT $2`
 	rows, err := l.store.Pool.Query(ctx, sql, append([]any{l.kinds, l.req.Limit}, c.args...)...)
 	if err != nil {

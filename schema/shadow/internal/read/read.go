@@ -18,12 +18,18 @@ import (
 
 const (
 	resourceColumns = `s.uid, s.kind_id, s.name, s.state, s.revision, s.generation, s.created_at, s.updated_at, r.labels, r.body, r.owners, s.block_deletion,
-    s.finalizers, r.status, COALESCE(r.status_generation, 0)`
+    s.finalizers, r.status, COALESCE(r.status_generation, 0), ` + scheduledSQL
 
-	getSQL = `SELECT ` + resourceColumns + `
-FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r USING (id)
-WHERE s.kind_id = $1 AND s.name = $2 AND NOT s.hidden`
+	// The times of the scheduled deletions of a hidden resource: of the first delete, and of the first one that is carried out.
+	scheduledSQL = `CASE WHEN s.hidden THEN (
+        SELECT ARRAY[min(f.deleted_at), min(f.purge_at)] FROM dbcontroller.frozen m JOIN dbcontroller.freeze f USING (deletion) WHERE m.target_id = s.id AND f.purge_at IS NOT NULL
+    ) END`
 )
+
+// A resource of a scheduled deletion is read by its name (AIP-164).
+var getSQL = db.Codes(`SELECT ` + resourceColumns + `
+FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r USING (id)
+WHERE s.kind_id = $1 AND s.name = $2 AND (s.state = {active} OR NOT s.hidden)`)
 
 var conditionsSQL = db.Codes(`
 SELECT 'BLOCKED', d.service || '/' || d.region, count(*), min(CASE WHEN b.holder_uid = s.uid
@@ -61,9 +67,13 @@ type scannedResource struct {
 
 func scanResource(row pgx.CollectableRow) (r scannedResource, err error) {
 	var labels, owners []byte
+	var scheduled []*time.Time
 	if err = row.Scan(&r.UID, &r.kindID, &r.Name, &r.State, &r.Revision, &r.Generation, &r.CreatedAt, &r.UpdatedAt, &labels, &r.Body, &owners, &r.BlockDeletion,
-		&r.Finalizers, &r.Status, &r.StatusGeneration); err != nil {
+		&r.Finalizers, &r.Status, &r.StatusGeneration, &scheduled); err != nil {
 		return r, err
+	}
+	if len(scheduled) == 2 && scheduled[0] != nil && scheduled[1] != nil {
+		r.DeletedAt, r.PurgeAt = *scheduled[0], *scheduled[1]
 	}
 	if err = postgres.DecodeJSON(labels, &r.Labels); err != nil {
 		return r, err

@@ -22,7 +22,8 @@ FROM (
     SELECT COALESCE(s.uid, '00000000-0000-0000-0000-000000000000') AS uid, k.id AS kind_id, k.kind, i.n, i.name, COALESCE(s.state, {active}) AS state,
         COALESCE(s.revision, 0) AS revision, COALESCE(s.generation, 0) AS generation, COALESCE(s.created_at, '0001-01-01 00:00:00+00') AS created_at,
         COALESCE(s.updated_at, '0001-01-01 00:00:00+00') AS updated_at, s.labels, COALESCE(s.body, '{}') || i.refers::jsonb AS body, s.owners,
-        COALESCE(s.block_deletion, false) AS block_deletion, s.finalizers, s.status, COALESCE(s.status_generation, 0) AS status_generation
+        COALESCE(s.block_deletion, false) AS block_deletion, s.finalizers, s.status, COALESCE(s.status_generation, 0) AS status_generation,
+        NULL::timestamptz[] AS scheduled
     FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS i (name, refers, n) JOIN dbcontroller.kind k ON k.id = $1
     LEFT JOIN LATERAL (
         SELECT s.*, r.labels, r.body, r.owners, r.status, r.status_generation FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r ON r.id = s.id

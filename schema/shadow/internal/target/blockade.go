@@ -84,12 +84,18 @@ func (s *Keeper) withLockedTargets(ctx context.Context, lock string, args []any,
 // BLOCK blockades become confirmed; one holder entry replaces the blockades of acting references. It returns
 // the attempts without a tentative blockade, which were confirmed or released before, and the attempts with
 // fewer than they have references, of which this database has lost some: nothing is created for them. A
-// holder's deployment that is delegable is granted delegations of the targets. It fails with ErrStaleEpoch.
+// holder's deployment that is delegable is granted delegations of the targets. The members of its scheduled
+// deletions are hidden. It fails with ErrStaleEpoch.
 func (s *Keeper) Confirm(ctx context.Context, holder schema.DeploymentID, c peer.Confirm) (*peer.Confirmed, error) {
 	selfEpoch := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, holder)
 	if err != nil {
 		return nil, err
+	}
+	if len(c.Scheduled) > 0 {
+		if err := s.Schedule(ctx, holder, c); err != nil {
+			return nil, err
+		}
 	}
 	var kinds []int32
 	delegable := c.Delegable && s.Cfg.Delegations
@@ -209,9 +215,12 @@ func (s *Keeper) Release(ctx context.Context, holder schema.DeploymentID, epoch 
 			"attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "targets": k.Targets, "deployment": deployment, "self": s.SelfID,
 		})
 		b.Queue(removeAttemptsSQL, db.Named{"attempts": attempts, "deployment": deployment, "targets": locked, "self": s.SelfID})
-		b.Queue(thawSQL, ended, deployment)
+		thawed := queueThaw(b, thawSQL, ended, deployment)
 		b.Queue(closeAttemptsSQL, ended, deployment)
 		err := tx.SendBatch(ctx, b).Close()
+		if err == nil {
+			err = Unhide(ctx, tx, s.DB, *thawed)
+		}
 		if err != nil {
 			s.gate.Unknown.Return(deployment, unknown)
 		}
@@ -239,9 +248,10 @@ SELECT count(*) FROM taken`)
 )
 
 // Settle applies the verdicts of a holder's deployment to blockades that still exist: held and leaving confirm, gone
-// removes, undecided changes nothing. It fails with ErrStaleEpoch.
+// removes, undecided changes nothing: a deletion that is undecided is scheduled, and not asked about again. It fails with ErrStaleEpoch.
 func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questions []peer.Question, answers *peer.Answers) error {
 	var held, gone []peer.BlockadeKey
+	var scheduled []peer.AttemptID
 	var frozen behind
 	for i, v := range answers.Verdicts {
 		switch {
@@ -251,6 +261,8 @@ func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questio
 			held = append(held, questions[i].Key)
 		case v == peer.GoneVerdict:
 			gone = append(gone, questions[i].Key)
+		case questions[i].Key.Path == peer.DeletionPath:
+			scheduled = append(scheduled, questions[i].Key.Attempt)
 		}
 	}
 	if err := s.settleBehind(ctx, holder, answers.Epoch, frozen); err != nil {
@@ -261,7 +273,7 @@ func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questio
 			return err
 		}
 	}
-	if len(held) == 0 {
+	if len(held)+len(scheduled) == 0 {
 		return nil
 	}
 	var committed []uuid.UUID
@@ -287,6 +299,7 @@ func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questio
 			"attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "targets": k.Targets, "deployment": deployment, "self": s.SelfID,
 		})
 		b.Queue(confirmFrozenSQL, committed, deployment)
+		b.Queue(keepScheduledSQL, scheduled, deployment)
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
@@ -298,7 +311,7 @@ func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questio
 const (
 	selectExpiredHoldersSQL = `
 SELECT DISTINCT deployment_id FROM dbcontroller.blockade b WHERE ` + db.ExpiredSQL + `$1::interval)
-UNION SELECT f.deployment_id FROM dbcontroller.freeze f WHERE ` + db.FreezeExpiredSQL + ` AND NOT f.committed
+UNION SELECT f.deployment_id FROM dbcontroller.freeze f WHERE (` + db.FreezeExpiredSQL + ` OR ` + db.PurgeDueSQL + `) AND NOT f.committed
 UNION SELECT m.via_deployment_id FROM dbcontroller.freeze f JOIN dbcontroller.frozen m USING (deletion)
 WHERE ` + db.FreezeExpiredSQL + ` AND f.committed AND m.via_deployment_id IS NOT NULL`
 

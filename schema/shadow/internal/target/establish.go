@@ -269,8 +269,8 @@ func refuseFrozen(ctx context.Context, tx pgx.Tx, establishments []*establishmen
 	for _, e := range establishments {
 		for i, ref := range e.refs {
 			again := ref.TargetUID != uuid.Nil && compares[e.ids.holder]
-			if frozen[e.targets[i]] && e.refused[i] == "" && !again {
-				e.refused[i] = peer.TargetClosing
+			if how := frozen[e.targets[i]]; how != db.NotFrozen && e.refused[i] == "" && !again {
+				e.refused[i] = how.Reason()
 			}
 		}
 	}

@@ -187,6 +187,7 @@ func (s *Keeper) Messages(ctx context.Context, to schema.DeploymentID, seqs []in
 		return nil, fmt.Errorf("read work: %w", err)
 	}
 	m := &peer.Messages{}
+	var scheduled []peer.AttemptID
 	for _, r := range found {
 		if r.Epoch == nil {
 			return nil, s.gate.RecoveringSelf()
@@ -194,6 +195,8 @@ func (s *Keeper) Messages(ctx context.Context, to schema.DeploymentID, seqs []in
 		m.Epoch = *r.Epoch
 		m.Seqs = append(m.Seqs, r.Seq)
 		switch {
+		case r.Action == schema.Confirm && r.Known == db.ScheduledDeletion:
+			scheduled = append(scheduled, *r.Attempt)
 		case r.Action == schema.Confirm:
 			m.Confirm, m.References = append(m.Confirm, *r.Attempt), append(m.References, r.Known)
 		case r.Action == schema.ReleaseOwner:
@@ -207,6 +210,9 @@ func (s *Keeper) Messages(ctx context.Context, to schema.DeploymentID, seqs []in
 			}
 			m.Release = append(m.Release, peer.BlockadeKey{Attempt: *r.Attempt, HolderUID: *r.HolderUID, Path: path, TargetUID: *r.TargetUID})
 		}
+	}
+	if m.Scheduled, err = s.stillScheduled(ctx, scheduled); err != nil {
+		return nil, err
 	}
 	if m.Delegable, err = s.delegable(ctx, deployment, m.Confirm); err != nil {
 		return nil, err

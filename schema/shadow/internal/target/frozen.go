@@ -40,17 +40,20 @@ FROM unnest(@ids::bigint[], @via_deployments::int[], @via_uids::uuid[]) AS i (id
 UPDATE dbcontroller.freeze SET committed = true, expires_at = now() + interval '1 min'
 WHERE deletion = ANY ($1) AND deployment_id = $2 AND NOT committed RETURNING deletion`
 
+	// It returns the members of scheduled deletions, which are hidden.
 	thawSQL = `
 WITH aborted AS (
-    DELETE FROM dbcontroller.freeze WHERE deletion = ANY ($1) AND deployment_id = $2 AND NOT committed RETURNING deletion
+    DELETE FROM dbcontroller.freeze WHERE deletion = ANY ($1) AND deployment_id = $2 AND NOT committed RETURNING deletion, purge_at
+), thawed AS (
+    DELETE FROM dbcontroller.frozen m USING aborted a WHERE m.deletion = a.deletion RETURNING m.target_id, a.purge_at
 )
-DELETE FROM dbcontroller.frozen WHERE deletion IN (SELECT deletion FROM aborted)`
+SELECT target_id FROM thawed WHERE purge_at IS NOT NULL`
 
 	// Of committed deletions, by the targets for which resources are members.
 	keepFrozenSQL = `UPDATE dbcontroller.freeze SET expires_at = now() + interval '1 min' WHERE deletion = ANY ($1) AND committed`
 	thawBehindSQL = `
 DELETE FROM dbcontroller.frozen m USING unnest($1::uuid[], $2::uuid[]) AS i (deletion, via_uid), dbcontroller.freeze f
-WHERE m.deletion = i.deletion AND m.via_uid = i.via_uid AND m.via_deployment_id = $3 AND f.deletion = m.deletion AND f.committed`
+WHERE m.deletion = i.deletion AND m.via_uid = i.via_uid AND m.via_deployment_id = $3 AND f.deletion = m.deletion AND f.committed RETURNING m.target_id`
 )
 
 // maxFreeze is the longest time before a participant asks the coordinator.
@@ -99,29 +102,35 @@ func (s *Keeper) Freeze(ctx context.Context, f Freezing) (all bool, err error) {
 		if err != nil {
 			return err
 		}
-		ids, deployments, uids := []int64{}, []int32{}, []*uuid.UUID{}
 		all = true
-		for _, m := range members {
+		members = slices.DeleteFunc(members, func(m Member) bool {
 			stands, locked := active[m.ID]
-			if all = all && locked; !stands {
-				continue
-			}
-			via, known := s.Names.KnownDeployment(m.Via.Deployment)
-			ids, deployments, uids = append(ids, m.ID), append(deployments, via), append(uids, nil)
-			if known {
-				uids[len(uids)-1] = &m.Via.UID
-			}
-		}
-		b := &pgx.Batch{}
-		b.Queue(freezeSQL, db.Named{
-			"ids": ids, "via_deployments": deployments, "via_uids": uids, "deletion": f.Deletion, "coordinator": coordinator, "for": min(f.For, maxFreeze), "root": f.Root,
+			all = all && locked
+			return !stands
 		})
+		b := &pgx.Batch{}
+		s.QueueFreeze(b, *f.Freeze, coordinator, members)
 		return db.CommitWith(ctx, tx, b)
 	})
 	if err != nil {
 		return false, fmt.Errorf("freeze resources: %w", err)
 	}
 	return all, nil
+}
+
+// QueueFreeze adds the rows of members of a deletion. They are locked.
+func (s *Keeper) QueueFreeze(b *pgx.Batch, f peer.Freeze, coordinator int32, members []Member) {
+	ids, deployments, uids := []int64{}, []int32{}, []*uuid.UUID{}
+	for _, m := range members {
+		via, known := s.Names.KnownDeployment(m.Via.Deployment)
+		ids, deployments, uids = append(ids, m.ID), append(deployments, via), append(uids, nil)
+		if known {
+			uids[len(uids)-1] = &m.Via.UID
+		}
+	}
+	b.Queue(freezeSQL, db.Named{
+		"ids": ids, "via_deployments": deployments, "via_uids": uids, "deletion": f.Deletion, "coordinator": coordinator, "for": min(f.For, maxFreeze), "root": f.Root,
+	})
 }
 
 // lockFrozen locks resources, and checks behind the locks that the deletion may freeze them. It returns those
@@ -190,9 +199,12 @@ func (s *Keeper) settleBehind(ctx context.Context, at schema.DeploymentID, epoch
 	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		s.gate.CheckPeerEpoch(tx, b, deployment, epoch, own)
-		b.Queue(thawBehindSQL, f.others.deletions, f.others.targets, deployment)
+		thawed := queueThaw(b, thawBehindSQL, f.others.deletions, f.others.targets, deployment)
 		b.Queue(keepFrozenSQL, slices.Concat(f.held.deletions, f.others.deletions)) // some may be members for other targets
-		return tx.SendBatch(ctx, b).Close()
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
+			return err
+		}
+		return Unhide(ctx, tx, s.DB, *thawed)
 	})
 	if err != nil {
 		return fmt.Errorf("settle frozen resources: %w", err)

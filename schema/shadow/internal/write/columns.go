@@ -61,6 +61,8 @@ func (s *Writer) changeColumnsNow(ctx context.Context, p extraStatements, name s
 		var hidden bool
 		err := tx.QueryRow(ctx, lockResourceSQL, kindID, name).Scan(&l.id, &l.uid, &l.state, &hidden, &l.finalizers)
 		switch {
+		case hidden && l.state == peer.Active:
+			return db.ScheduledFreeze.Refuse(name)
 		case errors.Is(err, pgx.ErrNoRows) || hidden:
 			return fmt.Errorf("%s: %w", name, peer.ErrNotFound)
 		case err != nil:

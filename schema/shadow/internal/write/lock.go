@@ -46,7 +46,7 @@ type locked struct {
 	refused   map[*prepare.Saving][]peer.Refusal // because of local targets
 	existing  map[localTarget]bool               // resources that were not read before
 	selfRows  map[int64]prepare.ShadowRow        // by id
-	frozen    map[int64]bool                     // local targets and written resources, by id
+	frozen    map[int64]db.Freeze                // local targets and written resources, by id
 	rights    rightLocks
 	revisions []int64 // by write
 	ids       []int64 // for new resources
@@ -232,8 +232,8 @@ func (l *locked) unchanged(sv *prepare.Saving) error {
 		if row, ok := l.selfRows[wr.Before.ID]; !ok || row.Revision != wr.Before.Revision || row.Derivation != wr.Before.Derivation || row.State != peer.Active {
 			return db.ErrStale
 		}
-		if l.frozen[wr.Before.ID] {
-			return db.RefuseFrozen(wr.Name)
+		if how := l.frozen[wr.Before.ID]; how != db.NotFrozen {
+			return how.Refuse(wr.Name)
 		}
 	}
 	return nil
@@ -244,6 +244,12 @@ func (l *locked) unchanged(sv *prepare.Saving) error {
 // number. Undecided returns the meaning of the failure.
 func QueueDecision(b *pgx.Batch, began int64, attempts ...peer.AttemptID) {
 	b.Queue(commitAttemptsSQL, attempts)
+	b.Queue(notForgottenSQL, began)
+}
+
+// QueueScheduled records that a deletion is decided later, in the place of a decision. The batch fails as by QueueDecision.
+func QueueScheduled(b *pgx.Batch, began int64, deletion peer.AttemptID) {
+	b.Queue(scheduleAttemptSQL, deletion)
 	b.Queue(notForgottenSQL, began)
 }
 
@@ -365,8 +371,8 @@ func (l *locked) frozenTargets(self schema.DeploymentID, sv *prepare.Saving) (re
 	}
 	for _, wr := range sv.Writes {
 		for _, ref := range wr.Add {
-			if ref.Target.Deployment == self && l.frozen[ref.TargetID] {
-				refused = append(refused, peer.Refusal{Holder: wr.Name, Path: ref.Path, Target: ref.Target, Reason: peer.TargetClosing})
+			if how := l.frozen[ref.TargetID]; ref.Target.Deployment == self && how != db.NotFrozen {
+				refused = append(refused, peer.Refusal{Holder: wr.Name, Path: ref.Path, Target: ref.Target, Reason: how.Reason()})
 			}
 		}
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 const lockProtectedSQL = `
-SELECT id, uid, hidden, frozen FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2 FOR NO KEY UPDATE`
+SELECT id, uid, state, hidden, frozen FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2 FOR NO KEY UPDATE`
 
 var protectSQL = db.Codes(`
 WITH s AS (
@@ -45,8 +45,11 @@ func (s *Writer) protect(ctx context.Context, name string, uid uuid.UUID, block 
 		var id int64
 		var found uuid.UUID
 		var hidden, frozen bool
-		err := tx.QueryRow(ctx, lockProtectedSQL, kindID, name).Scan(&id, &found, &hidden, &frozen)
+		var state peer.State
+		err := tx.QueryRow(ctx, lockProtectedSQL, kindID, name).Scan(&id, &found, &state, &hidden, &frozen)
 		switch {
+		case hidden && state == peer.Active:
+			return db.ScheduledFreeze.Refuse(name)
 		case errors.Is(err, pgx.ErrNoRows) || hidden:
 			return fmt.Errorf("%s: %w", name, peer.ErrNotFound)
 		case err != nil:
@@ -55,8 +58,12 @@ func (s *Writer) protect(ctx context.Context, name string, uid uuid.UUID, block 
 			return fmt.Errorf("%s: %w with uid %s", name, peer.ErrNotFound, uid)
 		}
 		if block && frozen {
-			if members, err := db.Frozen(ctx, tx, []int64{id}); err != nil || members[id] {
-				return errors.Join(err, db.RefuseFrozen(name))
+			members, err := db.Frozen(ctx, tx, []int64{id})
+			if err != nil {
+				return err
+			}
+			if how := members[id]; how != db.NotFrozen {
+				return how.Refuse(name)
 			}
 		}
 		if _, err := tx.Exec(ctx, protectSQL, id, block, s.SelfID); err != nil {

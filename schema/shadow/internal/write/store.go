@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	commitAttemptsSQL = `INSERT INTO dbcontroller.attempt (id, committed) SELECT i, true FROM unnest($1::uuid[]) AS i ORDER BY i`
+	scheduleAttemptSQL = `INSERT INTO dbcontroller.attempt (id) VALUES ($1)`
+	commitAttemptsSQL  = `INSERT INTO dbcontroller.attempt (id, committed) SELECT i, true FROM unnest($1::uuid[]) AS i ORDER BY i`
 
 	// Runs after the decision is inserted: an ABORTED decision was either forgotten before, and forgotten shows that, or is still
 	// there, and the insert failed.
@@ -118,7 +119,7 @@ WITH gone AS (
     WHERE e.deployment_id = COALESCE(f.deployment_id, $4::int) AND COALESCE(f.uid, t.uid) IS NOT NULL
 )` + db.LookAgain(`$4`, `gone JOIN dbcontroller.shadow s ON s.id = gone.target_id WHERE gone.behaviour = {block}`))
 
-	// The number of established references is stored: a reference that is dropped before the confirm leaves a
+	// The number of established references is stored, or db.ScheduledDeletion: a reference that is dropped before the confirm leaves a
 	// blockade for a while, which would stand for a lost one.
 	ConfirmWorkSQL = db.Codes(`
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, established)

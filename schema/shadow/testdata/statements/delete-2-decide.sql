@@ -75,13 +75,16 @@ SELECT DISTINCT 3, s.shard, @self::int, s.id FROM refs JOIN dbcontroller.shadow 
 INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, name, labels, body, owners, block_deletion, finalizers, status, status_generation)
 SELECT uid, revision, generation, kind_id, 2, created_at, name, labels, body, owners, block_deletion, finalizers, status, status_generation FROM going JOIN dbcontroller.resource r USING (id) WHERE NOT hidden
 UNION ALL
-SELECT uid, revision, generation, kind_id, 3, created_at, name, NULL, NULL, NULL, false, NULL, NULL, NULL FROM going WHERE hidden
+SELECT uid, revision, generation, kind_id, 3, created_at, name, NULL, NULL, NULL, false, NULL, NULL, NULL FROM going
+WHERE hidden AND NOT COALESCE(id = ANY (@gone::bigint[]), false)
 )
 SELECT EXISTS (SELECT FROM released) OR EXISTS (SELECT FROM rights) OR EXISTS (SELECT FROM looked) OR EXISTS (SELECT FROM disowned), EXISTS (SELECT FROM notices);
 SELECT s.uid, s.kind_id, s.name, s.state, s.revision, s.generation, s.created_at, s.updated_at, r.labels, r.body, r.owners, s.block_deletion,
-    s.finalizers, r.status, COALESCE(r.status_generation, 0)
+    s.finalizers, r.status, COALESCE(r.status_generation, 0), CASE WHEN s.hidden THEN (
+        SELECT ARRAY[min(f.deleted_at), min(f.purge_at)] FROM dbcontroller.frozen m JOIN dbcontroller.freeze f USING (deletion) WHERE m.target_id = s.id AND f.purge_at IS NOT NULL
+    ) END
 FROM dbcontroller.shadow s LEFT JOIN dbcontroller.resource r USING (id)
-WHERE s.kind_id = $1 AND s.name = $2 AND NOT s.hidden;
+WHERE s.kind_id = $1 AND s.name = $2 AND (s.state = 1 OR NOT s.hidden);
 SELECT pg_current_xact_id_if_assigned()::text, (CASE WHEN m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8) AND split_part(m.server, '.', 2) = (SELECT oid FROM pg_database WHERE datname = current_database())::text THEN m.epoch END)::text FROM dbcontroller.meta m WHERE current_setting('synchronous_commit') <> 'off';
 commit;
 

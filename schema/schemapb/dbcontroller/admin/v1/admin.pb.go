@@ -1691,6 +1691,10 @@ type StatusResponse struct {
 	AttachedRows *StatusResponse_AttachedRows `protobuf:"bytes,19,opt,name=attached_rows,json=attachedRows,proto3" json:"attached_rows,omitempty"`
 	// All deletions with resources in DELETING here.
 	DeletionsTotal int64 `protobuf:"varint,21,opt,name=deletions_total,json=deletionsTotal,proto3" json:"deletions_total,omitempty"`
+	// Deletions with a retention that have hidden resources here, at most 20, the next one to be carried out first.
+	Scheduled []*StatusResponse_ScheduledDeletion `protobuf:"bytes,25,rep,name=scheduled,proto3" json:"scheduled,omitempty"`
+	// All of them.
+	ScheduledTotal int64 `protobuf:"varint,26,opt,name=scheduled_total,json=scheduledTotal,proto3" json:"scheduled_total,omitempty"`
 	// The checks of /readyz that fail at the process that was asked. Absent: it is ready.
 	NotReady []*StatusResponse_NotReady `protobuf:"bytes,20,rep,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
 	// The clocks of the database, and of the process that was asked.
@@ -1868,6 +1872,20 @@ func (x *StatusResponse) GetAttachedRows() *StatusResponse_AttachedRows {
 func (x *StatusResponse) GetDeletionsTotal() int64 {
 	if x != nil {
 		return x.DeletionsTotal
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetScheduled() []*StatusResponse_ScheduledDeletion {
+	if x != nil {
+		return x.Scheduled
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetScheduledTotal() int64 {
+	if x != nil {
+		return x.ScheduledTotal
 	}
 	return 0
 }
@@ -2976,6 +2994,95 @@ func (x *ListStuckResponse_Work) GetReason() string {
 	return ""
 }
 
+type StatusResponse_ScheduledDeletion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Full name of the first resource that was deleted.
+	Root string `protobuf:"bytes,1,opt,name=root,proto3" json:"root,omitempty"`
+	// Resources that it hides here.
+	Resources  int64                  `protobuf:"varint,2,opt,name=resources,proto3" json:"resources,omitempty"`
+	DeleteTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=delete_time,json=deleteTime,proto3" json:"delete_time,omitempty"`
+	// When it is carried out, unless it is undeleted.
+	PurgeTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=purge_time,json=purgeTime,proto3" json:"purge_time,omitempty"`
+	// Who deleted it, such as user/alice; known in the deployment of the root.
+	Actor string `protobuf:"bytes,5,opt,name=actor,proto3" json:"actor,omitempty"`
+	// Why it could not be carried out so far.
+	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatusResponse_ScheduledDeletion) Reset() {
+	*x = StatusResponse_ScheduledDeletion{}
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatusResponse_ScheduledDeletion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatusResponse_ScheduledDeletion) ProtoMessage() {}
+
+func (x *StatusResponse_ScheduledDeletion) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatusResponse_ScheduledDeletion.ProtoReflect.Descriptor instead.
+func (*StatusResponse_ScheduledDeletion) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 0}
+}
+
+func (x *StatusResponse_ScheduledDeletion) GetRoot() string {
+	if x != nil {
+		return x.Root
+	}
+	return ""
+}
+
+func (x *StatusResponse_ScheduledDeletion) GetResources() int64 {
+	if x != nil {
+		return x.Resources
+	}
+	return 0
+}
+
+func (x *StatusResponse_ScheduledDeletion) GetDeleteTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeleteTime
+	}
+	return nil
+}
+
+func (x *StatusResponse_ScheduledDeletion) GetPurgeTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PurgeTime
+	}
+	return nil
+}
+
+func (x *StatusResponse_ScheduledDeletion) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *StatusResponse_ScheduledDeletion) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type StatusResponse_PostgreSQL struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Such as 15.4.
@@ -3004,7 +3111,7 @@ type StatusResponse_PostgreSQL struct {
 
 func (x *StatusResponse_PostgreSQL) Reset() {
 	*x = StatusResponse_PostgreSQL{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3016,7 +3123,7 @@ func (x *StatusResponse_PostgreSQL) String() string {
 func (*StatusResponse_PostgreSQL) ProtoMessage() {}
 
 func (x *StatusResponse_PostgreSQL) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3029,7 +3136,7 @@ func (x *StatusResponse_PostgreSQL) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_PostgreSQL.ProtoReflect.Descriptor instead.
 func (*StatusResponse_PostgreSQL) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 0}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 1}
 }
 
 func (x *StatusResponse_PostgreSQL) GetVersion() string {
@@ -3127,7 +3234,7 @@ type StatusResponse_NotReady struct {
 
 func (x *StatusResponse_NotReady) Reset() {
 	*x = StatusResponse_NotReady{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3139,7 +3246,7 @@ func (x *StatusResponse_NotReady) String() string {
 func (*StatusResponse_NotReady) ProtoMessage() {}
 
 func (x *StatusResponse_NotReady) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3152,7 +3259,7 @@ func (x *StatusResponse_NotReady) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_NotReady.ProtoReflect.Descriptor instead.
 func (*StatusResponse_NotReady) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 1}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 2}
 }
 
 func (x *StatusResponse_NotReady) GetCheck() string {
@@ -3181,7 +3288,7 @@ type StatusResponse_AttachedRows struct {
 
 func (x *StatusResponse_AttachedRows) Reset() {
 	*x = StatusResponse_AttachedRows{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3193,7 +3300,7 @@ func (x *StatusResponse_AttachedRows) String() string {
 func (*StatusResponse_AttachedRows) ProtoMessage() {}
 
 func (x *StatusResponse_AttachedRows) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3206,7 +3313,7 @@ func (x *StatusResponse_AttachedRows) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_AttachedRows.ProtoReflect.Descriptor instead.
 func (*StatusResponse_AttachedRows) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 2}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 3}
 }
 
 func (x *StatusResponse_AttachedRows) GetWaiting() int64 {
@@ -3241,7 +3348,7 @@ type StatusResponse_Watch struct {
 
 func (x *StatusResponse_Watch) Reset() {
 	*x = StatusResponse_Watch{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3253,7 +3360,7 @@ func (x *StatusResponse_Watch) String() string {
 func (*StatusResponse_Watch) ProtoMessage() {}
 
 func (x *StatusResponse_Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3266,7 +3373,7 @@ func (x *StatusResponse_Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Watch.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Watch) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 3}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 4}
 }
 
 func (x *StatusResponse_Watch) GetName() string {
@@ -3316,7 +3423,7 @@ type StatusResponse_Delegations struct {
 
 func (x *StatusResponse_Delegations) Reset() {
 	*x = StatusResponse_Delegations{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3328,7 +3435,7 @@ func (x *StatusResponse_Delegations) String() string {
 func (*StatusResponse_Delegations) ProtoMessage() {}
 
 func (x *StatusResponse_Delegations) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3341,7 +3448,7 @@ func (x *StatusResponse_Delegations) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Delegations.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Delegations) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 4}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 5}
 }
 
 func (x *StatusResponse_Delegations) GetDeployment() string {
@@ -3370,7 +3477,7 @@ type StatusResponse_Kept struct {
 
 func (x *StatusResponse_Kept) Reset() {
 	*x = StatusResponse_Kept{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3382,7 +3489,7 @@ func (x *StatusResponse_Kept) String() string {
 func (*StatusResponse_Kept) ProtoMessage() {}
 
 func (x *StatusResponse_Kept) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3395,7 +3502,7 @@ func (x *StatusResponse_Kept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Kept.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Kept) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 5}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 6}
 }
 
 func (x *StatusResponse_Kept) GetKind() string {
@@ -3437,7 +3544,7 @@ type StatusResponse_Epoch struct {
 
 func (x *StatusResponse_Epoch) Reset() {
 	*x = StatusResponse_Epoch{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3449,7 +3556,7 @@ func (x *StatusResponse_Epoch) String() string {
 func (*StatusResponse_Epoch) ProtoMessage() {}
 
 func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3462,7 +3569,7 @@ func (x *StatusResponse_Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Epoch.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Epoch) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 6}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 7}
 }
 
 func (x *StatusResponse_Epoch) GetOrdinal() int64 {
@@ -3514,7 +3621,7 @@ type StatusResponse_Process struct {
 
 func (x *StatusResponse_Process) Reset() {
 	*x = StatusResponse_Process{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3526,7 +3633,7 @@ func (x *StatusResponse_Process) String() string {
 func (*StatusResponse_Process) ProtoMessage() {}
 
 func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3539,7 +3646,7 @@ func (x *StatusResponse_Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Process.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Process) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 7}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 8}
 }
 
 func (x *StatusResponse_Process) GetName() string {
@@ -3583,7 +3690,7 @@ type StatusResponse_Outstanding struct {
 
 func (x *StatusResponse_Outstanding) Reset() {
 	*x = StatusResponse_Outstanding{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3595,7 +3702,7 @@ func (x *StatusResponse_Outstanding) String() string {
 func (*StatusResponse_Outstanding) ProtoMessage() {}
 
 func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3608,7 +3715,7 @@ func (x *StatusResponse_Outstanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Outstanding.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Outstanding) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 8}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 9}
 }
 
 func (x *StatusResponse_Outstanding) GetGroup() string {
@@ -3652,7 +3759,7 @@ type StatusResponse_Derivation struct {
 
 func (x *StatusResponse_Derivation) Reset() {
 	*x = StatusResponse_Derivation{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3664,7 +3771,7 @@ func (x *StatusResponse_Derivation) String() string {
 func (*StatusResponse_Derivation) ProtoMessage() {}
 
 func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3677,7 +3784,7 @@ func (x *StatusResponse_Derivation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse_Derivation.ProtoReflect.Descriptor instead.
 func (*StatusResponse_Derivation) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 9}
+	return file_dbcontroller_admin_v1_admin_proto_rawDescGZIP(), []int{23, 10}
 }
 
 func (x *StatusResponse_Derivation) GetKind() string {
@@ -3731,7 +3838,7 @@ type VerifyResponse_Difference struct {
 
 func (x *VerifyResponse_Difference) Reset() {
 	*x = VerifyResponse_Difference{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3743,7 +3850,7 @@ func (x *VerifyResponse_Difference) String() string {
 func (*VerifyResponse_Difference) ProtoMessage() {}
 
 func (x *VerifyResponse_Difference) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3849,7 +3956,7 @@ type VerifyResponse_Progress struct {
 
 func (x *VerifyResponse_Progress) Reset() {
 	*x = VerifyResponse_Progress{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3861,7 +3968,7 @@ func (x *VerifyResponse_Progress) String() string {
 func (*VerifyResponse_Progress) ProtoMessage() {}
 
 func (x *VerifyResponse_Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3959,7 +4066,7 @@ type DecommissionResponse_Plan struct {
 
 func (x *DecommissionResponse_Plan) Reset() {
 	*x = DecommissionResponse_Plan{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3971,7 +4078,7 @@ func (x *DecommissionResponse_Plan) String() string {
 func (*DecommissionResponse_Plan) ProtoMessage() {}
 
 func (x *DecommissionResponse_Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4037,7 +4144,7 @@ type ExplainResponse_Reason struct {
 
 func (x *ExplainResponse_Reason) Reset() {
 	*x = ExplainResponse_Reason{}
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4049,7 +4156,7 @@ func (x *ExplainResponse_Reason) String() string {
 func (*ExplainResponse_Reason) ProtoMessage() {}
 
 func (x *ExplainResponse_Reason) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_dbcontroller_admin_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4239,7 +4346,7 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\frequest_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vrequestTime\x12\x17\n" +
 	"\atold_by\x18\x0e \x01(\tR\x06toldBy\x12\x1a\n" +
 	"\bdeletion\x18\x0f \x01(\tR\bdeletion\"\x0f\n" +
-	"\rStatusRequest\"\xff\x17\n" +
+	"\rStatusRequest\"\xed\x1a\n" +
 	"\x0eStatusResponse\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
@@ -4265,13 +4372,24 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\awatches\x18\x11 \x03(\v2+.dbcontroller.admin.v1.StatusResponse.WatchR\awatches\x124\n" +
 	"\x06pauses\x18\x12 \x03(\v2\x1c.dbcontroller.admin.v1.PauseR\x06pauses\x12W\n" +
 	"\rattached_rows\x18\x13 \x01(\v22.dbcontroller.admin.v1.StatusResponse.AttachedRowsR\fattachedRows\x12'\n" +
-	"\x0fdeletions_total\x18\x15 \x01(\x03R\x0edeletionsTotal\x12K\n" +
+	"\x0fdeletions_total\x18\x15 \x01(\x03R\x0edeletionsTotal\x12U\n" +
+	"\tscheduled\x18\x19 \x03(\v27.dbcontroller.admin.v1.StatusResponse.ScheduledDeletionR\tscheduled\x12'\n" +
+	"\x0fscheduled_total\x18\x1a \x01(\x03R\x0escheduledTotal\x12K\n" +
 	"\tnot_ready\x18\x14 \x03(\v2..dbcontroller.admin.v1.StatusResponse.NotReadyR\bnotReady\x12?\n" +
 	"\rdatabase_time\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\fdatabaseTime\x12=\n" +
 	"\fprocess_time\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\vprocessTime\x12P\n" +
 	"\n" +
 	"postgresql\x18\x18 \x01(\v20.dbcontroller.admin.v1.StatusResponse.PostgreSQLR\n" +
-	"postgresql\x1a\x94\x04\n" +
+	"postgresql\x1a\xeb\x01\n" +
+	"\x11ScheduledDeletion\x12\x12\n" +
+	"\x04root\x18\x01 \x01(\tR\x04root\x12\x1c\n" +
+	"\tresources\x18\x02 \x01(\x03R\tresources\x12;\n" +
+	"\vdelete_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"deleteTime\x129\n" +
+	"\n" +
+	"purge_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tpurgeTime\x12\x14\n" +
+	"\x05actor\x18\x05 \x01(\tR\x05actor\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x1a\x94\x04\n" +
 	"\n" +
 	"PostgreSQL\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1d\n" +
@@ -4488,156 +4606,160 @@ func file_dbcontroller_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_dbcontroller_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_dbcontroller_admin_v1_admin_proto_goTypes = []any{
-	(VerifyRequest_Dangling)(0),         // 0: dbcontroller.admin.v1.VerifyRequest.Dangling
-	(*ListStuckRequest)(nil),            // 1: dbcontroller.admin.v1.ListStuckRequest
-	(*ListStuckResponse)(nil),           // 2: dbcontroller.admin.v1.ListStuckResponse
-	(*PauseRequest)(nil),                // 3: dbcontroller.admin.v1.PauseRequest
-	(*PauseResponse)(nil),               // 4: dbcontroller.admin.v1.PauseResponse
-	(*ResumeRequest)(nil),               // 5: dbcontroller.admin.v1.ResumeRequest
-	(*ResumeResponse)(nil),              // 6: dbcontroller.admin.v1.ResumeResponse
-	(*Pause)(nil),                       // 7: dbcontroller.admin.v1.Pause
-	(*RetryRequest)(nil),                // 8: dbcontroller.admin.v1.RetryRequest
-	(*RetryResponse)(nil),               // 9: dbcontroller.admin.v1.RetryResponse
-	(*ListReleasableRequest)(nil),       // 10: dbcontroller.admin.v1.ListReleasableRequest
-	(*ListReleasableResponse)(nil),      // 11: dbcontroller.admin.v1.ListReleasableResponse
-	(*Releasable)(nil),                  // 12: dbcontroller.admin.v1.Releasable
-	(*ForceReleaseRequest)(nil),         // 13: dbcontroller.admin.v1.ForceReleaseRequest
-	(*ForceReleaseResponse)(nil),        // 14: dbcontroller.admin.v1.ForceReleaseResponse
-	(*ListDeletionsRequest)(nil),        // 15: dbcontroller.admin.v1.ListDeletionsRequest
-	(*ListDeletionsResponse)(nil),       // 16: dbcontroller.admin.v1.ListDeletionsResponse
-	(*Deletion)(nil),                    // 17: dbcontroller.admin.v1.Deletion
-	(*ListRemovalsRequest)(nil),         // 18: dbcontroller.admin.v1.ListRemovalsRequest
-	(*PurgeRequest)(nil),                // 19: dbcontroller.admin.v1.PurgeRequest
-	(*PurgeResponse)(nil),               // 20: dbcontroller.admin.v1.PurgeResponse
-	(*ListRemovalsResponse)(nil),        // 21: dbcontroller.admin.v1.ListRemovalsResponse
-	(*Removal)(nil),                     // 22: dbcontroller.admin.v1.Removal
-	(*StatusRequest)(nil),               // 23: dbcontroller.admin.v1.StatusRequest
-	(*StatusResponse)(nil),              // 24: dbcontroller.admin.v1.StatusResponse
-	(*Decommissioned)(nil),              // 25: dbcontroller.admin.v1.Decommissioned
-	(*Word)(nil),                        // 26: dbcontroller.admin.v1.Word
-	(*AcceptDatabaseRequest)(nil),       // 27: dbcontroller.admin.v1.AcceptDatabaseRequest
-	(*AcceptDatabaseResponse)(nil),      // 28: dbcontroller.admin.v1.AcceptDatabaseResponse
-	(*WaiveComparisonRequest)(nil),      // 29: dbcontroller.admin.v1.WaiveComparisonRequest
-	(*WaiveComparisonResponse)(nil),     // 30: dbcontroller.admin.v1.WaiveComparisonResponse
-	(*VerifyRequest)(nil),               // 31: dbcontroller.admin.v1.VerifyRequest
-	(*VerifyResponse)(nil),              // 32: dbcontroller.admin.v1.VerifyResponse
-	(*DecommissionRequest)(nil),         // 33: dbcontroller.admin.v1.DecommissionRequest
-	(*DecommissionResponse)(nil),        // 34: dbcontroller.admin.v1.DecommissionResponse
-	(*Failure)(nil),                     // 35: dbcontroller.admin.v1.Failure
-	(*ExplainRequest)(nil),              // 36: dbcontroller.admin.v1.ExplainRequest
-	(*ExplainResponse)(nil),             // 37: dbcontroller.admin.v1.ExplainResponse
-	(*ListStuckResponse_Resource)(nil),  // 38: dbcontroller.admin.v1.ListStuckResponse.Resource
-	(*ListStuckResponse_Work)(nil),      // 39: dbcontroller.admin.v1.ListStuckResponse.Work
-	(*StatusResponse_PostgreSQL)(nil),   // 40: dbcontroller.admin.v1.StatusResponse.PostgreSQL
-	(*StatusResponse_NotReady)(nil),     // 41: dbcontroller.admin.v1.StatusResponse.NotReady
-	(*StatusResponse_AttachedRows)(nil), // 42: dbcontroller.admin.v1.StatusResponse.AttachedRows
-	(*StatusResponse_Watch)(nil),        // 43: dbcontroller.admin.v1.StatusResponse.Watch
-	(*StatusResponse_Delegations)(nil),  // 44: dbcontroller.admin.v1.StatusResponse.Delegations
-	(*StatusResponse_Kept)(nil),         // 45: dbcontroller.admin.v1.StatusResponse.Kept
-	(*StatusResponse_Epoch)(nil),        // 46: dbcontroller.admin.v1.StatusResponse.Epoch
-	(*StatusResponse_Process)(nil),      // 47: dbcontroller.admin.v1.StatusResponse.Process
-	(*StatusResponse_Outstanding)(nil),  // 48: dbcontroller.admin.v1.StatusResponse.Outstanding
-	(*StatusResponse_Derivation)(nil),   // 49: dbcontroller.admin.v1.StatusResponse.Derivation
-	(*VerifyResponse_Difference)(nil),   // 50: dbcontroller.admin.v1.VerifyResponse.Difference
-	(*VerifyResponse_Progress)(nil),     // 51: dbcontroller.admin.v1.VerifyResponse.Progress
-	(*DecommissionResponse_Plan)(nil),   // 52: dbcontroller.admin.v1.DecommissionResponse.Plan
-	(*ExplainResponse_Reason)(nil),      // 53: dbcontroller.admin.v1.ExplainResponse.Reason
-	(*durationpb.Duration)(nil),         // 54: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),       // 55: google.protobuf.Timestamp
+	(VerifyRequest_Dangling)(0),              // 0: dbcontroller.admin.v1.VerifyRequest.Dangling
+	(*ListStuckRequest)(nil),                 // 1: dbcontroller.admin.v1.ListStuckRequest
+	(*ListStuckResponse)(nil),                // 2: dbcontroller.admin.v1.ListStuckResponse
+	(*PauseRequest)(nil),                     // 3: dbcontroller.admin.v1.PauseRequest
+	(*PauseResponse)(nil),                    // 4: dbcontroller.admin.v1.PauseResponse
+	(*ResumeRequest)(nil),                    // 5: dbcontroller.admin.v1.ResumeRequest
+	(*ResumeResponse)(nil),                   // 6: dbcontroller.admin.v1.ResumeResponse
+	(*Pause)(nil),                            // 7: dbcontroller.admin.v1.Pause
+	(*RetryRequest)(nil),                     // 8: dbcontroller.admin.v1.RetryRequest
+	(*RetryResponse)(nil),                    // 9: dbcontroller.admin.v1.RetryResponse
+	(*ListReleasableRequest)(nil),            // 10: dbcontroller.admin.v1.ListReleasableRequest
+	(*ListReleasableResponse)(nil),           // 11: dbcontroller.admin.v1.ListReleasableResponse
+	(*Releasable)(nil),                       // 12: dbcontroller.admin.v1.Releasable
+	(*ForceReleaseRequest)(nil),              // 13: dbcontroller.admin.v1.ForceReleaseRequest
+	(*ForceReleaseResponse)(nil),             // 14: dbcontroller.admin.v1.ForceReleaseResponse
+	(*ListDeletionsRequest)(nil),             // 15: dbcontroller.admin.v1.ListDeletionsRequest
+	(*ListDeletionsResponse)(nil),            // 16: dbcontroller.admin.v1.ListDeletionsResponse
+	(*Deletion)(nil),                         // 17: dbcontroller.admin.v1.Deletion
+	(*ListRemovalsRequest)(nil),              // 18: dbcontroller.admin.v1.ListRemovalsRequest
+	(*PurgeRequest)(nil),                     // 19: dbcontroller.admin.v1.PurgeRequest
+	(*PurgeResponse)(nil),                    // 20: dbcontroller.admin.v1.PurgeResponse
+	(*ListRemovalsResponse)(nil),             // 21: dbcontroller.admin.v1.ListRemovalsResponse
+	(*Removal)(nil),                          // 22: dbcontroller.admin.v1.Removal
+	(*StatusRequest)(nil),                    // 23: dbcontroller.admin.v1.StatusRequest
+	(*StatusResponse)(nil),                   // 24: dbcontroller.admin.v1.StatusResponse
+	(*Decommissioned)(nil),                   // 25: dbcontroller.admin.v1.Decommissioned
+	(*Word)(nil),                             // 26: dbcontroller.admin.v1.Word
+	(*AcceptDatabaseRequest)(nil),            // 27: dbcontroller.admin.v1.AcceptDatabaseRequest
+	(*AcceptDatabaseResponse)(nil),           // 28: dbcontroller.admin.v1.AcceptDatabaseResponse
+	(*WaiveComparisonRequest)(nil),           // 29: dbcontroller.admin.v1.WaiveComparisonRequest
+	(*WaiveComparisonResponse)(nil),          // 30: dbcontroller.admin.v1.WaiveComparisonResponse
+	(*VerifyRequest)(nil),                    // 31: dbcontroller.admin.v1.VerifyRequest
+	(*VerifyResponse)(nil),                   // 32: dbcontroller.admin.v1.VerifyResponse
+	(*DecommissionRequest)(nil),              // 33: dbcontroller.admin.v1.DecommissionRequest
+	(*DecommissionResponse)(nil),             // 34: dbcontroller.admin.v1.DecommissionResponse
+	(*Failure)(nil),                          // 35: dbcontroller.admin.v1.Failure
+	(*ExplainRequest)(nil),                   // 36: dbcontroller.admin.v1.ExplainRequest
+	(*ExplainResponse)(nil),                  // 37: dbcontroller.admin.v1.ExplainResponse
+	(*ListStuckResponse_Resource)(nil),       // 38: dbcontroller.admin.v1.ListStuckResponse.Resource
+	(*ListStuckResponse_Work)(nil),           // 39: dbcontroller.admin.v1.ListStuckResponse.Work
+	(*StatusResponse_ScheduledDeletion)(nil), // 40: dbcontroller.admin.v1.StatusResponse.ScheduledDeletion
+	(*StatusResponse_PostgreSQL)(nil),        // 41: dbcontroller.admin.v1.StatusResponse.PostgreSQL
+	(*StatusResponse_NotReady)(nil),          // 42: dbcontroller.admin.v1.StatusResponse.NotReady
+	(*StatusResponse_AttachedRows)(nil),      // 43: dbcontroller.admin.v1.StatusResponse.AttachedRows
+	(*StatusResponse_Watch)(nil),             // 44: dbcontroller.admin.v1.StatusResponse.Watch
+	(*StatusResponse_Delegations)(nil),       // 45: dbcontroller.admin.v1.StatusResponse.Delegations
+	(*StatusResponse_Kept)(nil),              // 46: dbcontroller.admin.v1.StatusResponse.Kept
+	(*StatusResponse_Epoch)(nil),             // 47: dbcontroller.admin.v1.StatusResponse.Epoch
+	(*StatusResponse_Process)(nil),           // 48: dbcontroller.admin.v1.StatusResponse.Process
+	(*StatusResponse_Outstanding)(nil),       // 49: dbcontroller.admin.v1.StatusResponse.Outstanding
+	(*StatusResponse_Derivation)(nil),        // 50: dbcontroller.admin.v1.StatusResponse.Derivation
+	(*VerifyResponse_Difference)(nil),        // 51: dbcontroller.admin.v1.VerifyResponse.Difference
+	(*VerifyResponse_Progress)(nil),          // 52: dbcontroller.admin.v1.VerifyResponse.Progress
+	(*DecommissionResponse_Plan)(nil),        // 53: dbcontroller.admin.v1.DecommissionResponse.Plan
+	(*ExplainResponse_Reason)(nil),           // 54: dbcontroller.admin.v1.ExplainResponse.Reason
+	(*durationpb.Duration)(nil),              // 55: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),            // 56: google.protobuf.Timestamp
 }
 var file_dbcontroller_admin_v1_admin_proto_depIdxs = []int32{
-	54, // 0: dbcontroller.admin.v1.ListStuckRequest.longer:type_name -> google.protobuf.Duration
+	55, // 0: dbcontroller.admin.v1.ListStuckRequest.longer:type_name -> google.protobuf.Duration
 	38, // 1: dbcontroller.admin.v1.ListStuckResponse.resources:type_name -> dbcontroller.admin.v1.ListStuckResponse.Resource
 	39, // 2: dbcontroller.admin.v1.ListStuckResponse.work:type_name -> dbcontroller.admin.v1.ListStuckResponse.Work
 	7,  // 3: dbcontroller.admin.v1.ListStuckResponse.pauses:type_name -> dbcontroller.admin.v1.Pause
-	55, // 4: dbcontroller.admin.v1.Pause.time:type_name -> google.protobuf.Timestamp
+	56, // 4: dbcontroller.admin.v1.Pause.time:type_name -> google.protobuf.Timestamp
 	12, // 5: dbcontroller.admin.v1.ListReleasableResponse.releasable:type_name -> dbcontroller.admin.v1.Releasable
-	55, // 6: dbcontroller.admin.v1.Releasable.since:type_name -> google.protobuf.Timestamp
+	56, // 6: dbcontroller.admin.v1.Releasable.since:type_name -> google.protobuf.Timestamp
 	17, // 7: dbcontroller.admin.v1.ListDeletionsResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
-	55, // 8: dbcontroller.admin.v1.Deletion.start_time:type_name -> google.protobuf.Timestamp
-	55, // 9: dbcontroller.admin.v1.Deletion.update_time:type_name -> google.protobuf.Timestamp
-	54, // 10: dbcontroller.admin.v1.Deletion.left:type_name -> google.protobuf.Duration
+	56, // 8: dbcontroller.admin.v1.Deletion.start_time:type_name -> google.protobuf.Timestamp
+	56, // 9: dbcontroller.admin.v1.Deletion.update_time:type_name -> google.protobuf.Timestamp
+	55, // 10: dbcontroller.admin.v1.Deletion.left:type_name -> google.protobuf.Duration
 	22, // 11: dbcontroller.admin.v1.ListRemovalsResponse.removals:type_name -> dbcontroller.admin.v1.Removal
-	55, // 12: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
-	55, // 13: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
-	48, // 14: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
-	49, // 15: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
+	56, // 12: dbcontroller.admin.v1.Removal.decide_time:type_name -> google.protobuf.Timestamp
+	56, // 13: dbcontroller.admin.v1.Removal.request_time:type_name -> google.protobuf.Timestamp
+	49, // 14: dbcontroller.admin.v1.StatusResponse.outstanding:type_name -> dbcontroller.admin.v1.StatusResponse.Outstanding
+	50, // 15: dbcontroller.admin.v1.StatusResponse.derivations:type_name -> dbcontroller.admin.v1.StatusResponse.Derivation
 	35, // 16: dbcontroller.admin.v1.StatusResponse.failures:type_name -> dbcontroller.admin.v1.Failure
 	25, // 17: dbcontroller.admin.v1.StatusResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	47, // 18: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
-	46, // 19: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
+	48, // 18: dbcontroller.admin.v1.StatusResponse.processes:type_name -> dbcontroller.admin.v1.StatusResponse.Process
+	47, // 19: dbcontroller.admin.v1.StatusResponse.epoch:type_name -> dbcontroller.admin.v1.StatusResponse.Epoch
 	26, // 20: dbcontroller.admin.v1.StatusResponse.words:type_name -> dbcontroller.admin.v1.Word
-	45, // 21: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
-	44, // 22: dbcontroller.admin.v1.StatusResponse.delegations:type_name -> dbcontroller.admin.v1.StatusResponse.Delegations
+	46, // 21: dbcontroller.admin.v1.StatusResponse.kept:type_name -> dbcontroller.admin.v1.StatusResponse.Kept
+	45, // 22: dbcontroller.admin.v1.StatusResponse.delegations:type_name -> dbcontroller.admin.v1.StatusResponse.Delegations
 	17, // 23: dbcontroller.admin.v1.StatusResponse.deletions:type_name -> dbcontroller.admin.v1.Deletion
-	43, // 24: dbcontroller.admin.v1.StatusResponse.watches:type_name -> dbcontroller.admin.v1.StatusResponse.Watch
+	44, // 24: dbcontroller.admin.v1.StatusResponse.watches:type_name -> dbcontroller.admin.v1.StatusResponse.Watch
 	7,  // 25: dbcontroller.admin.v1.StatusResponse.pauses:type_name -> dbcontroller.admin.v1.Pause
-	42, // 26: dbcontroller.admin.v1.StatusResponse.attached_rows:type_name -> dbcontroller.admin.v1.StatusResponse.AttachedRows
-	41, // 27: dbcontroller.admin.v1.StatusResponse.not_ready:type_name -> dbcontroller.admin.v1.StatusResponse.NotReady
-	55, // 28: dbcontroller.admin.v1.StatusResponse.database_time:type_name -> google.protobuf.Timestamp
-	55, // 29: dbcontroller.admin.v1.StatusResponse.process_time:type_name -> google.protobuf.Timestamp
-	40, // 30: dbcontroller.admin.v1.StatusResponse.postgresql:type_name -> dbcontroller.admin.v1.StatusResponse.PostgreSQL
-	55, // 31: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
-	55, // 32: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
-	0,  // 33: dbcontroller.admin.v1.VerifyRequest.dangling:type_name -> dbcontroller.admin.v1.VerifyRequest.Dangling
-	50, // 34: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
-	51, // 35: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
-	25, // 36: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
-	52, // 37: dbcontroller.admin.v1.DecommissionResponse.plan:type_name -> dbcontroller.admin.v1.DecommissionResponse.Plan
-	55, // 38: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
-	55, // 39: dbcontroller.admin.v1.Failure.next_time:type_name -> google.protobuf.Timestamp
-	55, // 40: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
-	53, // 41: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
-	17, // 42: dbcontroller.admin.v1.ExplainResponse.deletion:type_name -> dbcontroller.admin.v1.Deletion
-	55, // 43: dbcontroller.admin.v1.ListStuckResponse.Resource.since:type_name -> google.protobuf.Timestamp
-	55, // 44: dbcontroller.admin.v1.ListStuckResponse.Work.since:type_name -> google.protobuf.Timestamp
-	55, // 45: dbcontroller.admin.v1.ListStuckResponse.Work.next_time:type_name -> google.protobuf.Timestamp
-	55, // 46: dbcontroller.admin.v1.StatusResponse.PostgreSQL.archived_time:type_name -> google.protobuf.Timestamp
-	55, // 47: dbcontroller.admin.v1.StatusResponse.PostgreSQL.oldest_transaction_time:type_name -> google.protobuf.Timestamp
-	55, // 48: dbcontroller.admin.v1.StatusResponse.PostgreSQL.oldest_prepared_time:type_name -> google.protobuf.Timestamp
-	55, // 49: dbcontroller.admin.v1.StatusResponse.Watch.heard_time:type_name -> google.protobuf.Timestamp
-	55, // 50: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
-	55, // 51: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
-	55, // 52: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
-	55, // 53: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
-	55, // 54: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
-	23, // 55: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
-	36, // 56: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
-	33, // 57: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
-	27, // 58: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
-	29, // 59: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
-	31, // 60: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
-	18, // 61: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
-	1,  // 62: dbcontroller.admin.v1.AdminService.ListStuck:input_type -> dbcontroller.admin.v1.ListStuckRequest
-	3,  // 63: dbcontroller.admin.v1.AdminService.Pause:input_type -> dbcontroller.admin.v1.PauseRequest
-	5,  // 64: dbcontroller.admin.v1.AdminService.Resume:input_type -> dbcontroller.admin.v1.ResumeRequest
-	8,  // 65: dbcontroller.admin.v1.AdminService.Retry:input_type -> dbcontroller.admin.v1.RetryRequest
-	10, // 66: dbcontroller.admin.v1.AdminService.ListReleasable:input_type -> dbcontroller.admin.v1.ListReleasableRequest
-	13, // 67: dbcontroller.admin.v1.AdminService.ForceRelease:input_type -> dbcontroller.admin.v1.ForceReleaseRequest
-	15, // 68: dbcontroller.admin.v1.AdminService.ListDeletions:input_type -> dbcontroller.admin.v1.ListDeletionsRequest
-	19, // 69: dbcontroller.admin.v1.AdminService.Purge:input_type -> dbcontroller.admin.v1.PurgeRequest
-	24, // 70: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
-	37, // 71: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
-	34, // 72: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
-	28, // 73: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
-	30, // 74: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
-	32, // 75: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
-	21, // 76: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
-	2,  // 77: dbcontroller.admin.v1.AdminService.ListStuck:output_type -> dbcontroller.admin.v1.ListStuckResponse
-	4,  // 78: dbcontroller.admin.v1.AdminService.Pause:output_type -> dbcontroller.admin.v1.PauseResponse
-	6,  // 79: dbcontroller.admin.v1.AdminService.Resume:output_type -> dbcontroller.admin.v1.ResumeResponse
-	9,  // 80: dbcontroller.admin.v1.AdminService.Retry:output_type -> dbcontroller.admin.v1.RetryResponse
-	11, // 81: dbcontroller.admin.v1.AdminService.ListReleasable:output_type -> dbcontroller.admin.v1.ListReleasableResponse
-	14, // 82: dbcontroller.admin.v1.AdminService.ForceRelease:output_type -> dbcontroller.admin.v1.ForceReleaseResponse
-	16, // 83: dbcontroller.admin.v1.AdminService.ListDeletions:output_type -> dbcontroller.admin.v1.ListDeletionsResponse
-	20, // 84: dbcontroller.admin.v1.AdminService.Purge:output_type -> dbcontroller.admin.v1.PurgeResponse
-	70, // [70:85] is the sub-list for method output_type
-	55, // [55:70] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	43, // 26: dbcontroller.admin.v1.StatusResponse.attached_rows:type_name -> dbcontroller.admin.v1.StatusResponse.AttachedRows
+	40, // 27: dbcontroller.admin.v1.StatusResponse.scheduled:type_name -> dbcontroller.admin.v1.StatusResponse.ScheduledDeletion
+	42, // 28: dbcontroller.admin.v1.StatusResponse.not_ready:type_name -> dbcontroller.admin.v1.StatusResponse.NotReady
+	56, // 29: dbcontroller.admin.v1.StatusResponse.database_time:type_name -> google.protobuf.Timestamp
+	56, // 30: dbcontroller.admin.v1.StatusResponse.process_time:type_name -> google.protobuf.Timestamp
+	41, // 31: dbcontroller.admin.v1.StatusResponse.postgresql:type_name -> dbcontroller.admin.v1.StatusResponse.PostgreSQL
+	56, // 32: dbcontroller.admin.v1.Decommissioned.said_time:type_name -> google.protobuf.Timestamp
+	56, // 33: dbcontroller.admin.v1.Word.said_time:type_name -> google.protobuf.Timestamp
+	0,  // 34: dbcontroller.admin.v1.VerifyRequest.dangling:type_name -> dbcontroller.admin.v1.VerifyRequest.Dangling
+	51, // 35: dbcontroller.admin.v1.VerifyResponse.difference:type_name -> dbcontroller.admin.v1.VerifyResponse.Difference
+	52, // 36: dbcontroller.admin.v1.VerifyResponse.progress:type_name -> dbcontroller.admin.v1.VerifyResponse.Progress
+	25, // 37: dbcontroller.admin.v1.DecommissionResponse.decommissioned:type_name -> dbcontroller.admin.v1.Decommissioned
+	53, // 38: dbcontroller.admin.v1.DecommissionResponse.plan:type_name -> dbcontroller.admin.v1.DecommissionResponse.Plan
+	56, // 39: dbcontroller.admin.v1.Failure.time:type_name -> google.protobuf.Timestamp
+	56, // 40: dbcontroller.admin.v1.Failure.next_time:type_name -> google.protobuf.Timestamp
+	56, // 41: dbcontroller.admin.v1.ExplainResponse.update_time:type_name -> google.protobuf.Timestamp
+	54, // 42: dbcontroller.admin.v1.ExplainResponse.reasons:type_name -> dbcontroller.admin.v1.ExplainResponse.Reason
+	17, // 43: dbcontroller.admin.v1.ExplainResponse.deletion:type_name -> dbcontroller.admin.v1.Deletion
+	56, // 44: dbcontroller.admin.v1.ListStuckResponse.Resource.since:type_name -> google.protobuf.Timestamp
+	56, // 45: dbcontroller.admin.v1.ListStuckResponse.Work.since:type_name -> google.protobuf.Timestamp
+	56, // 46: dbcontroller.admin.v1.ListStuckResponse.Work.next_time:type_name -> google.protobuf.Timestamp
+	56, // 47: dbcontroller.admin.v1.StatusResponse.ScheduledDeletion.delete_time:type_name -> google.protobuf.Timestamp
+	56, // 48: dbcontroller.admin.v1.StatusResponse.ScheduledDeletion.purge_time:type_name -> google.protobuf.Timestamp
+	56, // 49: dbcontroller.admin.v1.StatusResponse.PostgreSQL.archived_time:type_name -> google.protobuf.Timestamp
+	56, // 50: dbcontroller.admin.v1.StatusResponse.PostgreSQL.oldest_transaction_time:type_name -> google.protobuf.Timestamp
+	56, // 51: dbcontroller.admin.v1.StatusResponse.PostgreSQL.oldest_prepared_time:type_name -> google.protobuf.Timestamp
+	56, // 52: dbcontroller.admin.v1.StatusResponse.Watch.heard_time:type_name -> google.protobuf.Timestamp
+	56, // 53: dbcontroller.admin.v1.StatusResponse.Epoch.since:type_name -> google.protobuf.Timestamp
+	56, // 54: dbcontroller.admin.v1.StatusResponse.Process.join_time:type_name -> google.protobuf.Timestamp
+	56, // 55: dbcontroller.admin.v1.StatusResponse.Process.expire_time:type_name -> google.protobuf.Timestamp
+	56, // 56: dbcontroller.admin.v1.StatusResponse.Outstanding.oldest_time:type_name -> google.protobuf.Timestamp
+	56, // 57: dbcontroller.admin.v1.ExplainResponse.Reason.since:type_name -> google.protobuf.Timestamp
+	23, // 58: dbcontroller.admin.v1.AdminService.Status:input_type -> dbcontroller.admin.v1.StatusRequest
+	36, // 59: dbcontroller.admin.v1.AdminService.Explain:input_type -> dbcontroller.admin.v1.ExplainRequest
+	33, // 60: dbcontroller.admin.v1.AdminService.Decommission:input_type -> dbcontroller.admin.v1.DecommissionRequest
+	27, // 61: dbcontroller.admin.v1.AdminService.AcceptDatabase:input_type -> dbcontroller.admin.v1.AcceptDatabaseRequest
+	29, // 62: dbcontroller.admin.v1.AdminService.WaiveComparison:input_type -> dbcontroller.admin.v1.WaiveComparisonRequest
+	31, // 63: dbcontroller.admin.v1.AdminService.Verify:input_type -> dbcontroller.admin.v1.VerifyRequest
+	18, // 64: dbcontroller.admin.v1.AdminService.ListRemovals:input_type -> dbcontroller.admin.v1.ListRemovalsRequest
+	1,  // 65: dbcontroller.admin.v1.AdminService.ListStuck:input_type -> dbcontroller.admin.v1.ListStuckRequest
+	3,  // 66: dbcontroller.admin.v1.AdminService.Pause:input_type -> dbcontroller.admin.v1.PauseRequest
+	5,  // 67: dbcontroller.admin.v1.AdminService.Resume:input_type -> dbcontroller.admin.v1.ResumeRequest
+	8,  // 68: dbcontroller.admin.v1.AdminService.Retry:input_type -> dbcontroller.admin.v1.RetryRequest
+	10, // 69: dbcontroller.admin.v1.AdminService.ListReleasable:input_type -> dbcontroller.admin.v1.ListReleasableRequest
+	13, // 70: dbcontroller.admin.v1.AdminService.ForceRelease:input_type -> dbcontroller.admin.v1.ForceReleaseRequest
+	15, // 71: dbcontroller.admin.v1.AdminService.ListDeletions:input_type -> dbcontroller.admin.v1.ListDeletionsRequest
+	19, // 72: dbcontroller.admin.v1.AdminService.Purge:input_type -> dbcontroller.admin.v1.PurgeRequest
+	24, // 73: dbcontroller.admin.v1.AdminService.Status:output_type -> dbcontroller.admin.v1.StatusResponse
+	37, // 74: dbcontroller.admin.v1.AdminService.Explain:output_type -> dbcontroller.admin.v1.ExplainResponse
+	34, // 75: dbcontroller.admin.v1.AdminService.Decommission:output_type -> dbcontroller.admin.v1.DecommissionResponse
+	28, // 76: dbcontroller.admin.v1.AdminService.AcceptDatabase:output_type -> dbcontroller.admin.v1.AcceptDatabaseResponse
+	30, // 77: dbcontroller.admin.v1.AdminService.WaiveComparison:output_type -> dbcontroller.admin.v1.WaiveComparisonResponse
+	32, // 78: dbcontroller.admin.v1.AdminService.Verify:output_type -> dbcontroller.admin.v1.VerifyResponse
+	21, // 79: dbcontroller.admin.v1.AdminService.ListRemovals:output_type -> dbcontroller.admin.v1.ListRemovalsResponse
+	2,  // 80: dbcontroller.admin.v1.AdminService.ListStuck:output_type -> dbcontroller.admin.v1.ListStuckResponse
+	4,  // 81: dbcontroller.admin.v1.AdminService.Pause:output_type -> dbcontroller.admin.v1.PauseResponse
+	6,  // 82: dbcontroller.admin.v1.AdminService.Resume:output_type -> dbcontroller.admin.v1.ResumeResponse
+	9,  // 83: dbcontroller.admin.v1.AdminService.Retry:output_type -> dbcontroller.admin.v1.RetryResponse
+	11, // 84: dbcontroller.admin.v1.AdminService.ListReleasable:output_type -> dbcontroller.admin.v1.ListReleasableResponse
+	14, // 85: dbcontroller.admin.v1.AdminService.ForceRelease:output_type -> dbcontroller.admin.v1.ForceReleaseResponse
+	16, // 86: dbcontroller.admin.v1.AdminService.ListDeletions:output_type -> dbcontroller.admin.v1.ListDeletionsResponse
+	20, // 87: dbcontroller.admin.v1.AdminService.Purge:output_type -> dbcontroller.admin.v1.PurgeResponse
+	73, // [73:88] is the sub-list for method output_type
+	58, // [58:73] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_admin_v1_admin_proto_init() }
@@ -4655,7 +4777,7 @@ func file_dbcontroller_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_admin_v1_admin_proto_rawDesc), len(file_dbcontroller_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   53,
+			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -10,6 +10,7 @@ import (
 	v1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
 	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
@@ -126,7 +127,7 @@ func (x UnaskedDeployment_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use UnaskedDeployment_Reason.Descriptor instead.
 func (UnaskedDeployment_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{27, 0}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{28, 0}
 }
 
 type Resource struct {
@@ -159,8 +160,12 @@ type Resource struct {
 	Status *structpb.Struct `protobuf:"bytes,16,opt,name=status,proto3" json:"status,omitempty"`
 	// Increases with every change of the status. Changes of the body do not increase it, nor those of the status generation.
 	StatusGeneration int64 `protobuf:"varint,17,opt,name=status_generation,json=statusGeneration,proto3" json:"status_generation,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// When it was deleted with a retention; output only. Until its purge_time it is hidden, and does not change (AIP-164).
+	DeleteTime *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=delete_time,json=deleteTime,proto3" json:"delete_time,omitempty"`
+	// When it is removed, unless it is undeleted before; output only.
+	PurgeTime     *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=purge_time,json=purgeTime,proto3" json:"purge_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Resource) Reset() {
@@ -310,6 +315,20 @@ func (x *Resource) GetStatusGeneration() int64 {
 		return x.StatusGeneration
 	}
 	return 0
+}
+
+func (x *Resource) GetDeleteTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeleteTime
+	}
+	return nil
+}
+
+func (x *Resource) GetPurgeTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PurgeTime
+	}
+	return nil
 }
 
 type Condition struct {
@@ -628,8 +647,10 @@ type ListResourcesRequest struct {
 	// AIP-132, such as: create_time desc, body.size
 	OrderBy string `protobuf:"bytes,5,opt,name=order_by,json=orderBy,proto3" json:"order_by,omitempty"`
 	// A region; empty for that of the called deployment.
-	Region        string                 `protobuf:"bytes,6,opt,name=region,proto3" json:"region,omitempty"`
-	ReadMask      *fieldmaskpb.FieldMask `protobuf:"bytes,7,opt,name=read_mask,json=readMask,proto3" json:"read_mask,omitempty"`
+	Region   string                 `protobuf:"bytes,6,opt,name=region,proto3" json:"region,omitempty"`
+	ReadMask *fieldmaskpb.FieldMask `protobuf:"bytes,7,opt,name=read_mask,json=readMask,proto3" json:"read_mask,omitempty"`
+	// Also resources with a purge_time.
+	ShowDeleted   bool `protobuf:"varint,8,opt,name=show_deleted,json=showDeleted,proto3" json:"show_deleted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -711,6 +732,13 @@ func (x *ListResourcesRequest) GetReadMask() *fieldmaskpb.FieldMask {
 		return x.ReadMask
 	}
 	return nil
+}
+
+func (x *ListResourcesRequest) GetShowDeleted() bool {
+	if x != nil {
+		return x.ShowDeleted
+	}
+	return false
 }
 
 type ListResourcesResponse struct {
@@ -1768,7 +1796,12 @@ type DeleteResourceRequest struct {
 	MaxRemovals int64 `protobuf:"varint,6,opt,name=max_removals,json=maxRemovals,proto3" json:"max_removals,omitempty"`
 	// The deletion happens in all deployments, or in none: all resources that it reaches are frozen before it is decided. It is refused while one of their
 	// deployments does not answer.
-	Atomic        bool `protobuf:"varint,7,opt,name=atomic,proto3" json:"atomic,omitempty"`
+	Atomic bool `protobuf:"varint,7,opt,name=atomic,proto3" json:"atomic,omitempty"`
+	// The deletion is atomic, and what it reaches is hidden for this time, until it is undeleted or removed: 1 s to 366 days. Without it, the retention of the
+	// kind.
+	Retention *durationpb.Duration `protobuf:"bytes,8,opt,name=retention,proto3" json:"retention,omitempty"`
+	// Without the retention of the kind. If the resource is hidden already, its deletion is carried out. For callers with the rights to delete and to operate.
+	Now           bool `protobuf:"varint,9,opt,name=now,proto3" json:"now,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1852,23 +1885,94 @@ func (x *DeleteResourceRequest) GetAtomic() bool {
 	return false
 }
 
+func (x *DeleteResourceRequest) GetRetention() *durationpb.Duration {
+	if x != nil {
+		return x.Retention
+	}
+	return nil
+}
+
+func (x *DeleteResourceRequest) GetNow() bool {
+	if x != nil {
+		return x.Now
+	}
+	return false
+}
+
+type UndeleteResourceRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Only the incarnation with this uid, if given.
+	Uid           string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UndeleteResourceRequest) Reset() {
+	*x = UndeleteResourceRequest{}
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UndeleteResourceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UndeleteResourceRequest) ProtoMessage() {}
+
+func (x *UndeleteResourceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UndeleteResourceRequest.ProtoReflect.Descriptor instead.
+func (*UndeleteResourceRequest) Descriptor() ([]byte, []int) {
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *UndeleteResourceRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *UndeleteResourceRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
 type BatchDeleteResourcesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 to 1,000 resources of one deployment, each once. They have no request_id, no max_removals and no atomic.
+	// 1 to 1,000 resources of one deployment, each once. They have no request_id, max_removals, atomic, retention and now.
 	Requests []*DeleteResourceRequest `protobuf:"bytes,1,rep,name=requests,proto3" json:"requests,omitempty"`
 	// As in DeleteResourceRequest.
 	RequestId string `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// As in DeleteResourceRequest, for all together.
 	MaxRemovals int64 `protobuf:"varint,3,opt,name=max_removals,json=maxRemovals,proto3" json:"max_removals,omitempty"`
 	// As in DeleteResourceRequest, for all together.
-	Atomic        bool `protobuf:"varint,4,opt,name=atomic,proto3" json:"atomic,omitempty"`
+	Atomic bool `protobuf:"varint,4,opt,name=atomic,proto3" json:"atomic,omitempty"`
+	// As in DeleteResourceRequest, for all together.
+	Retention *durationpb.Duration `protobuf:"bytes,5,opt,name=retention,proto3" json:"retention,omitempty"`
+	// As in DeleteResourceRequest. It carries no deletion out.
+	Now           bool `protobuf:"varint,6,opt,name=now,proto3" json:"now,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BatchDeleteResourcesRequest) Reset() {
 	*x = BatchDeleteResourcesRequest{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[24]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1880,7 +1984,7 @@ func (x *BatchDeleteResourcesRequest) String() string {
 func (*BatchDeleteResourcesRequest) ProtoMessage() {}
 
 func (x *BatchDeleteResourcesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[24]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1893,7 +1997,7 @@ func (x *BatchDeleteResourcesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchDeleteResourcesRequest.ProtoReflect.Descriptor instead.
 func (*BatchDeleteResourcesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{24}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *BatchDeleteResourcesRequest) GetRequests() []*DeleteResourceRequest {
@@ -1924,6 +2028,20 @@ func (x *BatchDeleteResourcesRequest) GetAtomic() bool {
 	return false
 }
 
+func (x *BatchDeleteResourcesRequest) GetRetention() *durationpb.Duration {
+	if x != nil {
+		return x.Retention
+	}
+	return nil
+}
+
+func (x *BatchDeleteResourcesRequest) GetNow() bool {
+	if x != nil {
+		return x.Now
+	}
+	return false
+}
+
 type BatchDeleteResourcesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In the order of the requests. A resource in DELETING has its name, kind, uid and state.
@@ -1936,7 +2054,7 @@ type BatchDeleteResourcesResponse struct {
 
 func (x *BatchDeleteResourcesResponse) Reset() {
 	*x = BatchDeleteResourcesResponse{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1948,7 +2066,7 @@ func (x *BatchDeleteResourcesResponse) String() string {
 func (*BatchDeleteResourcesResponse) ProtoMessage() {}
 
 func (x *BatchDeleteResourcesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[25]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1961,7 +2079,7 @@ func (x *BatchDeleteResourcesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchDeleteResourcesResponse.ProtoReflect.Descriptor instead.
 func (*BatchDeleteResourcesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{25}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *BatchDeleteResourcesResponse) GetResponses() []*DeleteResourceResponse {
@@ -1980,9 +2098,9 @@ func (x *BatchDeleteResourcesResponse) GetUnasked() []*UnaskedDeployment {
 
 type DeleteResourceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The resource is removed; otherwise it is in DELETING.
+	// The resource is removed; otherwise it is in DELETING, or hidden until its purge_time.
 	Removed bool `protobuf:"varint,1,opt,name=removed,proto3" json:"removed,omitempty"`
-	// The resource in DELETING; absent if it is removed.
+	// The resource in DELETING, or hidden; absent if it is removed.
 	Resource *Resource `protobuf:"bytes,2,opt,name=resource,proto3" json:"resource,omitempty"`
 	// Deployments that did not answer whether they have blockers of resources that the delete cascades to; unasked has the
 	// reasons.
@@ -1996,7 +2114,7 @@ type DeleteResourceResponse struct {
 
 func (x *DeleteResourceResponse) Reset() {
 	*x = DeleteResourceResponse{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[26]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2008,7 +2126,7 @@ func (x *DeleteResourceResponse) String() string {
 func (*DeleteResourceResponse) ProtoMessage() {}
 
 func (x *DeleteResourceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[26]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2021,7 +2139,7 @@ func (x *DeleteResourceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResourceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResourceResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{26}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DeleteResourceResponse) GetRemoved() bool {
@@ -2073,7 +2191,7 @@ type UnaskedDeployment struct {
 
 func (x *UnaskedDeployment) Reset() {
 	*x = UnaskedDeployment{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[27]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2085,7 +2203,7 @@ func (x *UnaskedDeployment) String() string {
 func (*UnaskedDeployment) ProtoMessage() {}
 
 func (x *UnaskedDeployment) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[27]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2098,7 +2216,7 @@ func (x *UnaskedDeployment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnaskedDeployment.ProtoReflect.Descriptor instead.
 func (*UnaskedDeployment) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{27}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *UnaskedDeployment) GetDeployment() string {
@@ -2140,7 +2258,7 @@ type WatchResourcesRequest struct {
 
 func (x *WatchResourcesRequest) Reset() {
 	*x = WatchResourcesRequest{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[28]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2152,7 +2270,7 @@ func (x *WatchResourcesRequest) String() string {
 func (*WatchResourcesRequest) ProtoMessage() {}
 
 func (x *WatchResourcesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[28]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2165,7 +2283,7 @@ func (x *WatchResourcesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourcesRequest.ProtoReflect.Descriptor instead.
 func (*WatchResourcesRequest) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{28}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WatchResourcesRequest) GetKind() string {
@@ -2222,7 +2340,7 @@ type WatchResourcesResponse struct {
 
 func (x *WatchResourcesResponse) Reset() {
 	*x = WatchResourcesResponse{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[29]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2234,7 +2352,7 @@ func (x *WatchResourcesResponse) String() string {
 func (*WatchResourcesResponse) ProtoMessage() {}
 
 func (x *WatchResourcesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[29]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2247,7 +2365,7 @@ func (x *WatchResourcesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourcesResponse.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{29}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *WatchResourcesResponse) GetEvent() isWatchResourcesResponse_Event {
@@ -2350,7 +2468,7 @@ type BatchWriteResourcesRequest_Write struct {
 
 func (x *BatchWriteResourcesRequest_Write) Reset() {
 	*x = BatchWriteResourcesRequest_Write{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[31]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2362,7 +2480,7 @@ func (x *BatchWriteResourcesRequest_Write) String() string {
 func (*BatchWriteResourcesRequest_Write) ProtoMessage() {}
 
 func (x *BatchWriteResourcesRequest_Write) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[31]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2462,7 +2580,7 @@ type PlanDeletionResponse_Group struct {
 
 func (x *PlanDeletionResponse_Group) Reset() {
 	*x = PlanDeletionResponse_Group{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[32]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2474,7 +2592,7 @@ func (x *PlanDeletionResponse_Group) String() string {
 func (*PlanDeletionResponse_Group) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Group) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[32]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2588,7 +2706,7 @@ type PlanDeletionResponse_Blocker struct {
 
 func (x *PlanDeletionResponse_Blocker) Reset() {
 	*x = PlanDeletionResponse_Blocker{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[33]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2600,7 +2718,7 @@ func (x *PlanDeletionResponse_Blocker) String() string {
 func (*PlanDeletionResponse_Blocker) ProtoMessage() {}
 
 func (x *PlanDeletionResponse_Blocker) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[33]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2680,7 +2798,7 @@ type ListReferrersResponse_Referrer struct {
 
 func (x *ListReferrersResponse_Referrer) Reset() {
 	*x = ListReferrersResponse_Referrer{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[34]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2692,7 +2810,7 @@ func (x *ListReferrersResponse_Referrer) String() string {
 func (*ListReferrersResponse_Referrer) ProtoMessage() {}
 
 func (x *ListReferrersResponse_Referrer) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[34]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2750,7 +2868,7 @@ type WatchResourcesResponse_Change struct {
 
 func (x *WatchResourcesResponse_Change) Reset() {
 	*x = WatchResourcesResponse_Change{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[35]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2762,7 +2880,7 @@ func (x *WatchResourcesResponse_Change) String() string {
 func (*WatchResourcesResponse_Change) ProtoMessage() {}
 
 func (x *WatchResourcesResponse_Change) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[35]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2775,7 +2893,7 @@ func (x *WatchResourcesResponse_Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourcesResponse_Change.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse_Change) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{29, 0}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{30, 0}
 }
 
 func (x *WatchResourcesResponse_Change) GetChange() isWatchResourcesResponse_Change_Change {
@@ -2828,7 +2946,7 @@ type WatchResourcesResponse_EndOfSnapshot struct {
 
 func (x *WatchResourcesResponse_EndOfSnapshot) Reset() {
 	*x = WatchResourcesResponse_EndOfSnapshot{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[36]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2840,7 +2958,7 @@ func (x *WatchResourcesResponse_EndOfSnapshot) String() string {
 func (*WatchResourcesResponse_EndOfSnapshot) ProtoMessage() {}
 
 func (x *WatchResourcesResponse_EndOfSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[36]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2853,7 +2971,7 @@ func (x *WatchResourcesResponse_EndOfSnapshot) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use WatchResourcesResponse_EndOfSnapshot.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse_EndOfSnapshot) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{29, 1}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{30, 1}
 }
 
 func (x *WatchResourcesResponse_EndOfSnapshot) GetResumeToken() string {
@@ -2873,7 +2991,7 @@ type WatchResourcesResponse_Bookmark struct {
 
 func (x *WatchResourcesResponse_Bookmark) Reset() {
 	*x = WatchResourcesResponse_Bookmark{}
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[37]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2885,7 +3003,7 @@ func (x *WatchResourcesResponse_Bookmark) String() string {
 func (*WatchResourcesResponse_Bookmark) ProtoMessage() {}
 
 func (x *WatchResourcesResponse_Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[37]
+	mi := &file_dbcontroller_resource_v1_resource_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2898,7 +3016,7 @@ func (x *WatchResourcesResponse_Bookmark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResourcesResponse_Bookmark.ProtoReflect.Descriptor instead.
 func (*WatchResourcesResponse_Bookmark) Descriptor() ([]byte, []int) {
-	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{29, 2}
+	return file_dbcontroller_resource_v1_resource_proto_rawDescGZIP(), []int{30, 2}
 }
 
 func (x *WatchResourcesResponse_Bookmark) GetResumeToken() string {
@@ -2912,7 +3030,7 @@ var File_dbcontroller_resource_v1_resource_proto protoreflect.FileDescriptor
 
 const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\n" +
-	"'dbcontroller/resource/v1/resource.proto\x12\x18dbcontroller.resource.v1\x1a'dbcontroller/schema/v1/descriptor.proto\x1a google/protobuf/field_mask.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8f\a\n" +
+	"'dbcontroller/resource/v1/resource.proto\x12\x18dbcontroller.resource.v1\x1a'dbcontroller/schema/v1/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x87\b\n" +
 	"\bResource\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x10\n" +
@@ -2941,7 +3059,11 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"finalizers\x18\x0f \x03(\tR\n" +
 	"finalizers\x12/\n" +
 	"\x06status\x18\x10 \x01(\v2\x17.google.protobuf.StructR\x06status\x12+\n" +
-	"\x11status_generation\x18\x11 \x01(\x03R\x10statusGeneration\x1a9\n" +
+	"\x11status_generation\x18\x11 \x01(\x03R\x10statusGeneration\x12;\n" +
+	"\vdelete_time\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"deleteTime\x129\n" +
+	"\n" +
+	"purge_time\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\tpurgeTime\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"D\n" +
@@ -2969,7 +3091,7 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x05names\x18\x01 \x03(\tR\x05names\x127\n" +
 	"\tread_mask\x18\x02 \x01(\v2\x1a.google.protobuf.FieldMaskR\breadMask\"]\n" +
 	"\x19BatchGetResourcesResponse\x12@\n" +
-	"\tresources\x18\x01 \x03(\v2\".dbcontroller.resource.v1.ResourceR\tresources\"\xea\x01\n" +
+	"\tresources\x18\x01 \x03(\v2\".dbcontroller.resource.v1.ResourceR\tresources\"\x8d\x02\n" +
 	"\x14ListResourcesRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
@@ -2978,7 +3100,8 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x06filter\x18\x04 \x01(\tR\x06filter\x12\x19\n" +
 	"\border_by\x18\x05 \x01(\tR\aorderBy\x12\x16\n" +
 	"\x06region\x18\x06 \x01(\tR\x06region\x127\n" +
-	"\tread_mask\x18\a \x01(\v2\x1a.google.protobuf.FieldMaskR\breadMask\"\x81\x01\n" +
+	"\tread_mask\x18\a \x01(\v2\x1a.google.protobuf.FieldMaskR\breadMask\x12!\n" +
+	"\fshow_deleted\x18\b \x01(\bR\vshowDeleted\"\x81\x01\n" +
 	"\x15ListResourcesResponse\x12@\n" +
 	"\tresources\x18\x01 \x03(\v2\".dbcontroller.resource.v1.ResourceR\tresources\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"v\n" +
@@ -3097,7 +3220,7 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x19AcquireDelegationsRequest\x12\x16\n" +
 	"\x06rights\x18\x01 \x03(\tR\x06rights\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\tR\x06region\"\x1c\n" +
-	"\x1aAcquireDelegationsResponse\"\xd8\x01\n" +
+	"\x1aAcquireDelegationsResponse\"\xa3\x02\n" +
 	"\x15DeleteResourceRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1a\n" +
@@ -3106,13 +3229,20 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"request_id\x18\x04 \x01(\tR\trequestId\x12#\n" +
 	"\rallow_missing\x18\x05 \x01(\bR\fallowMissing\x12!\n" +
 	"\fmax_removals\x18\x06 \x01(\x03R\vmaxRemovals\x12\x16\n" +
-	"\x06atomic\x18\a \x01(\bR\x06atomic\"\xc4\x01\n" +
+	"\x06atomic\x18\a \x01(\bR\x06atomic\x127\n" +
+	"\tretention\x18\b \x01(\v2\x19.google.protobuf.DurationR\tretention\x12\x10\n" +
+	"\x03now\x18\t \x01(\bR\x03now\"?\n" +
+	"\x17UndeleteResourceRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\"\x8f\x02\n" +
 	"\x1bBatchDeleteResourcesRequest\x12K\n" +
 	"\brequests\x18\x01 \x03(\v2/.dbcontroller.resource.v1.DeleteResourceRequestR\brequests\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tR\trequestId\x12!\n" +
 	"\fmax_removals\x18\x03 \x01(\x03R\vmaxRemovals\x12\x16\n" +
-	"\x06atomic\x18\x04 \x01(\bR\x06atomic\"\xb5\x01\n" +
+	"\x06atomic\x18\x04 \x01(\bR\x06atomic\x127\n" +
+	"\tretention\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\tretention\x12\x10\n" +
+	"\x03now\x18\x06 \x01(\bR\x03now\"\xb5\x01\n" +
 	"\x1cBatchDeleteResourcesResponse\x12N\n" +
 	"\tresponses\x18\x01 \x03(\v20.dbcontroller.resource.v1.DeleteResourceResponseR\tresponses\x12E\n" +
 	"\aunasked\x18\x02 \x03(\v2+.dbcontroller.resource.v1.UnaskedDeploymentR\aunasked\"\x86\x02\n" +
@@ -3154,7 +3284,7 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x1a-\n" +
 	"\bBookmark\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeTokenB\a\n" +
-	"\x05event2\xb0\x0f\n" +
+	"\x05event2\x9b\x10\n" +
 	"\x0fResourceService\x12_\n" +
 	"\vGetResource\x12,.dbcontroller.resource.v1.GetResourceRequest\x1a\".dbcontroller.resource.v1.Resource\x12|\n" +
 	"\x11BatchGetResources\x122.dbcontroller.resource.v1.BatchGetResourcesRequest\x1a3.dbcontroller.resource.v1.BatchGetResourcesResponse\x12p\n" +
@@ -3170,7 +3300,8 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\fPlanDeletion\x12-.dbcontroller.resource.v1.PlanDeletionRequest\x1a..dbcontroller.resource.v1.PlanDeletionResponse\x12p\n" +
 	"\rListReferrers\x12..dbcontroller.resource.v1.ListReferrersRequest\x1a/.dbcontroller.resource.v1.ListReferrersResponse\x12\x7f\n" +
 	"\x12AcquireDelegations\x123.dbcontroller.resource.v1.AcquireDelegationsRequest\x1a4.dbcontroller.resource.v1.AcquireDelegationsResponse\x12s\n" +
-	"\x0eDeleteResource\x12/.dbcontroller.resource.v1.DeleteResourceRequest\x1a0.dbcontroller.resource.v1.DeleteResourceResponse\x12\x85\x01\n" +
+	"\x0eDeleteResource\x12/.dbcontroller.resource.v1.DeleteResourceRequest\x1a0.dbcontroller.resource.v1.DeleteResourceResponse\x12i\n" +
+	"\x10UndeleteResource\x121.dbcontroller.resource.v1.UndeleteResourceRequest\x1a\".dbcontroller.resource.v1.Resource\x12\x85\x01\n" +
 	"\x14BatchDeleteResources\x125.dbcontroller.resource.v1.BatchDeleteResourcesRequest\x1a6.dbcontroller.resource.v1.BatchDeleteResourcesResponse\x12u\n" +
 	"\x0eWatchResources\x12/.dbcontroller.resource.v1.WatchResourcesRequest\x1a0.dbcontroller.resource.v1.WatchResourcesResponse0\x01B\\ZZgithub.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1;resourcev1b\x06proto3"
 
@@ -3187,7 +3318,7 @@ func file_dbcontroller_resource_v1_resource_proto_rawDescGZIP() []byte {
 }
 
 var file_dbcontroller_resource_v1_resource_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_dbcontroller_resource_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_dbcontroller_resource_v1_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_dbcontroller_resource_v1_resource_proto_goTypes = []any{
 	(Resource_State)(0),                          // 0: dbcontroller.resource.v1.Resource.State
 	(UnaskedDeployment_Reason)(0),                // 1: dbcontroller.resource.v1.UnaskedDeployment.Reason
@@ -3215,109 +3346,117 @@ var file_dbcontroller_resource_v1_resource_proto_goTypes = []any{
 	(*AcquireDelegationsRequest)(nil),            // 23: dbcontroller.resource.v1.AcquireDelegationsRequest
 	(*AcquireDelegationsResponse)(nil),           // 24: dbcontroller.resource.v1.AcquireDelegationsResponse
 	(*DeleteResourceRequest)(nil),                // 25: dbcontroller.resource.v1.DeleteResourceRequest
-	(*BatchDeleteResourcesRequest)(nil),          // 26: dbcontroller.resource.v1.BatchDeleteResourcesRequest
-	(*BatchDeleteResourcesResponse)(nil),         // 27: dbcontroller.resource.v1.BatchDeleteResourcesResponse
-	(*DeleteResourceResponse)(nil),               // 28: dbcontroller.resource.v1.DeleteResourceResponse
-	(*UnaskedDeployment)(nil),                    // 29: dbcontroller.resource.v1.UnaskedDeployment
-	(*WatchResourcesRequest)(nil),                // 30: dbcontroller.resource.v1.WatchResourcesRequest
-	(*WatchResourcesResponse)(nil),               // 31: dbcontroller.resource.v1.WatchResourcesResponse
-	nil,                                          // 32: dbcontroller.resource.v1.Resource.LabelsEntry
-	(*BatchWriteResourcesRequest_Write)(nil),     // 33: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
-	(*PlanDeletionResponse_Group)(nil),           // 34: dbcontroller.resource.v1.PlanDeletionResponse.Group
-	(*PlanDeletionResponse_Blocker)(nil),         // 35: dbcontroller.resource.v1.PlanDeletionResponse.Blocker
-	(*ListReferrersResponse_Referrer)(nil),       // 36: dbcontroller.resource.v1.ListReferrersResponse.Referrer
-	(*WatchResourcesResponse_Change)(nil),        // 37: dbcontroller.resource.v1.WatchResourcesResponse.Change
-	(*WatchResourcesResponse_EndOfSnapshot)(nil), // 38: dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
-	(*WatchResourcesResponse_Bookmark)(nil),      // 39: dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
-	(*structpb.Struct)(nil),                      // 40: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),                // 41: google.protobuf.Timestamp
-	(*fieldmaskpb.FieldMask)(nil),                // 42: google.protobuf.FieldMask
-	(v1.Behaviour)(0),                            // 43: dbcontroller.schema.v1.Behaviour
+	(*UndeleteResourceRequest)(nil),              // 26: dbcontroller.resource.v1.UndeleteResourceRequest
+	(*BatchDeleteResourcesRequest)(nil),          // 27: dbcontroller.resource.v1.BatchDeleteResourcesRequest
+	(*BatchDeleteResourcesResponse)(nil),         // 28: dbcontroller.resource.v1.BatchDeleteResourcesResponse
+	(*DeleteResourceResponse)(nil),               // 29: dbcontroller.resource.v1.DeleteResourceResponse
+	(*UnaskedDeployment)(nil),                    // 30: dbcontroller.resource.v1.UnaskedDeployment
+	(*WatchResourcesRequest)(nil),                // 31: dbcontroller.resource.v1.WatchResourcesRequest
+	(*WatchResourcesResponse)(nil),               // 32: dbcontroller.resource.v1.WatchResourcesResponse
+	nil,                                          // 33: dbcontroller.resource.v1.Resource.LabelsEntry
+	(*BatchWriteResourcesRequest_Write)(nil),     // 34: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	(*PlanDeletionResponse_Group)(nil),           // 35: dbcontroller.resource.v1.PlanDeletionResponse.Group
+	(*PlanDeletionResponse_Blocker)(nil),         // 36: dbcontroller.resource.v1.PlanDeletionResponse.Blocker
+	(*ListReferrersResponse_Referrer)(nil),       // 37: dbcontroller.resource.v1.ListReferrersResponse.Referrer
+	(*WatchResourcesResponse_Change)(nil),        // 38: dbcontroller.resource.v1.WatchResourcesResponse.Change
+	(*WatchResourcesResponse_EndOfSnapshot)(nil), // 39: dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
+	(*WatchResourcesResponse_Bookmark)(nil),      // 40: dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
+	(*structpb.Struct)(nil),                      // 41: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),                // 42: google.protobuf.Timestamp
+	(*fieldmaskpb.FieldMask)(nil),                // 43: google.protobuf.FieldMask
+	(*durationpb.Duration)(nil),                  // 44: google.protobuf.Duration
+	(v1.Behaviour)(0),                            // 45: dbcontroller.schema.v1.Behaviour
 }
 var file_dbcontroller_resource_v1_resource_proto_depIdxs = []int32{
 	0,  // 0: dbcontroller.resource.v1.Resource.state:type_name -> dbcontroller.resource.v1.Resource.State
-	32, // 1: dbcontroller.resource.v1.Resource.labels:type_name -> dbcontroller.resource.v1.Resource.LabelsEntry
-	40, // 2: dbcontroller.resource.v1.Resource.body:type_name -> google.protobuf.Struct
-	41, // 3: dbcontroller.resource.v1.Resource.create_time:type_name -> google.protobuf.Timestamp
-	41, // 4: dbcontroller.resource.v1.Resource.update_time:type_name -> google.protobuf.Timestamp
+	33, // 1: dbcontroller.resource.v1.Resource.labels:type_name -> dbcontroller.resource.v1.Resource.LabelsEntry
+	41, // 2: dbcontroller.resource.v1.Resource.body:type_name -> google.protobuf.Struct
+	42, // 3: dbcontroller.resource.v1.Resource.create_time:type_name -> google.protobuf.Timestamp
+	42, // 4: dbcontroller.resource.v1.Resource.update_time:type_name -> google.protobuf.Timestamp
 	3,  // 5: dbcontroller.resource.v1.Resource.conditions:type_name -> dbcontroller.resource.v1.Condition
 	4,  // 6: dbcontroller.resource.v1.Resource.owner_references:type_name -> dbcontroller.resource.v1.OwnerReference
-	40, // 7: dbcontroller.resource.v1.Resource.status:type_name -> google.protobuf.Struct
-	42, // 8: dbcontroller.resource.v1.GetResourceRequest.read_mask:type_name -> google.protobuf.FieldMask
-	42, // 9: dbcontroller.resource.v1.BatchGetResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
-	2,  // 10: dbcontroller.resource.v1.BatchGetResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
-	42, // 11: dbcontroller.resource.v1.ListResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
-	2,  // 12: dbcontroller.resource.v1.ListResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
-	2,  // 13: dbcontroller.resource.v1.CreateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
-	2,  // 14: dbcontroller.resource.v1.UpdateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
-	42, // 15: dbcontroller.resource.v1.UpdateResourceRequest.update_mask:type_name -> google.protobuf.FieldMask
-	2,  // 16: dbcontroller.resource.v1.PutResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
-	33, // 17: dbcontroller.resource.v1.BatchWriteResourcesRequest.writes:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
-	2,  // 18: dbcontroller.resource.v1.BatchWriteResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
-	33, // 19: dbcontroller.resource.v1.MutateAndValidateResourceRequest.write:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
-	33, // 20: dbcontroller.resource.v1.MutateAndValidateResourceRequest.more:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
-	40, // 21: dbcontroller.resource.v1.UpdateResourceStatusRequest.status:type_name -> google.protobuf.Struct
-	34, // 22: dbcontroller.resource.v1.PlanDeletionResponse.groups:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Group
-	35, // 23: dbcontroller.resource.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Blocker
-	29, // 24: dbcontroller.resource.v1.PlanDeletionResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
-	36, // 25: dbcontroller.resource.v1.ListReferrersResponse.referrers:type_name -> dbcontroller.resource.v1.ListReferrersResponse.Referrer
-	25, // 26: dbcontroller.resource.v1.BatchDeleteResourcesRequest.requests:type_name -> dbcontroller.resource.v1.DeleteResourceRequest
-	28, // 27: dbcontroller.resource.v1.BatchDeleteResourcesResponse.responses:type_name -> dbcontroller.resource.v1.DeleteResourceResponse
-	29, // 28: dbcontroller.resource.v1.BatchDeleteResourcesResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
-	2,  // 29: dbcontroller.resource.v1.DeleteResourceResponse.resource:type_name -> dbcontroller.resource.v1.Resource
-	29, // 30: dbcontroller.resource.v1.DeleteResourceResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
-	1,  // 31: dbcontroller.resource.v1.UnaskedDeployment.reason:type_name -> dbcontroller.resource.v1.UnaskedDeployment.Reason
-	2,  // 32: dbcontroller.resource.v1.WatchResourcesResponse.upsert:type_name -> dbcontroller.resource.v1.Resource
-	2,  // 33: dbcontroller.resource.v1.WatchResourcesResponse.delete:type_name -> dbcontroller.resource.v1.Resource
-	38, // 34: dbcontroller.resource.v1.WatchResourcesResponse.end_of_snapshot:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
-	39, // 35: dbcontroller.resource.v1.WatchResourcesResponse.bookmark:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
-	37, // 36: dbcontroller.resource.v1.WatchResourcesResponse.changes:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Change
-	2,  // 37: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.create:type_name -> dbcontroller.resource.v1.Resource
-	11, // 38: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.update:type_name -> dbcontroller.resource.v1.UpdateResourceRequest
-	2,  // 39: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.put:type_name -> dbcontroller.resource.v1.Resource
-	43, // 40: dbcontroller.resource.v1.PlanDeletionResponse.Group.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	43, // 41: dbcontroller.resource.v1.ListReferrersResponse.Referrer.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	2,  // 42: dbcontroller.resource.v1.WatchResourcesResponse.Change.upsert:type_name -> dbcontroller.resource.v1.Resource
-	2,  // 43: dbcontroller.resource.v1.WatchResourcesResponse.Change.delete:type_name -> dbcontroller.resource.v1.Resource
-	5,  // 44: dbcontroller.resource.v1.ResourceService.GetResource:input_type -> dbcontroller.resource.v1.GetResourceRequest
-	6,  // 45: dbcontroller.resource.v1.ResourceService.BatchGetResources:input_type -> dbcontroller.resource.v1.BatchGetResourcesRequest
-	8,  // 46: dbcontroller.resource.v1.ResourceService.ListResources:input_type -> dbcontroller.resource.v1.ListResourcesRequest
-	10, // 47: dbcontroller.resource.v1.ResourceService.CreateResource:input_type -> dbcontroller.resource.v1.CreateResourceRequest
-	11, // 48: dbcontroller.resource.v1.ResourceService.UpdateResource:input_type -> dbcontroller.resource.v1.UpdateResourceRequest
-	12, // 49: dbcontroller.resource.v1.ResourceService.PutResource:input_type -> dbcontroller.resource.v1.PutResourceRequest
-	13, // 50: dbcontroller.resource.v1.ResourceService.BatchWriteResources:input_type -> dbcontroller.resource.v1.BatchWriteResourcesRequest
-	15, // 51: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:input_type -> dbcontroller.resource.v1.MutateAndValidateResourceRequest
-	16, // 52: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:input_type -> dbcontroller.resource.v1.SetBlockDeletionRequest
-	17, // 53: dbcontroller.resource.v1.ResourceService.RemoveFinalizer:input_type -> dbcontroller.resource.v1.RemoveFinalizerRequest
-	18, // 54: dbcontroller.resource.v1.ResourceService.UpdateResourceStatus:input_type -> dbcontroller.resource.v1.UpdateResourceStatusRequest
-	19, // 55: dbcontroller.resource.v1.ResourceService.PlanDeletion:input_type -> dbcontroller.resource.v1.PlanDeletionRequest
-	21, // 56: dbcontroller.resource.v1.ResourceService.ListReferrers:input_type -> dbcontroller.resource.v1.ListReferrersRequest
-	23, // 57: dbcontroller.resource.v1.ResourceService.AcquireDelegations:input_type -> dbcontroller.resource.v1.AcquireDelegationsRequest
-	25, // 58: dbcontroller.resource.v1.ResourceService.DeleteResource:input_type -> dbcontroller.resource.v1.DeleteResourceRequest
-	26, // 59: dbcontroller.resource.v1.ResourceService.BatchDeleteResources:input_type -> dbcontroller.resource.v1.BatchDeleteResourcesRequest
-	30, // 60: dbcontroller.resource.v1.ResourceService.WatchResources:input_type -> dbcontroller.resource.v1.WatchResourcesRequest
-	2,  // 61: dbcontroller.resource.v1.ResourceService.GetResource:output_type -> dbcontroller.resource.v1.Resource
-	7,  // 62: dbcontroller.resource.v1.ResourceService.BatchGetResources:output_type -> dbcontroller.resource.v1.BatchGetResourcesResponse
-	9,  // 63: dbcontroller.resource.v1.ResourceService.ListResources:output_type -> dbcontroller.resource.v1.ListResourcesResponse
-	2,  // 64: dbcontroller.resource.v1.ResourceService.CreateResource:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 65: dbcontroller.resource.v1.ResourceService.UpdateResource:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 66: dbcontroller.resource.v1.ResourceService.PutResource:output_type -> dbcontroller.resource.v1.Resource
-	14, // 67: dbcontroller.resource.v1.ResourceService.BatchWriteResources:output_type -> dbcontroller.resource.v1.BatchWriteResourcesResponse
-	2,  // 68: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 69: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 70: dbcontroller.resource.v1.ResourceService.RemoveFinalizer:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 71: dbcontroller.resource.v1.ResourceService.UpdateResourceStatus:output_type -> dbcontroller.resource.v1.Resource
-	20, // 72: dbcontroller.resource.v1.ResourceService.PlanDeletion:output_type -> dbcontroller.resource.v1.PlanDeletionResponse
-	22, // 73: dbcontroller.resource.v1.ResourceService.ListReferrers:output_type -> dbcontroller.resource.v1.ListReferrersResponse
-	24, // 74: dbcontroller.resource.v1.ResourceService.AcquireDelegations:output_type -> dbcontroller.resource.v1.AcquireDelegationsResponse
-	28, // 75: dbcontroller.resource.v1.ResourceService.DeleteResource:output_type -> dbcontroller.resource.v1.DeleteResourceResponse
-	27, // 76: dbcontroller.resource.v1.ResourceService.BatchDeleteResources:output_type -> dbcontroller.resource.v1.BatchDeleteResourcesResponse
-	31, // 77: dbcontroller.resource.v1.ResourceService.WatchResources:output_type -> dbcontroller.resource.v1.WatchResourcesResponse
-	61, // [61:78] is the sub-list for method output_type
-	44, // [44:61] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	41, // 7: dbcontroller.resource.v1.Resource.status:type_name -> google.protobuf.Struct
+	42, // 8: dbcontroller.resource.v1.Resource.delete_time:type_name -> google.protobuf.Timestamp
+	42, // 9: dbcontroller.resource.v1.Resource.purge_time:type_name -> google.protobuf.Timestamp
+	43, // 10: dbcontroller.resource.v1.GetResourceRequest.read_mask:type_name -> google.protobuf.FieldMask
+	43, // 11: dbcontroller.resource.v1.BatchGetResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
+	2,  // 12: dbcontroller.resource.v1.BatchGetResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
+	43, // 13: dbcontroller.resource.v1.ListResourcesRequest.read_mask:type_name -> google.protobuf.FieldMask
+	2,  // 14: dbcontroller.resource.v1.ListResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
+	2,  // 15: dbcontroller.resource.v1.CreateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
+	2,  // 16: dbcontroller.resource.v1.UpdateResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
+	43, // 17: dbcontroller.resource.v1.UpdateResourceRequest.update_mask:type_name -> google.protobuf.FieldMask
+	2,  // 18: dbcontroller.resource.v1.PutResourceRequest.resource:type_name -> dbcontroller.resource.v1.Resource
+	34, // 19: dbcontroller.resource.v1.BatchWriteResourcesRequest.writes:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	2,  // 20: dbcontroller.resource.v1.BatchWriteResourcesResponse.resources:type_name -> dbcontroller.resource.v1.Resource
+	34, // 21: dbcontroller.resource.v1.MutateAndValidateResourceRequest.write:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	34, // 22: dbcontroller.resource.v1.MutateAndValidateResourceRequest.more:type_name -> dbcontroller.resource.v1.BatchWriteResourcesRequest.Write
+	41, // 23: dbcontroller.resource.v1.UpdateResourceStatusRequest.status:type_name -> google.protobuf.Struct
+	35, // 24: dbcontroller.resource.v1.PlanDeletionResponse.groups:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Group
+	36, // 25: dbcontroller.resource.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Blocker
+	30, // 26: dbcontroller.resource.v1.PlanDeletionResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
+	37, // 27: dbcontroller.resource.v1.ListReferrersResponse.referrers:type_name -> dbcontroller.resource.v1.ListReferrersResponse.Referrer
+	44, // 28: dbcontroller.resource.v1.DeleteResourceRequest.retention:type_name -> google.protobuf.Duration
+	25, // 29: dbcontroller.resource.v1.BatchDeleteResourcesRequest.requests:type_name -> dbcontroller.resource.v1.DeleteResourceRequest
+	44, // 30: dbcontroller.resource.v1.BatchDeleteResourcesRequest.retention:type_name -> google.protobuf.Duration
+	29, // 31: dbcontroller.resource.v1.BatchDeleteResourcesResponse.responses:type_name -> dbcontroller.resource.v1.DeleteResourceResponse
+	30, // 32: dbcontroller.resource.v1.BatchDeleteResourcesResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
+	2,  // 33: dbcontroller.resource.v1.DeleteResourceResponse.resource:type_name -> dbcontroller.resource.v1.Resource
+	30, // 34: dbcontroller.resource.v1.DeleteResourceResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
+	1,  // 35: dbcontroller.resource.v1.UnaskedDeployment.reason:type_name -> dbcontroller.resource.v1.UnaskedDeployment.Reason
+	2,  // 36: dbcontroller.resource.v1.WatchResourcesResponse.upsert:type_name -> dbcontroller.resource.v1.Resource
+	2,  // 37: dbcontroller.resource.v1.WatchResourcesResponse.delete:type_name -> dbcontroller.resource.v1.Resource
+	39, // 38: dbcontroller.resource.v1.WatchResourcesResponse.end_of_snapshot:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
+	40, // 39: dbcontroller.resource.v1.WatchResourcesResponse.bookmark:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
+	38, // 40: dbcontroller.resource.v1.WatchResourcesResponse.changes:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Change
+	2,  // 41: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.create:type_name -> dbcontroller.resource.v1.Resource
+	11, // 42: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.update:type_name -> dbcontroller.resource.v1.UpdateResourceRequest
+	2,  // 43: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.put:type_name -> dbcontroller.resource.v1.Resource
+	45, // 44: dbcontroller.resource.v1.PlanDeletionResponse.Group.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	45, // 45: dbcontroller.resource.v1.ListReferrersResponse.Referrer.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	2,  // 46: dbcontroller.resource.v1.WatchResourcesResponse.Change.upsert:type_name -> dbcontroller.resource.v1.Resource
+	2,  // 47: dbcontroller.resource.v1.WatchResourcesResponse.Change.delete:type_name -> dbcontroller.resource.v1.Resource
+	5,  // 48: dbcontroller.resource.v1.ResourceService.GetResource:input_type -> dbcontroller.resource.v1.GetResourceRequest
+	6,  // 49: dbcontroller.resource.v1.ResourceService.BatchGetResources:input_type -> dbcontroller.resource.v1.BatchGetResourcesRequest
+	8,  // 50: dbcontroller.resource.v1.ResourceService.ListResources:input_type -> dbcontroller.resource.v1.ListResourcesRequest
+	10, // 51: dbcontroller.resource.v1.ResourceService.CreateResource:input_type -> dbcontroller.resource.v1.CreateResourceRequest
+	11, // 52: dbcontroller.resource.v1.ResourceService.UpdateResource:input_type -> dbcontroller.resource.v1.UpdateResourceRequest
+	12, // 53: dbcontroller.resource.v1.ResourceService.PutResource:input_type -> dbcontroller.resource.v1.PutResourceRequest
+	13, // 54: dbcontroller.resource.v1.ResourceService.BatchWriteResources:input_type -> dbcontroller.resource.v1.BatchWriteResourcesRequest
+	15, // 55: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:input_type -> dbcontroller.resource.v1.MutateAndValidateResourceRequest
+	16, // 56: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:input_type -> dbcontroller.resource.v1.SetBlockDeletionRequest
+	17, // 57: dbcontroller.resource.v1.ResourceService.RemoveFinalizer:input_type -> dbcontroller.resource.v1.RemoveFinalizerRequest
+	18, // 58: dbcontroller.resource.v1.ResourceService.UpdateResourceStatus:input_type -> dbcontroller.resource.v1.UpdateResourceStatusRequest
+	19, // 59: dbcontroller.resource.v1.ResourceService.PlanDeletion:input_type -> dbcontroller.resource.v1.PlanDeletionRequest
+	21, // 60: dbcontroller.resource.v1.ResourceService.ListReferrers:input_type -> dbcontroller.resource.v1.ListReferrersRequest
+	23, // 61: dbcontroller.resource.v1.ResourceService.AcquireDelegations:input_type -> dbcontroller.resource.v1.AcquireDelegationsRequest
+	25, // 62: dbcontroller.resource.v1.ResourceService.DeleteResource:input_type -> dbcontroller.resource.v1.DeleteResourceRequest
+	26, // 63: dbcontroller.resource.v1.ResourceService.UndeleteResource:input_type -> dbcontroller.resource.v1.UndeleteResourceRequest
+	27, // 64: dbcontroller.resource.v1.ResourceService.BatchDeleteResources:input_type -> dbcontroller.resource.v1.BatchDeleteResourcesRequest
+	31, // 65: dbcontroller.resource.v1.ResourceService.WatchResources:input_type -> dbcontroller.resource.v1.WatchResourcesRequest
+	2,  // 66: dbcontroller.resource.v1.ResourceService.GetResource:output_type -> dbcontroller.resource.v1.Resource
+	7,  // 67: dbcontroller.resource.v1.ResourceService.BatchGetResources:output_type -> dbcontroller.resource.v1.BatchGetResourcesResponse
+	9,  // 68: dbcontroller.resource.v1.ResourceService.ListResources:output_type -> dbcontroller.resource.v1.ListResourcesResponse
+	2,  // 69: dbcontroller.resource.v1.ResourceService.CreateResource:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 70: dbcontroller.resource.v1.ResourceService.UpdateResource:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 71: dbcontroller.resource.v1.ResourceService.PutResource:output_type -> dbcontroller.resource.v1.Resource
+	14, // 72: dbcontroller.resource.v1.ResourceService.BatchWriteResources:output_type -> dbcontroller.resource.v1.BatchWriteResourcesResponse
+	2,  // 73: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 74: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 75: dbcontroller.resource.v1.ResourceService.RemoveFinalizer:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 76: dbcontroller.resource.v1.ResourceService.UpdateResourceStatus:output_type -> dbcontroller.resource.v1.Resource
+	20, // 77: dbcontroller.resource.v1.ResourceService.PlanDeletion:output_type -> dbcontroller.resource.v1.PlanDeletionResponse
+	22, // 78: dbcontroller.resource.v1.ResourceService.ListReferrers:output_type -> dbcontroller.resource.v1.ListReferrersResponse
+	24, // 79: dbcontroller.resource.v1.ResourceService.AcquireDelegations:output_type -> dbcontroller.resource.v1.AcquireDelegationsResponse
+	29, // 80: dbcontroller.resource.v1.ResourceService.DeleteResource:output_type -> dbcontroller.resource.v1.DeleteResourceResponse
+	2,  // 81: dbcontroller.resource.v1.ResourceService.UndeleteResource:output_type -> dbcontroller.resource.v1.Resource
+	28, // 82: dbcontroller.resource.v1.ResourceService.BatchDeleteResources:output_type -> dbcontroller.resource.v1.BatchDeleteResourcesResponse
+	32, // 83: dbcontroller.resource.v1.ResourceService.WatchResources:output_type -> dbcontroller.resource.v1.WatchResourcesResponse
+	66, // [66:84] is the sub-list for method output_type
+	48, // [48:66] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_resource_v1_resource_proto_init() }
@@ -3326,18 +3465,18 @@ func file_dbcontroller_resource_v1_resource_proto_init() {
 		return
 	}
 	file_dbcontroller_resource_v1_resource_proto_msgTypes[16].OneofWrappers = []any{}
-	file_dbcontroller_resource_v1_resource_proto_msgTypes[29].OneofWrappers = []any{
+	file_dbcontroller_resource_v1_resource_proto_msgTypes[30].OneofWrappers = []any{
 		(*WatchResourcesResponse_Upsert)(nil),
 		(*WatchResourcesResponse_Delete)(nil),
 		(*WatchResourcesResponse_EndOfSnapshot_)(nil),
 		(*WatchResourcesResponse_Bookmark_)(nil),
 	}
-	file_dbcontroller_resource_v1_resource_proto_msgTypes[31].OneofWrappers = []any{
+	file_dbcontroller_resource_v1_resource_proto_msgTypes[32].OneofWrappers = []any{
 		(*BatchWriteResourcesRequest_Write_Create)(nil),
 		(*BatchWriteResourcesRequest_Write_Update)(nil),
 		(*BatchWriteResourcesRequest_Write_Put)(nil),
 	}
-	file_dbcontroller_resource_v1_resource_proto_msgTypes[35].OneofWrappers = []any{
+	file_dbcontroller_resource_v1_resource_proto_msgTypes[36].OneofWrappers = []any{
 		(*WatchResourcesResponse_Change_Upsert)(nil),
 		(*WatchResourcesResponse_Change_Delete)(nil),
 	}
@@ -3347,7 +3486,7 @@ func file_dbcontroller_resource_v1_resource_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dbcontroller_resource_v1_resource_proto_rawDesc), len(file_dbcontroller_resource_v1_resource_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   38,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

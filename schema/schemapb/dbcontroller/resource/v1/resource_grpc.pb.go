@@ -34,6 +34,7 @@ const (
 	ResourceService_ListReferrers_FullMethodName             = "/dbcontroller.resource.v1.ResourceService/ListReferrers"
 	ResourceService_AcquireDelegations_FullMethodName        = "/dbcontroller.resource.v1.ResourceService/AcquireDelegations"
 	ResourceService_DeleteResource_FullMethodName            = "/dbcontroller.resource.v1.ResourceService/DeleteResource"
+	ResourceService_UndeleteResource_FullMethodName          = "/dbcontroller.resource.v1.ResourceService/UndeleteResource"
 	ResourceService_BatchDeleteResources_FullMethodName      = "/dbcontroller.resource.v1.ResourceService/BatchDeleteResources"
 	ResourceService_WatchResources_FullMethodName            = "/dbcontroller.resource.v1.ResourceService/WatchResources"
 )
@@ -83,7 +84,11 @@ type ResourceServiceClient interface {
 	// when a target does not exist, and with UNAVAILABLE or DEADLINE_EXCEEDED when its deployment does not answer.
 	AcquireDelegations(ctx context.Context, in *AcquireDelegationsRequest, opts ...grpc.CallOption) (*AcquireDelegationsResponse, error)
 	// DeleteResource returns when the resource is removed, or in DELETING because other deployments have to act first.
+	// With a retention it returns when the resource is hidden.
 	DeleteResource(ctx context.Context, in *DeleteResourceRequest, opts ...grpc.CallOption) (*DeleteResourceResponse, error)
+	// UndeleteResource ends a deletion with a retention: all resources that it has hidden, in all deployments, are as they were. It fails with ALREADY_EXISTS if
+	// the resource is not deleted, and with FAILED_PRECONDITION if the deletion is carried out already, or began with another resource (AIP-164).
+	UndeleteResource(ctx context.Context, in *UndeleteResourceRequest, opts ...grpc.CallOption) (*Resource, error)
 	// BatchDeleteResources deletes several resources of one deployment, all of them or none, in one transaction. What refers to one of them and is
 	// deleted with another one does not block (AIP-235).
 	BatchDeleteResources(ctx context.Context, in *BatchDeleteResourcesRequest, opts ...grpc.CallOption) (*BatchDeleteResourcesResponse, error)
@@ -250,6 +255,16 @@ func (c *resourceServiceClient) DeleteResource(ctx context.Context, in *DeleteRe
 	return out, nil
 }
 
+func (c *resourceServiceClient) UndeleteResource(ctx context.Context, in *UndeleteResourceRequest, opts ...grpc.CallOption) (*Resource, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Resource)
+	err := c.cc.Invoke(ctx, ResourceService_UndeleteResource_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *resourceServiceClient) BatchDeleteResources(ctx context.Context, in *BatchDeleteResourcesRequest, opts ...grpc.CallOption) (*BatchDeleteResourcesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(BatchDeleteResourcesResponse)
@@ -324,7 +339,11 @@ type ResourceServiceServer interface {
 	// when a target does not exist, and with UNAVAILABLE or DEADLINE_EXCEEDED when its deployment does not answer.
 	AcquireDelegations(context.Context, *AcquireDelegationsRequest) (*AcquireDelegationsResponse, error)
 	// DeleteResource returns when the resource is removed, or in DELETING because other deployments have to act first.
+	// With a retention it returns when the resource is hidden.
 	DeleteResource(context.Context, *DeleteResourceRequest) (*DeleteResourceResponse, error)
+	// UndeleteResource ends a deletion with a retention: all resources that it has hidden, in all deployments, are as they were. It fails with ALREADY_EXISTS if
+	// the resource is not deleted, and with FAILED_PRECONDITION if the deletion is carried out already, or began with another resource (AIP-164).
+	UndeleteResource(context.Context, *UndeleteResourceRequest) (*Resource, error)
 	// BatchDeleteResources deletes several resources of one deployment, all of them or none, in one transaction. What refers to one of them and is
 	// deleted with another one does not block (AIP-235).
 	BatchDeleteResources(context.Context, *BatchDeleteResourcesRequest) (*BatchDeleteResourcesResponse, error)
@@ -385,6 +404,9 @@ func (UnimplementedResourceServiceServer) AcquireDelegations(context.Context, *A
 }
 func (UnimplementedResourceServiceServer) DeleteResource(context.Context, *DeleteResourceRequest) (*DeleteResourceResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteResource not implemented")
+}
+func (UnimplementedResourceServiceServer) UndeleteResource(context.Context, *UndeleteResourceRequest) (*Resource, error) {
+	return nil, status.Error(codes.Unimplemented, "method UndeleteResource not implemented")
 }
 func (UnimplementedResourceServiceServer) BatchDeleteResources(context.Context, *BatchDeleteResourcesRequest) (*BatchDeleteResourcesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method BatchDeleteResources not implemented")
@@ -683,6 +705,24 @@ func _ResourceService_DeleteResource_Handler(srv interface{}, ctx context.Contex
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ResourceService_UndeleteResource_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UndeleteResourceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ResourceServiceServer).UndeleteResource(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ResourceService_UndeleteResource_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ResourceServiceServer).UndeleteResource(ctx, req.(*UndeleteResourceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ResourceService_BatchDeleteResources_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(BatchDeleteResourcesRequest)
 	if err := dec(in); err != nil {
@@ -778,6 +818,10 @@ var ResourceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteResource",
 			Handler:    _ResourceService_DeleteResource_Handler,
+		},
+		{
+			MethodName: "UndeleteResource",
+			Handler:    _ResourceService_UndeleteResource_Handler,
 		},
 		{
 			MethodName: "BatchDeleteResources",

@@ -9,6 +9,7 @@ package schemav1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	structpb "google.golang.org/protobuf/types/known/structpb"
 	reflect "reflect"
 	sync "sync"
@@ -258,8 +259,10 @@ type KindDescriptor struct {
 	Gone string `protobuf:"bytes,15,opt,name=gone,proto3" json:"gone,omitempty"`
 	// Deletes of resources of this kind are atomic.
 	DeletesAtomically bool `protobuf:"varint,16,opt,name=deletes_atomically,json=deletesAtomically,proto3" json:"deletes_atomically,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Resources that a delete of a resource of this kind reaches are hidden for this time, and then removed; none: at once.
+	Retention     *durationpb.Duration `protobuf:"bytes,17,opt,name=retention,proto3" json:"retention,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *KindDescriptor) Reset() {
@@ -402,6 +405,13 @@ func (x *KindDescriptor) GetDeletesAtomically() bool {
 		return x.DeletesAtomically
 	}
 	return false
+}
+
+func (x *KindDescriptor) GetRetention() *durationpb.Duration {
+	if x != nil {
+		return x.Retention
+	}
+	return nil
 }
 
 // A finalizer of a kind: its holder has to clean up before a resource of the kind is removed.
@@ -794,7 +804,7 @@ var File_dbcontroller_schema_v1_descriptor_proto protoreflect.FileDescriptor
 
 const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\n" +
-	"'dbcontroller/schema/v1/descriptor.proto\x12\x16dbcontroller.schema.v1\x1a\x1cgoogle/protobuf/struct.proto\"\xf2\x01\n" +
+	"'dbcontroller/schema/v1/descriptor.proto\x12\x16dbcontroller.schema.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"\xf2\x01\n" +
 	"\x11ServiceDescriptor\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12@\n" +
@@ -803,7 +813,7 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"\x10patterns_dropped\x18\x05 \x01(\tR\x0fpatternsDropped\"D\n" +
 	"\x0eServiceVersion\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\tR\aversion\"\xcf\x05\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\"\x88\x06\n" +
 	"\x0eKindDescriptor\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1a\n" +
 	"\bpatterns\x18\x02 \x03(\tR\bpatterns\x12B\n" +
@@ -825,7 +835,8 @@ const file_dbcontroller_schema_v1_descriptor_proto_rawDesc = "" +
 	"finalizers\x18\x0e \x03(\v2+.dbcontroller.schema.v1.FinalizerDescriptorR\n" +
 	"finalizers\x12\x12\n" +
 	"\x04gone\x18\x0f \x01(\tR\x04gone\x12-\n" +
-	"\x12deletes_atomically\x18\x10 \x01(\bR\x11deletesAtomically\"A\n" +
+	"\x12deletes_atomically\x18\x10 \x01(\bR\x11deletesAtomically\x127\n" +
+	"\tretention\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\tretention\"A\n" +
 	"\x13FinalizerDescriptor\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\"\x91\x01\n" +
@@ -895,7 +906,8 @@ var file_dbcontroller_schema_v1_descriptor_proto_goTypes = []any{
 	(*ParentDescriptor)(nil),    // 6: dbcontroller.schema.v1.ParentDescriptor
 	(*ReferenceDescriptor)(nil), // 7: dbcontroller.schema.v1.ReferenceDescriptor
 	(*structpb.Struct)(nil),     // 8: google.protobuf.Struct
-	(*structpb.Value)(nil),      // 9: google.protobuf.Value
+	(*durationpb.Duration)(nil), // 9: google.protobuf.Duration
+	(*structpb.Value)(nil),      // 10: google.protobuf.Value
 }
 var file_dbcontroller_schema_v1_descriptor_proto_depIdxs = []int32{
 	2,  // 0: dbcontroller.schema.v1.ServiceDescriptor.imports:type_name -> dbcontroller.schema.v1.ServiceVersion
@@ -905,14 +917,15 @@ var file_dbcontroller_schema_v1_descriptor_proto_depIdxs = []int32{
 	5,  // 4: dbcontroller.schema.v1.KindDescriptor.fields:type_name -> dbcontroller.schema.v1.FieldDescriptor
 	8,  // 5: dbcontroller.schema.v1.KindDescriptor.schema:type_name -> google.protobuf.Struct
 	4,  // 6: dbcontroller.schema.v1.KindDescriptor.finalizers:type_name -> dbcontroller.schema.v1.FinalizerDescriptor
-	9,  // 7: dbcontroller.schema.v1.FieldDescriptor.default:type_name -> google.protobuf.Value
-	0,  // 8: dbcontroller.schema.v1.ParentDescriptor.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	0,  // 9: dbcontroller.schema.v1.ReferenceDescriptor.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	9,  // 7: dbcontroller.schema.v1.KindDescriptor.retention:type_name -> google.protobuf.Duration
+	10, // 8: dbcontroller.schema.v1.FieldDescriptor.default:type_name -> google.protobuf.Value
+	0,  // 9: dbcontroller.schema.v1.ParentDescriptor.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	0,  // 10: dbcontroller.schema.v1.ReferenceDescriptor.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_schema_v1_descriptor_proto_init() }
