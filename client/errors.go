@@ -111,7 +111,7 @@ func definite(c codes.Code) bool {
 
 // classes are the classes of reasons that do not follow from the code.
 var classes = map[string]error{
-	"MOVED": ErrConflict, "DELETING": ErrDeleting, "BLOCKED": ErrBlocked, "BLOCK_DELETION": ErrBlocked, "ROW_KEPT": ErrBlocked,
+	"MOVED": ErrConflict, "DELETING": ErrDeleting, "DELETED": ErrDeleting, "BLOCKED": ErrBlocked, "BLOCK_DELETION": ErrBlocked, "ROW_KEPT": ErrBlocked,
 	"REQUEST_REUSED": ErrInvalid,
 }
 

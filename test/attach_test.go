@@ -131,6 +131,11 @@ CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Cu
 	code, out = command("attach", "--status")
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "! declared otherwise in v2, which runs: no row is read until you attach again")
+	misspelt := filepath.Join(t.TempDir(), "misspelt.yaml")
+	require.NoError(t, os.WriteFile(misspelt, []byte(strings.Replace(attachedTables, "public.Orders", "public.Order", 1)), 0o600))
+	code, out = command("attach", misspelt) // and not another name of the attached table
+	require.Equal(t, 4, code, out)
+	require.Contains(t, out, "there is no table public.Order")
 	running("v2", strings.Replace(string(text), "public.Orders", "public.Others", 1))
 	code, out = command("attach", "--status")
 	require.Equal(t, 1, code, out)
@@ -166,6 +171,11 @@ CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Cu
 	code, out = command("detach")
 	require.Zero(t, code, out)
 	require.Contains(t, out, "nothing to do")
+	code, out = command("detach", "--kind", "Order") // which is declared
+	require.Zero(t, code, out)
+	code, out = command("detach", "--kind", "Ordr")
+	require.Equal(t, 4, code, out)
+	require.Contains(t, out, "no table of kind Ordr is attached: did you mean Order?")
 
 	fillTables(t, dsn, `DELETE FROM dbcontroller.meta`) // as migrate up leaves it
 	code, out = command("attach", file)

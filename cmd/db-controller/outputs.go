@@ -19,7 +19,7 @@ func outputs() cli.Outputs {
 // printed has the names of the documents that each command prints, one each time it is called.
 var printed = map[string][]string{
 	"get": {"resource", "resources"}, "list": {"resources", "total"}, "put": {"resource", "resources"}, "patch": {"resource"}, "watch": {"event"},
-	"set-status": {"resource"}, "block-deletion": {"resource"}, "remove-finalizer": {"resource"},
+	"set-status": {"resource"}, "block-deletion": {"resource"}, "undelete": {"resource", "resources"}, "remove-finalizer": {"resource"},
 	"delete": {"deleted", "deleted-all", "plan", "plans"}, "plan": {"plan", "plans"}, "explain": {"explanation"}, "referrers": {"referrers"},
 	"removals": {"removal-chains", "removals", "receipt", "receipts", "verified"}, "purge": {"purged"},
 

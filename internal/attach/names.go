@@ -57,7 +57,7 @@ SELECT c.declared, c.present, c.declared <> c.present AND EXISTS (
 FROM dbcontroller.attached_columns($1) AS c`
 
 	attachedKindSQL = `
-SELECT a.kind_id FROM dbcontroller.attachment a JOIN dbcontroller.kind k ON k.id = a.kind_id WHERE k.service = $1 AND k.kind = $2 AND a.ready`
+SELECT a.kind_id, a.definition FROM dbcontroller.attachment a JOIN dbcontroller.kind k ON k.id = a.kind_id WHERE k.service = $1 AND k.kind = $2 AND a.ready`
 )
 
 // followed returns the present names of the attached table of a kind; false: there is none.
@@ -93,7 +93,8 @@ func followed(ctx context.Context, tx pgx.Tx, kindID int32) (n names, attached b
 func namesOf(ctx context.Context, tx pgx.Tx, db *catalogue.Database, kind schema.KindID, declared schema.TableName) (names, error) {
 	none := names{table: declared}
 	var kindID int32
-	switch err := tx.QueryRow(ctx, attachedKindSQL, kind.Service, kind.Kind).Scan(&kindID); {
+	var was schema.Definition
+	switch err := tx.QueryRow(ctx, attachedKindSQL, kind.Service, kind.Kind).Scan(&kindID, &was); {
 	case errors.Is(err, pgx.ErrNoRows):
 		return none, nil
 	case err != nil:
@@ -103,6 +104,8 @@ func namesOf(ctx context.Context, tx pgx.Tx, db *catalogue.Database, kind schema
 	switch {
 	case err != nil:
 		return none, err
+	case n.table != declared && was.Table != declared: // another declaration, and not another name of the table
+		return none, nil
 	case !attached, db.Table(n.table) == nil, n.table != declared && db.Table(declared) != nil:
 		return none, nil
 	}

@@ -31,6 +31,8 @@ const (
 	UnusedImport         = "unused-import"
 	ImportCycle          = "import-cycle"
 	NoDeploymentInRegion = "no-deployment-in-region"
+	UnknownRegion        = "unknown-region"
+	UnknownVersion       = "unknown-version"
 	ImportNotRun         = "import-not-run"
 	NothingAcknowledged  = "nothing-acknowledged"
 	CascadeWithinKind    = "cascade-within-kind"

@@ -101,7 +101,7 @@ type Refusal struct {
 func (r Refusal) String() string {
 	what := cmp.Or(r.Reason.Says(), string(r.Reason))
 	s := fmt.Sprintf("%s %s", r.Target, what)
-	if r.Holder != "" { // else it is about a right that is asked for without a reference
+	if r.Holder != "" && r.Path != RightPath { // else it is about a right that is asked for without a reference
 		s = fmt.Sprintf("%s: %s: %s", r.Holder, r.Path, s)
 	}
 	if r.Detail != "" {

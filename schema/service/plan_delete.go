@@ -36,6 +36,14 @@ func (r *resources) planDeletion(ctx context.Context, req *resourcev1.PlanDeleti
 	}
 	ctx, cancel := beforeDeadline(ctx)
 	defer cancel()
+	if err := checkMaxRemovals(req.GetMaxRemovals()); err != nil {
+		return nil, err
+	}
+	if most := req.GetMaxRemovals(); most != 0 {
+		person := peer.PersonFrom(ctx)
+		person.MaxRemovals = most
+		ctx = peer.WithPerson(ctx, person)
+	}
 	plan, err := r.deleter.PlanDelete(ctx, names...)
 	if err != nil {
 		return nil, err

@@ -392,8 +392,8 @@ type deleteOptions interface {
 
 func (r *resources) deleteAll(ctx context.Context, reqs []*resourcev1.DeleteResourceRequest, of deleteOptions) (out []*resourcev1.DeleteResourceResponse, unasked []peer.Unasked, err error) {
 	most := of.GetMaxRemovals()
-	if most < -1 || most > schema.MaxRemovals {
-		return nil, nil, outcome.Invalid("max_removals", fmt.Errorf("%d: want a number of resources, at most %d, 0 for the number in the rights, or -1 for any number", most, schema.MaxRemovals))
+	if err := checkMaxRemovals(most); err != nil {
+		return nil, nil, err
 	}
 	all := make([]shadow.DeleteRequest, len(reqs))
 	for i, req := range reqs {
@@ -439,6 +439,13 @@ func (r *resources) deleteAll(ctx context.Context, reqs []*resourcev1.DeleteReso
 		}
 	}
 	return out, results[0].Unasked, nil
+}
+
+func checkMaxRemovals(most int64) error {
+	if most < -1 || most > schema.MaxRemovals {
+		return outcome.Invalid("max_removals", fmt.Errorf("%d: want a number of resources, at most %d, 0 for the number in the rights, or -1 for any number", most, schema.MaxRemovals))
+	}
+	return nil
 }
 
 func (r *resources) deleteRequest(ctx context.Context, req *resourcev1.DeleteResourceRequest, requestID string) (out shadow.DeleteRequest, err error) {

@@ -74,7 +74,7 @@ func (a *admin) addWork(ctx context.Context, out *adminv1.StatusResponse) error 
 	now := time.Now()
 	for _, o := range outstanding {
 		out.Outstanding = append(out.Outstanding, &adminv1.StatusResponse_Outstanding{
-			Group: o.Group, Deployment: o.Deployment, Count: o.Count, OldestTime: timestamppb.New(now.Add(-time.Duration(o.Oldest * float64(time.Second)))),
+			Group: o.Group, Deployment: o.Deployment, Count: o.Count, OldestTime: timestamppb.New(now.Add(-time.Duration(o.Oldest * float64(time.Second)))), Problem: o.Problem,
 		})
 	}
 	for _, d := range derivations {

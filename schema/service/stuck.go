@@ -68,7 +68,9 @@ func (a *admin) addStuckWork(ctx context.Context, longer time.Duration, out *adm
 			continue
 		}
 		w := &adminv1.ListStuckResponse_Work{Group: o.Group, Deployment: o.Deployment, Count: o.Count, Since: timestamppb.New(time.Now().Add(-waited))}
-		if f := failureOf(failures, o.Group, o.Deployment); f.Error != "" {
+		if o.Problem != "" {
+			w.LastError = o.Problem
+		} else if f := failureOf(failures, o.Group, o.Deployment); f.Error != "" {
 			w.LastError, w.NextTime = f.Error, optionalTime(f.Next)
 		} else {
 			w.Reason = waiting[o.Group]

@@ -3,6 +3,7 @@ package shadow_test
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -485,6 +486,44 @@ func TestAnUndeleteBesideAPurge_I36(t *testing.T) {
 			b.Settle()
 		}
 		requireNothingFrozen(t, b, everywhere...)
+	}
+	b.Audit()
+}
+
+// The undelete comes after the purge has frozen the root, and before it is decided.
+func TestAnUndeleteWithinAPurge_I36(t *testing.T) {
+	t.Parallel()
+	b := newChain(t)
+	schedule(t, b, target)
+	var undone error
+	var once sync.Once
+	b.OnPlan = func(context.Context, schema.DeploymentID) error {
+		once.Do(func() { _, undone = undelete(t, b, target) })
+		return nil
+	}
+	require.ErrorIs(t, comeDue(t, b, aWest), peer.ErrAborted)
+	b.OnPlan = nil
+	require.NoError(t, undone)
+	b.Settle()
+	requireVisible(t, b, target, middle, holder)
+	requireNothingFrozen(t, b, everywhere...)
+	b.Audit()
+}
+
+// A kind that hides resources in DELETING: watches hear once that they go.
+func TestAHidingKindGoesOnce_I36(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, strings.NewReplacer("kind: Target\n", "kind: Target\n    hide_while_deleting: true\n", "kind: Holder\n", "kind: Holder\n    hide_while_deleting: true\n").Replace(services), nil, aWest, bEast)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.Settle()
+	schedule(t, b, target)
+	require.NoError(t, comeDue(t, b, aWest))
+	b.Gone(target)
+	b.Settle()
+	b.Gone(holder)
+	for _, at := range []string{aWest, bEast} {
+		lastChanges(t, b, at)
 	}
 	b.Audit()
 }

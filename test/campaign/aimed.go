@@ -58,7 +58,7 @@ func (p *Player) blockLate(ctx context.Context) {
 	uid := p.o.rows[target].UID
 	p.holdBack(root)
 	defer func() { p.held() }()
-	if p.delete(ctx, root, false); p.o.there(root) {
+	if p.delete(ctx, root, false, false); p.o.there(root) {
 		return
 	}
 	for _, i := range p.g.Perm(len(p.g.names)) { // a holder outside of the deletion

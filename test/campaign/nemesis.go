@@ -157,7 +157,7 @@ func (n *Nemesis) delaySteps(ctx context.Context, r *rand.Rand) {
 	for _, id := range deployments {
 		if r.IntN(2) == 0 {
 			mend = append(mend, n.w.sites[id].calls.Suffer(func(from identity.Identity, method string) harness.Mishap {
-				if peer(from) && slices.Contains(d.methods, method[strings.LastIndex(method, "/")+1:]) {
+				if fromPeer(from) && slices.Contains(d.methods, method[strings.LastIndex(method, "/")+1:]) {
 					return d.mishap
 				}
 				return harness.Mishap{}
@@ -300,12 +300,12 @@ func (n *Nemesis) replay(s *site) func() {
 	})
 }
 
-func peer(from identity.Identity) bool { return from.Role == identity.RoleDeployment }
+func fromPeer(from identity.Identity) bool { return from.Role == identity.RoleDeployment }
 
 // protocol reports whether a call belongs to the protocol between deployments. The call of a user, forwarded or not, is a new
 // call when it is repeated.
 func protocol(from identity.Identity, method string) bool {
-	return peer(from) && !strings.HasPrefix(method, "/dbcontroller.resource.")
+	return fromPeer(from) && !strings.HasPrefix(method, "/dbcontroller.resource.")
 }
 
 // partition cuts a deployment off from one other, in one direction or both.
@@ -334,7 +334,7 @@ func (n *Nemesis) cutFrom(s *site, other schema.DeploymentID) func() {
 
 func (n *Nemesis) isolate(s *site) func() {
 	return n.calls(s, func(_ *rand.Rand, from identity.Identity, _ string) harness.Mishap {
-		return harness.Mishap{Cut: peer(from) && from != identity.Deployment(s.id)}
+		return harness.Mishap{Cut: fromPeer(from) && from != identity.Deployment(s.id)}
 	})
 }
 

@@ -15,11 +15,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/direct"
 	"github.com/db-controller/db-controller/schema"
+	"github.com/db-controller/db-controller/schema/peer"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
@@ -246,14 +248,48 @@ func kindOf(name string) string {
 	return map[string]string{"nodes": "Node", "leaves": "Leaf", "roots": "Root", "chains": "Chain", "blockers": "Blocker"}[collection]
 }
 
-// Delete deletes a resource, and repeats that until the outcome is definite. Half of the deletes are atomic.
+// Delete deletes a resource, and repeats that until the outcome is definite. Half of the deletes are atomic; half of those are scheduled
+// first, and undeleted or carried out at once.
 func (p *Player) Delete(ctx context.Context, name string) {
 	p.t.Helper()
 	p.deletes++
-	p.delete(ctx, name, p.deletes%2 == 0)
+	atomic, now := p.deletes%2 == 0, false
+	if p.deletes%4 == 0 && p.o.there(name) && !p.o.flight[name] {
+		now = p.schedule(ctx, name, p.deletes%8 == 0)
+	}
+	p.delete(ctx, name, atomic, now)
 }
 
-func (p *Player) delete(ctx context.Context, name string, atomic bool) {
+// schedule hides a resource with all that its deletion reaches, and shows it again, unless it stays hidden: it is deleted at once then. A
+// refused one changes nothing, as the delete that follows shows.
+func (p *Player) schedule(ctx context.Context, name string, stays bool) (hidden bool) {
+	p.t.Helper()
+	full, err := schema.ParseFullName(name)
+	require.NoError(p.t, err)
+	err = p.until(ctx, full, func(ctx context.Context, r resourcev1.ResourceServiceClient) error {
+		_, err := r.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name, Uid: p.o.rows[name].UID, AllowMissing: true, Retention: durationpb.New(time.Hour)})
+		if err != nil && strings.Contains(err.Error(), peer.ErrDeleted.Error()) { // by an earlier try
+			return nil
+		}
+		return err
+	})
+	p.note("schedule the deletion of %s: %v", name, err)
+	if err != nil || stays {
+		return err == nil
+	}
+	p.c.add("deletions undone", 1)
+	err = p.until(ctx, full, func(ctx context.Context, r resourcev1.ResourceServiceClient) error {
+		_, err := r.UndeleteResource(ctx, &resourcev1.UndeleteResourceRequest{Name: name})
+		if status.Code(err) == codes.AlreadyExists || status.Code(err) == codes.NotFound { // a failover has lost the schedule
+			return nil
+		}
+		return err
+	})
+	p.note("undelete %s: %v", name, err)
+	return false
+}
+
+func (p *Player) delete(ctx context.Context, name string, atomic, now bool) {
 	p.t.Helper()
 	quiet, would := p.o.quiet(), p.o.Would(name, nil)
 	if atomic {
@@ -269,7 +305,7 @@ func (p *Player) delete(ctx context.Context, name string, atomic bool) {
 	var answer *resourcev1.DeleteResourceResponse
 	first, missed, gone := true, false, false // it did not exist at the first try, or at a later one
 	call := func(ctx context.Context, r resourcev1.ResourceServiceClient) (err error) {
-		answer, err = r.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name, Uid: before.UID, Atomic: atomic})
+		answer, err = r.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name, Uid: before.UID, Atomic: atomic, Now: now})
 		if status.Code(err) == codes.NotFound {
 			gone, missed = true, first
 			return nil

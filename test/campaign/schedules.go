@@ -202,7 +202,7 @@ func (s *stage) stops(name string, nth int, of func(method string) bool) *barrie
 	b.mend = s.siteOf(name).calls.Suffer(func(from identity.Identity, method string) harness.Mishap {
 		mu.Lock()
 		defer mu.Unlock()
-		if !peer(from) || !of(method) {
+		if !fromPeer(from) || !of(method) {
 			return harness.Mishap{}
 		}
 		if nth--; nth != 0 {

@@ -196,7 +196,7 @@ var shown = []tested{
 	{"schema/shadow", "TestFrozenResourcesDoNotChange_I35", mutant{
 		"frozen-changes", "I35", "A member of an atomic deletion is written before the decision.",
 		"schema/shadow/internal/write/lock.go",
-		[]string{"		if l.frozen[wr.Before.ID] {\n", "		if false {\n"},
+		[]string{"		if how := l.frozen[wr.Before.ID]; how != db.NotFrozen {\n", "		if how := l.frozen[wr.Before.ID]; how < db.NotFrozen {\n"},
 	}},
 	{"schema/shadow", "TestAResourceThatLeavesBeforeTheLock_I35", mutant{
 		"freezes-without-looking-again", "I35", "A participant freezes what it has found before it had the locks: a resource that is no member any more stays frozen.",
@@ -211,7 +211,7 @@ var shown = []tested{
 	{"schema/shadow", "TestMembersStayClosedUntilTheirMark_I35", mutant{
 		"committed-opens", "I35", "The members of a committed deletion are opened before the cascade has marked them.",
 		"schema/shadow/internal/attempt/blockade.go",
-		[]string{"case committed && r.questions[i].Key.Path == peer.DeletionPath:", "case committed && r.questions[i].Key.Path == peer.FrozenPath:"},
+		[]string{"case *committed && r.questions[i].Key.Path == peer.DeletionPath:", "case *committed && r.questions[i].Key.Path == peer.FrozenPath:"},
 	}},
 	{"schema/shadow", "TestARestoredParticipantAbortsTheDeletion_I35", mutant{
 		"epochs-of-participants-not-compared", "I35", "An atomic deletion commits although a participant has begun a new epoch.",
@@ -246,7 +246,7 @@ var shown = []tested{
 	{"schema/shadow", "TestAMemberWhoseTargetWasLostIsOpened_I35", mutant{
 		"lost-target-keeps-frozen", "I35", "A member of a committed deletion stays frozen after its target was lost.",
 		"schema/shadow/internal/target/frozen.go",
-		[]string{"		b.Queue(thawBehindSQL, f.others.deletions, f.others.targets, deployment)\n", ""},
+		[]string{"thawed := queueThaw(b, thawBehindSQL, f.others.deletions, f.others.targets, deployment)\n", "thawed := new([]int64)\n"},
 	}},
 	{"schema/shadow", "TestMembersStayClosedThroughALateFailover_I35", mutant{
 		"failover-opens-members", "I35", "A participant that fails over asks for a decision that is forgotten, and opens members before their mark.",
@@ -292,6 +292,46 @@ var shown = []tested{
 		"decommissioned-is-kept", "I33", "The reference that a holder in DELETING keeps at a decommissioned deployment acts upon the holder.",
 		"schema/shadow/internal/admin/decommission.go",
 		[]string{"			b.Queue(dropKeptSQL, deployment, uids, holders)\n", "			_ = dropKeptSQL\n"},
+	}},
+	{"schema/shadow", "TestAnUndeleteRestoresAllMembers_I36", mutant{
+		"scheduled-is-aborted", "I36", "A participant that asks for the decision of a scheduled deletion aborts it.",
+		"schema/shadow/internal/attempt/blockade.go",
+		[]string{"case committed == nil: // scheduled\n", "case committed == nil:\n			r.verdicts[i] = peer.GoneVerdict\n"},
+	}},
+	{"schema/shadow", "TestALostScheduleOpensItsMembers_I36", mutant{
+		"opened-stays-hidden", "I36", "The members of an aborted deletion are opened, and stay hidden.",
+		"schema/shadow/internal/target/blockade.go",
+		[]string{"err = Unhide(ctx, tx, s.DB, *thawed)", "_ = thawed"},
+	}},
+	{"schema/shadow", "TestScheduledDeletionsThatMeet_I36", mutant{
+		"one-undelete-shows-all", "I36", "A member of two scheduled deletions is seen when one of them is undeleted.",
+		"schema/shadow/internal/target/hidden.go",
+		[]string{"\n        AND NOT EXISTS (SELECT FROM dbcontroller.frozen m JOIN dbcontroller.freeze f USING (deletion) WHERE m.target_id = s.id AND f.purge_at IS NOT NULL)", ""},
+	}},
+	{"schema/shadow", "TestAnUndeleteWithinAPurge_I36", mutant{
+		"purge-does-not-compete", "I36", "A scheduled deletion is carried out although it was undeleted meanwhile.",
+		"schema/shadow/internal/deletion/schedule.go",
+		[]string{"case tag.RowsAffected() == 0:", "case tag.RowsAffected() < 0:"},
+	}},
+	{"schema/shadow", "TestAScheduleIsToldAgain_I36", mutant{
+		"schedule-is-told-once", "I36", "A participant that has lost the message of a schedule does not hear it again.",
+		"schema/shadow/internal/gate/epoch.go",
+		[]string{"		b.Queue(scheduleAgainSQL, id, schema.RingSize, db.ScheduledDeletion)\n", ""},
+	}},
+	{"schema/shadow", "TestAHidingKindGoesOnce_I36", mutant{
+		"hidden-goes-twice", "I36", "Watches hear again that a hidden resource goes when its deletion is carried out.",
+		"schema/shadow/internal/cascade/carry.go",
+		[]string{"		args[\"gone\"] = hiddenOf(c, v.Mark)\n", "		args[\"gone\"] = []int64(nil)\n"},
+	}},
+	{"schema/shadow", "TestAnUndeleteRestoresAllMembers_I36", mutant{
+		"undelete-is-told-nobody", "I36", "An undelete releases no member in other deployments.",
+		"schema/shadow/internal/deletion/schedule.go",
+		[]string{"FROM dbcontroller.freeze f, unnest(f.participants) AS d WHERE f.deletion = $2`)", "FROM dbcontroller.freeze f, unnest(f.participants) AS d WHERE f.deletion = $2 AND false`)"},
+	}},
+	{"schema/shadow", "TestAVersionSwitchBesideHiddenResources_I36", mutant{
+		"derivation-waits-for-hidden", "I36", "A hidden resource keeps the others of its kind from being derived anew.",
+		"schema/shadow/internal/admin/derive.go",
+		[]string{"if row.Hidden {", "if false {"},
 	}},
 	{"schema/shadow", "TestRightsEndBeforeTheFreeze_I35", mutant{
 		"rights-outlast-the-freeze", "I35", "A participant keeps its rights to the targets of an atomic deletion.",

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -103,6 +104,13 @@ func (d *doctor) look(ctx context.Context, c *client.Client, only []string) (ask
 	asking, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	answer, err := c.Registry().GetEnvironment(asking, &registryv1.GetEnvironmentRequest{}, grpc.Peer(&at))
+	if err == nil && len(answer.GetUnheard()) > 0 { // after a start they follow within a few seconds
+		select {
+		case <-asking.Done():
+		case <-time.After(3 * time.Second):
+		}
+		answer, err = c.Registry().GetEnvironment(asking, &registryv1.GetEnvironmentRequest{}, grpc.Peer(&at))
+	}
 	switch {
 	case errors.Is(err, client.ErrNoRegistry):
 	case refusesCaller(err):
@@ -167,6 +175,16 @@ func refusesCaller(err error) bool {
 	return slices.Contains([]codes.Code{codes.Unauthenticated, codes.PermissionDenied, codes.ResourceExhausted}, status.Code(err))
 }
 
+// reasonOf returns the reason in google.rpc.ErrorInfo of an answer; empty without one.
+func reasonOf(err error) string {
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			return info.GetReason()
+		}
+	}
+	return ""
+}
+
 func examine(ctx context.Context, c *client.Client, id schema.DeploymentID) (e examined) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -221,6 +239,9 @@ func (d *doctor) deployment(of schema.Deployment, e examined) {
 		return
 	case of.NeverRan():
 		d.add(minor, where, "start its process (serve), or remove it (db-controller remove)", "it is described and has never run")
+		return
+	case e.err != nil && slices.Contains([]string{"DATABASE_UNAVAILABLE", "DATABASE_FULL", "DATABASE_BUSY"}, reasonOf(e.err)):
+		d.add(severe, where, "look at its PostgreSQL server; its process waits for it, and goes on by itself", "its process runs, without its database: %s", cli.Plain(e.err))
 		return
 	case e.err != nil:
 		d.add(severe, where, "start its process, or look at its log; deletions that it may refer to wait. For one that does not come back: db-controller decommission", "it does not answer: %s", cli.Plain(e.err))
@@ -341,6 +362,11 @@ func (d *doctor) work(where string, s *adminv1.StatusResponse) {
 		d.add(severe, where, "mend the cause; it is tried again by itself, or at once by db-controller retry", "%s for %s fails: %s", f.GetHandler(), f.GetDeployment(), f.GetError())
 	}
 	for _, o := range s.GetOutstanding() {
+		if o.GetProblem() != "" {
+			d.add(severe, where, "mend the cause; a right that was denied takes a grant of refer for deployment/"+where+" (docs/access.md). db-controller attach --status lists the values",
+				"%s of attached tables may not refer to resources of %s, so that nothing keeps these: %s", cli.Plural(o.GetCount(), "value"), o.GetDeployment(), o.GetProblem())
+			continue
+		}
 		if age := d.now.Sub(o.GetOldestTime().AsTime()); age > oldWork {
 			d.add(minor, where, "db-controller stuck shows the reasons", "%s of %s for %s: the oldest waits for %s", cli.Plural(o.GetCount(), "piece"), o.GetGroup(), cmp.Or(o.GetDeployment(), where), cli.Ago(o.GetOldestTime().AsTime()))
 		}

@@ -110,7 +110,7 @@ func validate(paths []string) (v validated, err error) {
 		return v, nil
 	}
 	if err == nil {
-		v.findings = lint.Services(v.files.Services, v.files.Deployments...)
+		v.findings = append(lint.Services(v.files.Services, v.files.Deployments...), lint.Deployments(v.files)...)
 	}
 	return v, err
 }
@@ -136,6 +136,9 @@ func (v validated) print(cmd *cobra.Command) {
 	}
 	for _, s := range v.services() {
 		cmd.Printf("%s@%s: %s, %s, ok\n", s.Service, s.Version, cli.Plural(s.Kinds, "kind"), cli.Plural(s.References, "reference"))
+	}
+	if v.files != nil && len(v.files.Deployments) > 0 && len(v.problems) == 0 {
+		cmd.Printf("%s\n", cli.Plural(len(v.files.Deployments), "deployment"))
 	}
 	v.printRights(cmd)
 	for _, f := range v.findings {

@@ -119,7 +119,9 @@ func verify(cmd *cobra.Command, c *client.Client, names []string, how verificati
 		}
 	}
 	for _, id := range of {
-		if err := all.one(cmd, c, id, how); err != nil {
+		if err := all.one(cmd, c, id, how); refusesCaller(err) {
+			return cli.Plain(err)
+		} else if err != nil {
 			all.out.Line("%s: NOT VERIFIED: %v", id, cli.Plain(err))
 			all.Deployments = append(all.Deployments, verifiedDeployment{Deployment: id.String(), Error: cli.Plain(err).Error()})
 			all.unasked = append(all.unasked, id.String())

@@ -73,13 +73,16 @@ func NewDelete() *cobra.Command {
 			if len(names) == 0 {
 				cmd.PrintErrln("no resource is selected: nothing is deleted")
 			}
+			if err := d.inOneRequest(names); err != nil {
+				return err
+			}
 			if d.releasing.given() {
 				if err := d.releasing.release(cmd, c, names, d.dryRun); err != nil {
 					return err
 				}
 			}
 			if d.dryRun {
-				return printPlans(cmd, c, names)
+				return printPlans(cmd, c, names, d.maxRemovals)
 			}
 			if d.export != "" && len(names) > 0 {
 				if err := d.exportTo(cmd, c, names); err != nil {
@@ -121,7 +124,7 @@ after all. Without --yes they list what they would change.`
 	cmd.Flags().DurationVar(&d.wait, "wait", 0, "how long to wait until each resource is removed (a row of a table is removed at once; explain NAME shows which resources still follow it)")
 	progressFlag(cmd, &d.progress)
 	cmd.Flags().BoolVar(&d.dryRun, "dry-run", false, "only show the effect, as plan does")
-	cmd.Flags().Int64Var(&d.maxRemovals, "max-removals", 0, "refuse a delete that removes more resources, at most 9,999, for each request of at most 1,000 NAMEs of one deployment; -1 for any number; --dry-run does not apply it (default: the number in the rights)")
+	cmd.Flags().Int64Var(&d.maxRemovals, "max-removals", 0, "refuse a delete that removes more resources, at most 9,999, for each request of at most 1,000 NAMEs of one deployment; -1 for any number (default: the number in the rights)")
 	cmd.Flags().BoolVar(&d.atomic, "atomic", false, "delete in all deployments or in none (NAMEs of one deployment)")
 	cmd.Flags().StringVar(&d.retention, "retention", "", "hide the resources for this time, such as 7d, in which undelete brings them back (default: the retention of their kinds)")
 	cmd.Flags().BoolVar(&d.now, "now", false, "do without the retention of a kind, or remove a hidden resource before its purge time")
@@ -255,10 +258,8 @@ func selections(names []string) (out []*selection, err error) {
 	return out, nil
 }
 
-// deletions are the results by name.
-type deletions map[string]*deleted
-
-func (d *deletion) all(cmd *cobra.Command, c *client.Client, names []string) error {
+// inOneRequest refuses names of several requests where one has to be enough.
+func (d *deletion) inOneRequest(names []string) error {
 	open, err := selections(names)
 	if err != nil {
 		return err
@@ -267,6 +268,17 @@ func (d *deletion) all(cmd *cobra.Command, c *client.Client, names []string) err
 		if given && len(open) > 1 {
 			return cli.Usage("%s: want at most %d names of one deployment", flag, most)
 		}
+	}
+	return nil
+}
+
+// deletions are the results by name.
+type deletions map[string]*deleted
+
+func (d *deletion) all(cmd *cobra.Command, c *client.Client, names []string) error {
+	open, err := selections(names)
+	if err != nil {
+		return err
 	}
 	results := deletions{}
 	for _, name := range names {

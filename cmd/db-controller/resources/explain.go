@@ -46,7 +46,11 @@ func printExplanation(out cli.Printer, e *adminv1.ExplainResponse) {
 	if e.GetPending() {
 		state += ", PENDING"
 	}
-	out.Line("%s  %s  %s  uid %s", e.GetName(), e.GetKind(), state, e.GetUid())
+	uid := "uid " + e.GetUid()
+	if e.GetUid() == "" {
+		uid = "a row that nothing has referred to yet"
+	}
+	out.Line("%s  %s  %s  %s", e.GetName(), e.GetKind(), state, uid)
 	if d := e.GetDeletion(); d != nil {
 		so := cli.ProgressOf(d)
 		out.Line("  deletion of %s, for %s: here %s%s", d.GetRoot(), cli.Ago(d.GetStartTime().AsTime()), so, so.Estimate())

@@ -39,7 +39,7 @@ func (d *deletion) exportTo(cmd *cobra.Command, c *client.Client, names []string
 	if len(all) > 1 {
 		return cli.Usage("--export: want at most %d names of one deployment", most)
 	}
-	e, err := export(cmd.Context(), c, all[0].names)
+	e, err := export(cmd.Context(), c, all[0].names, d.maxRemovals)
 	if err != nil {
 		return err
 	}
@@ -74,8 +74,12 @@ func writeNew(path string, text []byte) error {
 }
 
 // export reads the resources that a delete of names, of one deployment, removes. It fails unless it knows all of them.
-func export(ctx context.Context, c *client.Client, names []schema.FullName) (*exported, error) {
-	plan, err := planWith(ctx, c, names, mostExported)
+func export(ctx context.Context, c *client.Client, names []schema.FullName, maxRemovals int64) (*exported, error) {
+	plan, err := planWith(ctx, c, names, mostExported, maxRemovals)
+	if err != nil {
+		return nil, err
+	}
+	attached, err := attachedKinds(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -100,6 +104,9 @@ func export(ctx context.Context, c *client.Client, names []schema.FullName) (*ex
 			if err != nil {
 				return nil, err
 			}
+			if table := attached(name); table != "" {
+				return nil, cli.WithCode(cli.Refused, fmt.Errorf("nothing is deleted: %s is a row of table %s: keep its table with pg_dump", name, table))
+			}
 			if !seen[name] {
 				seen[name], e.names = true, append(e.names, name)
 			}
@@ -110,6 +117,29 @@ func export(ctx context.Context, c *client.Client, names []schema.FullName) (*ex
 	}
 	e.sort()
 	return e, nil
+}
+
+// attachedKinds returns a function that names the table of a resource that is a row; empty for others.
+func attachedKinds(ctx context.Context, c *client.Client) (func(name schema.FullName) (table string), error) {
+	env, err := c.Environment(ctx)
+	if err != nil {
+		return nil, cli.Plain(err)
+	}
+	models := map[schema.DeploymentID]*schema.Model{}
+	return func(name schema.FullName) string {
+		m, known := models[name.Deployment]
+		if !known {
+			m, _ = env.Model(name.Deployment) // nil: it has no version
+			models[name.Deployment] = m
+		}
+		if m == nil {
+			return ""
+		}
+		if kind, err := m.KindOf(name.Name); err == nil && kind.Table != nil {
+			return kind.Table.Name.String()
+		}
+		return ""
+	}, nil
 }
 
 // read reads the resources, a few hundred at a time.
@@ -148,8 +178,6 @@ func (e *exported) readPage(ctx context.Context, resources resourcev1.ResourceSe
 	}
 	for i, r := range answer.GetResources() {
 		switch {
-		case r.GetUid() == "":
-			return cli.WithCode(cli.Refused, fmt.Errorf("nothing is deleted: %s is a row of an attached table: keep its table with pg_dump", page[i]))
 		case r.GetState() == resourcev1.Resource_STATE_DELETING:
 			return cli.WithCode(cli.Refused, fmt.Errorf("nothing is deleted: %s is being deleted already", page[i]))
 		}

@@ -32,7 +32,7 @@ func NewPlan() *cobra.Command {
 					cmd.PrintErrln("no resource is selected")
 				}
 			}
-			return printPlans(cmd, c, args)
+			return printPlans(cmd, c, args, 0)
 		})
 	selected.flags(cmd)
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -74,14 +74,14 @@ func (p *keptPlan) MarshalJSON() ([]byte, error) {
 }
 
 // printPlans shows a plan for each deployment.
-func printPlans(cmd *cobra.Command, c *client.Client, names []string) error {
+func printPlans(cmd *cobra.Command, c *client.Client, names []string, maxRemovals int64) error {
 	all, err := selections(names)
 	if err != nil {
 		return err
 	}
 	var plans []*keptPlan
 	for _, s := range all {
-		plan, err := planOf(cmd.Context(), c, s.names)
+		plan, err := planWith(cmd.Context(), c, s.names, 0, maxRemovals)
 		if err != nil {
 			return err
 		}
@@ -122,16 +122,16 @@ func printPlans(cmd *cobra.Command, c *client.Client, names []string) error {
 }
 
 func planOf(ctx context.Context, c *client.Client, names []schema.FullName) (*resourcev1.PlanDeletionResponse, error) {
-	return planWith(ctx, c, names, 0)
+	return planWith(ctx, c, names, 0, 0)
 }
 
-// planWith is planOf with a number of names for each group; 0: a few.
-func planWith(ctx context.Context, c *client.Client, names []schema.FullName, samples int32) (*resourcev1.PlanDeletionResponse, error) {
+// planWith is planOf with a number of names for each group, 0 for a few, and the greatest number of removals that the delete may have.
+func planWith(ctx context.Context, c *client.Client, names []schema.FullName, samples int32, maxRemovals int64) (*resourcev1.PlanDeletionResponse, error) {
 	resources, err := c.Resources(ctx, names[0].Deployment)
 	if err != nil {
 		return nil, cli.Plain(err)
 	}
-	req := &resourcev1.PlanDeletionRequest{Name: names[0].Name, MaxSamples: samples}
+	req := &resourcev1.PlanDeletionRequest{Name: names[0].Name, MaxSamples: samples, MaxRemovals: maxRemovals}
 	for _, name := range names[1:] {
 		req.More = append(req.More, name.Name)
 	}

@@ -3,6 +3,7 @@ package resources
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -55,6 +56,19 @@ func NewReferrers() *cobra.Command {
 			}
 			if silent != nil && len(found) == 0 {
 				return silent
+			}
+			if silent == nil && len(found) < limit {
+				name, _ := schema.ParseFullName(args[0]) // the arguments are checked
+				kept, err := keepersBefore(ctx, c, name)
+				if err != nil {
+					silent = cli.Plain(err)
+				}
+				for _, k := range kept { // no record of them is kept at the target
+					line := referrer{Holder: k.Holder, Kind: k.Kind, Path: k.Path, Behaviour: schema.AllowDangling.String()}
+					if !slices.Contains(found, line) {
+						found, rows = append(found, line), append(rows, []any{line.Holder, line.Kind, line.Path, line.Behaviour})
+					}
+				}
 			}
 			if len(found) == 0 {
 				out.Line("Nothing refers to %s, and it owns nothing.", args[0])

@@ -92,12 +92,16 @@ func (r *releasing) release(cmd *cobra.Command, c *client.Client, names []string
 		if len(ties) == 0 {
 			return nil
 		}
+		if err := unsettable(ctx, c, ties); err != nil {
+			return err
+		}
 		if dryRun || !r.yes {
 			tell("Before the delete:")
 			for _, t := range ties {
 				tell("  " + t.String())
 			}
 			if dryRun {
+				tell("Without these changes:")
 				return nil
 			}
 			return cli.Usage("nothing is changed or deleted: %s listed; add --yes to go on", changes(len(ties)))
@@ -121,6 +125,24 @@ func (r *releasing) release(cmd *cobra.Command, c *client.Client, names []string
 			return cli.WithCode(cli.Refused, fmt.Errorf("nothing is deleted: %s not possible, such as: %s: %w", changes(len(ties)), ties[len(ties)-1], cli.Plain(last)))
 		}
 	}
+}
+
+// unsettable fails for a tie of a row, before anything is changed: SQL changes rows.
+func unsettable(ctx context.Context, c *client.Client, ties []tie) error {
+	attached, err := attachedKinds(ctx, c)
+	if err != nil {
+		return err
+	}
+	for _, t := range ties {
+		name, err := schema.ParseFullName(t.Holder)
+		if err != nil || t.Action == detachDelete {
+			continue
+		}
+		if table := attached(name); table != "" {
+			return cli.WithCode(cli.Refused, fmt.Errorf("nothing is changed or deleted: %s is a row of table %s, in which SQL changes %s; --detach=delete deletes such rows", name, table, t.Path))
+		}
+	}
+	return nil
 }
 
 func changes(n int) string {

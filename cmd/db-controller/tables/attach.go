@@ -227,13 +227,16 @@ func (f *attachFlags) carryOut(cmd *cobra.Command, conn *pgx.Conn, plans []*atta
 			return errors.Join(out.Document(results), err)
 		}
 	}
-	if err := f.letWait(cmd, conn, out, plans, results); err != nil {
+	var unwaited error
+	if waits, err := f.letWait(cmd, conn, out, plans, results); err != nil {
 		return errors.Join(out.Document(results), err)
+	} else if !waits {
+		unwaited = cli.WithCode(cli.Findings, errors.New("the tables are attached; statements on strict ones do not wait for rights, and fail with RD001 while one is lacking"))
 	}
 	if refused > 0 {
 		return errors.Join(out.Document(results), some)
 	}
-	return out.Document(results)
+	return errors.Join(out.Document(results), unwaited)
 }
 
 // confirm says how many rows would be unset or deleted because their targets do not exist, and lets that be with --yes.
@@ -263,25 +266,25 @@ func (f *attachFlags) confirm(cmd *cobra.Command, conn *pgx.Conn, out cli.Printe
 	return nil
 }
 
-// letWait lets statements of strict tables wait for rights.
-func (f *attachFlags) letWait(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer, plans []*attach.Plan, results []*attachment) error {
+// letWait lets statements of strict tables wait for rights, and reports whether they do.
+func (f *attachFlags) letWait(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer, plans []*attach.Plan, results []*attachment) (waits bool, err error) {
 	strict := slices.IndexFunc(plans, func(p *attach.Plan) bool { return !p.Refused() && p.Definition.Strict() })
 	if strict < 0 || f.dryRun {
-		return nil
+		return true, nil
 	}
 	lacking, err := attach.Waiting(cmd.Context(), conn, f.loopback)
 	if err != nil {
-		return fmt.Errorf("let statements wait for rights: %w", err)
+		return false, fmt.Errorf("let statements wait for rights: %w", err)
 	}
 	if lacking == nil {
 		out.Line("statements on strict tables wait for the rights that they need")
-		return nil
+		return true, nil
 	}
 	results[strict].Findings = append(results[strict].Findings, lacking...)
 	for _, finding := range lacking {
 		printFinding(out, plans[strict].Kind.Kind, finding)
 	}
-	return nil
+	return false, nil
 }
 
 func printFindings(out cli.Printer, p *attach.Plan) {
@@ -355,6 +358,24 @@ func (f *attachFlags) detach(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	known := make([]string, len(all))
+	for i, a := range all {
+		known[i] = a.Kind
+	}
+	running, err := runningModel(cmd.Context(), conn)
+	if err != nil {
+		return err
+	}
+	if running != nil { // a kind that is detached already is no mistake
+		for _, k := range running.Descriptor.Kinds {
+			known = append(known, k.Name)
+		}
+	}
+	for _, kind := range f.kinds {
+		if running != nil && !slices.Contains(known, kind) {
+			return cli.WithCode(cli.Refused, fmt.Errorf("no table of kind %s is attached%s", kind, cli.DidYouMean(kind, known)))
+		}
+	}
 	out, results := cli.PrinterOf(cmd), []attachment{}
 	for _, a := range all {
 		if !a.Ready || !f.wants(a.Kind) {
@@ -395,7 +416,8 @@ func (f *attachFlags) list(cmd *cobra.Command) error {
 	all = slices.DeleteFunc(all, func(a *attach.Attached) bool { return !f.wants(a.Kind) })
 	out, drifted, lacking := cli.PrinterOf(cmd), 0, 0
 	for _, a := range all {
-		out.Line("%s  %s  %s; %d deleted rows and values wait, %d of them after a try; %d values name missing targets", a.Kind, a.Definition.Table, a.State(), a.Waiting, a.Failed, a.Missing)
+		out.Line("%s  %s  %s; %s, %d of them after a try; %s without a target", a.Kind, a.Definition.Table, a.State(),
+			waiting(a.Waiting), a.Failed, cli.Plural(a.Missing, "value"))
 		for _, why := range []*string{a.Failure, a.Problem} {
 			if why != nil {
 				out.Line("      %s", *why)
@@ -419,16 +441,24 @@ func (f *attachFlags) list(cmd *cobra.Command) error {
 	if len(all) == 0 {
 		out.Line("no such table is attached")
 	}
-	if why := attach.WhyNotWaiting(cmd.Context(), conn); why != nil {
-		out.Line("statements on strict tables do not wait for rights, and fail with RD001 while one is lacking: %v", why)
+	why := attach.WhyNotWaiting(cmd.Context(), conn)
+	if why != nil {
+		why = cli.WithCode(cli.Findings, fmt.Errorf("statements on strict tables do not wait for rights, and fail with RD001 while one is lacking: %w", why))
 	}
 	if err := out.Document(all); err != nil || drifted+lacking == 0 {
-		return err
+		return errors.Join(err, why)
 	}
 	if drifted == 0 {
 		return fmt.Errorf("rights are lacking on %s: grant them", report.Several(int64(lacking), "table"))
 	}
 	return fmt.Errorf("%s from the attachments that the version that runs needs: attach again", report.Several(int64(drifted), "difference"))
+}
+
+func waiting(n int64) string {
+	if n == 1 {
+		return "1 deleted row or value waits"
+	}
+	return fmt.Sprintf("%d deleted rows and values wait", n)
 }
 
 // runningModel compiles the version that the deployment runs, from the environment that its processes keep; nil: they have kept none yet.

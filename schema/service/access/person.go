@@ -112,6 +112,7 @@ func (a *Access) mayRefer(ctx context.Context, by identity.Caller, req *schemav1
 		if !ok {
 			refused.Refusals = append(refused.Refusals, peer.Refusal{
 				Holder: asked[i].GetHolder().GetName(), Path: asked[i].GetPath(), Target: names[i], Reason: peer.ReferDenied,
+				Detail: "the writer is " + who.String(),
 			})
 		}
 	}

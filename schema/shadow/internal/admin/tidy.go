@@ -173,34 +173,38 @@ func (s *Admin) tidyForeignTargets(ctx context.Context, limit int) (more bool, e
 }
 
 var countsSQL = db.Codes(`
-SELECT w.action::int, d.service || '/' || d.region, count(*), COALESCE(extract(epoch FROM now() - min(w.created_at)), 0)::float8
+SELECT w.action::int, d.service || '/' || d.region, count(*), COALESCE(extract(epoch FROM now() - min(w.created_at)), 0)::float8, ''
 FROM dbcontroller.work w JOIN dbcontroller.deployment d ON d.id = w.deployment_id GROUP BY 1, 2
 UNION ALL
-SELECT {acknowledge_group}, d.service || '/' || d.region, n.count, GREATEST(extract(epoch FROM now() - s.updated_at), 0)::float8
+SELECT {acknowledge_group}, d.service || '/' || d.region, n.count, GREATEST(extract(epoch FROM now() - s.updated_at), 0)::float8, ''
 FROM (SELECT deployment_id, count(*), min(seq) AS first FROM dbcontroller.notice GROUP BY 1) AS n
 JOIN dbcontroller.deployment d ON d.id = n.deployment_id
 JOIN dbcontroller.notice f ON f.seq = n.first LEFT JOIN dbcontroller.shadow s ON s.id = f.target_id
 UNION ALL
-SELECT {deleting_group}, '', count(*), COALESCE(extract(epoch FROM now() - min(updated_at)), 0)::float8 FROM dbcontroller.shadow WHERE state = {deleting}
+SELECT {deleting_group}, '', count(*), COALESCE(extract(epoch FROM now() - min(updated_at)), 0)::float8, '' FROM dbcontroller.shadow WHERE state = {deleting}
 UNION ALL
-SELECT {resolve_group}, d.service || '/' || d.region, count(*), COALESCE(extract(epoch FROM now() - min(b.expires_at)), 0)::float8
+SELECT {resolve_group}, d.service || '/' || d.region, count(*), COALESCE(extract(epoch FROM now() - min(b.expires_at)), 0)::float8, ''
 FROM (
     SELECT deployment_id, expires_at FROM dbcontroller.blockade b WHERE ` + db.ExpiredSQL + `$1::interval)
     UNION ALL SELECT deployment_id, expires_at FROM dbcontroller.freeze f WHERE NOT f.committed AND ` + db.FreezeExpiredSQL + `
-) AS b JOIN dbcontroller.deployment d ON d.id = b.deployment_id GROUP BY 2`)
+) AS b JOIN dbcontroller.deployment d ON d.id = b.deployment_id GROUP BY 2
+UNION ALL -- a full name begins with two slashes, the service and the region
+SELECT {acquire_group}, split_part(l.target, '/', 3) || '/' || split_part(l.target, '/', 4), count(*), GREATEST(extract(epoch FROM now() - min(l.at)), 0)::float8, min(l.problem)
+FROM (SELECT target, at, problem FROM dbcontroller.lacking WHERE problem IS NOT NULL AND NOT missing LIMIT 100000) AS l GROUP BY 2`)
 
 // Outstanding counts one group of outstanding work for one deployment.
 type Outstanding struct {
-	Group      string // an action, "acknowledge", "deleting" or "resolve"
+	Group      string // an action, "acknowledge", "deleting", "resolve" or "acquire"
 	Deployment string // empty for "deleting"
 	Count      int64
 	Oldest     float64 // age of the oldest piece in seconds
+	Problem    string  // why it is not done, if that is stored
 }
 
 // Outstanding counts the outstanding work by group and deployment: messages owed (such as confirm and
 // release), resources to look at again (finalise), deletions that other deployments have not acknowledged,
-// resources in DELETING, and expired, undecided tentative blockades and freezes by atomic
-// deletions.
+// resources in DELETING, expired, undecided tentative blockades and freezes by atomic deletions, and values of
+// attached tables whose rights were refused, or whose deployments did not answer.
 func (s *Admin) Outstanding(ctx context.Context) ([]Outstanding, error) {
 	rows, err := s.Pool.Query(ctx, countsSQL, s.Tuning.Load().TentativeTTL)
 	if err != nil {
@@ -211,7 +215,7 @@ func (s *Admin) Outstanding(ctx context.Context) ([]Outstanding, error) {
 	for rows.Next() {
 		var o Outstanding
 		var group int
-		if err := rows.Scan(&group, &o.Deployment, &o.Count, &o.Oldest); err != nil {
+		if err := rows.Scan(&group, &o.Deployment, &o.Count, &o.Oldest, &o.Problem); err != nil {
 			return nil, fmt.Errorf("count outstanding work: %w", err)
 		}
 		switch group {
@@ -221,6 +225,8 @@ func (s *Admin) Outstanding(ctx context.Context) ([]Outstanding, error) {
 			o.Group = "deleting"
 		case db.ResolveGroup:
 			o.Group = "resolve"
+		case db.AcquireGroup:
+			o.Group = "acquire"
 		default:
 			o.Group = schema.Action(group).String()
 		}

@@ -33,4 +33,5 @@ const (
 	AcknowledgeGroup = 101
 	DeletingGroup    = 102
 	ResolveGroup     = 103
+	AcquireGroup     = 104
 )

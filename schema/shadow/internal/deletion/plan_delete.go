@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/db-controller/db-controller/schema/peer"
@@ -30,13 +31,14 @@ func (s *Deleter) PlanDelete(ctx context.Context, names ...string) (*plan.Delete
 	for again := true; ; again = false {
 		err := pgx.BeginTxFunc(ctx, s.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 			p.plan = &peer.Plan{}
-			roots, err := d.planRoots(ctx, tx)
+			roots, alone, err := s.planRoots(ctx, tx, d)
 			if err != nil {
 				return err
 			}
 			if err := p.members(ctx, tx, roots, nil); err != nil {
 				return err
 			}
+			p.plan.Members = append(p.plan.Members, alone...)
 			p.obstacle, err = s.obstacle(ctx, tx, roots, peer.PlanLimit, excused{})
 			return err
 		})
@@ -68,34 +70,56 @@ func (s *Deleter) PlanDelete(ctx context.Context, names ...string) (*plan.Delete
 
 var selectPlanRootsSQL = db.Codes(`SELECT s.id, s.kind_id, s.name, s.state FROM ` + namedSQL + ` WHERE s.state = {active} OR NOT s.hidden`)
 
-// planRoots returns the ids of the resources. It fails with ErrNotFound for the first one that does not
-// exist, and with ErrDeleting if none is ACTIVE: resources in DELETING have no part in the delete.
-func (d *deletion) planRoots(ctx context.Context, q db.Querier) (ids []int64, err error) {
+// planRoots returns the ids of the resources, and those that are rows of attached tables and have no id:
+// nothing refers to them. It fails with ErrNotFound for the first one that does not exist, and with ErrDeleting
+// if none is ACTIVE: resources in DELETING have no part in the delete.
+func (s *Deleter) planRoots(ctx context.Context, q db.Querier, d *deletion) (ids []int64, alone []peer.PlanMember, err error) {
 	kinds, names := d.keys()
-	rows, err := q.Query(ctx, selectPlanRootsSQL, kinds, names)
+	all, err := q.Query(ctx, selectPlanRootsSQL, kinds, names)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m plan.Member, err error) {
+	found, err := pgx.CollectRows(all, func(row pgx.CollectableRow) (m plan.Member, err error) {
 		return m, row.Scan(&m.ID, &m.Kind, &m.Name, &m.State)
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var marked error
 	for _, w := range d.wanted {
 		i := slices.IndexFunc(found, func(m plan.Member) bool { return m.Kind == w.kindID && m.Name == w.Name })
 		switch {
 		case i < 0:
-			return nil, fmt.Errorf("%s: %w", w.Name, peer.ErrNotFound)
+			row, err := s.rowAlone(ctx, q, w)
+			if err != nil {
+				return nil, nil, err
+			}
+			alone = append(alone, row)
 		case found[i].State != peer.Active:
 			marked = fmt.Errorf("%s: %w", w.Name, peer.ErrDeleting)
 		default:
 			ids = append(ids, found[i].ID)
 		}
 	}
-	if len(ids) == 0 {
-		return nil, marked
+	if len(ids)+len(alone) == 0 {
+		return nil, nil, marked
 	}
-	return ids, nil
+	return ids, alone, nil
+}
+
+// rowAlone returns the row of an attached table that has no uid yet. Within the plan it has one of its own.
+func (s *Deleter) rowAlone(ctx context.Context, q db.Querier, w *wanted) (m peer.PlanMember, err error) {
+	t := s.rows.Of(w.kindID)
+	if t == nil {
+		return m, fmt.Errorf("%s: %w", w.Name, peer.ErrNotFound)
+	}
+	there, err := t.Existing(ctx, q, []string{w.Name})
+	if err == nil && len(there) == 0 {
+		err = fmt.Errorf("%s: %w", w.Name, peer.ErrNotFound)
+	}
+	if err != nil {
+		return m, err
+	}
+	kind, err := s.Names.KindOf(ctx, q, w.kindID)
+	return peer.PlanMember{UID: uuid.NewSHA1(uuid.Nil, []byte(w.Name)), Name: w.Name, Kind: kind.Kind}, err
 }

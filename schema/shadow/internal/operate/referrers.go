@@ -168,6 +168,12 @@ func (s *Operations) referred(ctx context.Context, req ReferrersRequest) (id int
 		return 0, uid, err
 	}
 	err = s.Pool.QueryRow(ctx, selectReferredSQL, kindID, req.Target.Name).Scan(&id, &uid)
+	if t := s.rows.Of(kindID); errors.Is(err, pgx.ErrNoRows) && t != nil && req.UID == uuid.Nil { // a row that nothing refers to has no uid
+		there, err := t.Existing(ctx, s.Pool, []string{req.Target.Name})
+		if err != nil || len(there) > 0 {
+			return 0, uid, err
+		}
+	}
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && req.UID != uuid.Nil && req.UID != uid {
 		err = fmt.Errorf("%s: %w", req.Target, peer.ErrNotFound)
 	}

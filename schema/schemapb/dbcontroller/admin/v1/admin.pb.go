@@ -3679,11 +3679,13 @@ func (x *StatusResponse_Process) GetExpireTime() *timestamppb.Timestamp {
 
 // Outstanding work of one group for one deployment.
 type StatusResponse_Outstanding struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
-	Deployment    string                 `protobuf:"bytes,2,opt,name=deployment,proto3" json:"deployment,omitempty"`
-	Count         int64                  `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
-	OldestTime    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=oldest_time,json=oldestTime,proto3" json:"oldest_time,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Group      string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Deployment string                 `protobuf:"bytes,2,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	Count      int64                  `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	OldestTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=oldest_time,json=oldestTime,proto3" json:"oldest_time,omitempty"`
+	// Why it is not done, if that is known: values of attached tables whose right was refused (the group acquire).
+	Problem       string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3744,6 +3746,13 @@ func (x *StatusResponse_Outstanding) GetOldestTime() *timestamppb.Timestamp {
 		return x.OldestTime
 	}
 	return nil
+}
+
+func (x *StatusResponse_Outstanding) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
 }
 
 type StatusResponse_Derivation struct {
@@ -4346,7 +4355,7 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\frequest_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vrequestTime\x12\x17\n" +
 	"\atold_by\x18\x0e \x01(\tR\x06toldBy\x12\x1a\n" +
 	"\bdeletion\x18\x0f \x01(\tR\bdeletion\"\x0f\n" +
-	"\rStatusRequest\"\xed\x1a\n" +
+	"\rStatusRequest\"\x87\x1b\n" +
 	"\x0eStatusResponse\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
@@ -4444,7 +4453,7 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x06shards\x18\x02 \x03(\rR\x06shards\x127\n" +
 	"\tjoin_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bjoinTime\x12;\n" +
 	"\vexpire_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expireTime\x1a\x96\x01\n" +
+	"expireTime\x1a\xb0\x01\n" +
 	"\vOutstanding\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1e\n" +
 	"\n" +
@@ -4452,7 +4461,8 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"deployment\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\x03R\x05count\x12;\n" +
 	"\voldest_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"oldestTime\x1ag\n" +
+	"oldestTime\x12\x18\n" +
+	"\aproblem\x18\x05 \x01(\tR\aproblem\x1ag\n" +
 	"\n" +
 	"Derivation\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +

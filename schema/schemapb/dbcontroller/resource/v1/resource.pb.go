@@ -1331,7 +1331,9 @@ type PlanDeletionRequest struct {
 	// The next_page_token of an earlier response, for the blockers after those.
 	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// The maximum number of names in a group, at most 10,000; 0 means 3.
-	MaxSamples    int32 `protobuf:"varint,5,opt,name=max_samples,json=maxSamples,proto3" json:"max_samples,omitempty"`
+	MaxSamples int32 `protobuf:"varint,5,opt,name=max_samples,json=maxSamples,proto3" json:"max_samples,omitempty"`
+	// As in DeleteResourceRequest: the plan says whether the delete would be refused for it.
+	MaxRemovals   int64 `protobuf:"varint,6,opt,name=max_removals,json=maxRemovals,proto3" json:"max_removals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1397,6 +1399,13 @@ func (x *PlanDeletionRequest) GetPageToken() string {
 func (x *PlanDeletionRequest) GetMaxSamples() int32 {
 	if x != nil {
 		return x.MaxSamples
+	}
+	return 0
+}
+
+func (x *PlanDeletionRequest) GetMaxRemovals() int64 {
+	if x != nil {
+		return x.MaxRemovals
 	}
 	return 0
 }
@@ -3149,7 +3158,7 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x03uid\x18\x02 \x01(\tR\x03uid\x12/\n" +
 	"\x06status\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x06status\x120\n" +
 	"\x11status_generation\x18\x04 \x01(\x03H\x00R\x10statusGeneration\x88\x01\x01B\x14\n" +
-	"\x12_status_generation\"\x9a\x01\n" +
+	"\x12_status_generation\"\xbd\x01\n" +
 	"\x13PlanDeletionRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04more\x18\x04 \x03(\tR\x04more\x12\x1b\n" +
@@ -3157,7 +3166,8 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\n" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\x12\x1f\n" +
 	"\vmax_samples\x18\x05 \x01(\x05R\n" +
-	"maxSamples\"\xa0\b\n" +
+	"maxSamples\x12!\n" +
+	"\fmax_removals\x18\x06 \x01(\x03R\vmaxRemovals\"\xa0\b\n" +
 	"\x14PlanDeletionResponse\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x12L\n" +
 	"\x06groups\x18\x02 \x03(\v24.dbcontroller.resource.v1.PlanDeletionResponse.GroupR\x06groups\x12R\n" +
