@@ -166,8 +166,9 @@ func TestAnUndeleteRestoresAllMembers_I36(t *testing.T) {
 	requireHidden(t, b, target, middle, holder, holder2)
 	for _, at := range everywhere {
 		b.Expire(at)
+		require.NoError(t, b.Resolve(b.ID(at))) // they ask, and hear that it is scheduled
 	}
-	b.Settle() // they ask, and hear that it is scheduled
+	b.Settle()
 	requireHidden(t, b, target, middle, holder, holder2)
 
 	_, err := undelete(t, b, middle)

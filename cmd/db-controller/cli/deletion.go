@@ -50,5 +50,5 @@ func (p Progress) Estimate() string {
 	if left == 0 {
 		return ""
 	}
-	return ", at least " + left.String() + " left"
+	return ", about " + left.String() + " left at this rate"
 }

@@ -39,7 +39,7 @@ func NewWhoCan() *cobra.Command {
 			}
 			holders, open := grant.Holders(env, schema.Verb(args[0]), name)
 			limited := env.Rights != nil && len(env.Rights.Operators) > 0
-			return printHolders(cli.PrinterOf(cmd), holders, open, limited)
+			return printHolders(cli.PrinterOf(cmd), schema.Verb(args[0]), holders, open, limited)
 		})
 	cmd.Long = `Show who has a right on a resource, whether or not that exists, and by which grant. Operators have every right that
 their limits leave them. An authorization service can deny more, and is not asked.`
@@ -58,17 +58,17 @@ type whoCan struct {
 	By  string `json:"by"`
 }
 
-func printHolders(out cli.Printer, holders []grant.Holder, open, limited bool) error {
+func printHolders(out cli.Printer, verb schema.Verb, holders []grant.Holder, open, limited bool) error {
 	rows := []whoCan{}
 	if !limited {
-		rows = append(rows, whoCan{"operators", "their certificates"})
+		rows = append(rows, whoCan{"operators", "their certificates" + asUser(verb, "the users of the same names")})
 	}
 	if open {
 		rows = append(rows, whoCan{"everybody", "the default: allow"})
 	}
 	for _, h := range holders {
 		if h.Limits {
-			rows = append(rows, whoCan{h.Who, "the limits of operators"})
+			rows = append(rows, whoCan{h.Who, "the limits of operators" + asUser(verb, strings.Replace(h.Who, "operator/", "user/", 1))})
 			continue
 		}
 		rows = append(rows, whoCan{h.Who, "the grant of " + h.Verbs + " on " + h.On})
@@ -79,6 +79,14 @@ func printHolders(out cli.Printer, holders []grant.Holder, open, limited bool) e
 	}
 	out.Table("WHO BY", table)
 	return out.Document(rows)
+}
+
+// asUser adds whose rights count in references of other deployments: none speaks for an operator.
+func asUser(verb schema.Verb, who string) string {
+	if verb != schema.Refer {
+		return ""
+	}
+	return "; in references of other deployments as " + who
 }
 
 func verbNames() []string {

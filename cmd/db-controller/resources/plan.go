@@ -203,12 +203,19 @@ func (p planText) tree(below map[int32][]int, i int, indent string) {
 
 func (p planText) blockers() {
 	for _, b := range p.plan.GetBlockers() {
+		if name, err := schema.ParseFullName(b.GetHolder()); b.GetPath() == rightPath && err == nil {
+			p.line(strings.Replace(blockerFormat(b), " (%s)", "", 1), "a reference of "+name.Deployment.String()+", under its right,", b.GetTarget())
+			continue
+		}
 		p.line(blockerFormat(b), b.GetHolder(), b.GetPath(), b.GetTarget())
 	}
 	if more := p.plan.GetTotalBlockers() - int64(len(p.plan.GetBlockers())); more > 0 {
 		p.line("and %d more that block, or may", more)
 	}
 }
+
+// rightPath takes the place of a field in a blocker that stands for all references under a right.
+const rightPath = "@delegation"
 
 // blockerFormat returns the format of a blocker's line, for its holder, path and target.
 func blockerFormat(b *resourcev1.PlanDeletionResponse_Blocker) string {
@@ -350,7 +357,10 @@ func groupText(g *resourcev1.PlanDeletionResponse_Group) string {
 		samples[i] = strings.TrimPrefix(full, "//"+g.GetDeployment()+"/")
 	}
 	names := strings.Join(samples, ", ")
-	if more := g.GetCount() - int64(len(g.GetSamples())); more > 0 {
+	switch more := g.GetCount() - int64(len(g.GetSamples())); {
+	case more > 0 && names == "":
+		names = fmt.Sprintf("%d, whose names you may not read", more)
+	case more > 0:
 		names += fmt.Sprintf(", and %d more", more)
 	}
 	return fmt.Sprintf("%s %s %s in %s (%s): %s%s", tally{g.GetCount(), g.GetAtLeast()}, g.GetKind(), what, g.GetDeployment(), why, names, waits(g)+denied(g))

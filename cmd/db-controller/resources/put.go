@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	"github.com/db-controller/db-controller/cmd/db-controller/direct"
+	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
@@ -104,6 +106,9 @@ func (p *putting) one(cmd *cobra.Command, c *client.Client, args []string) error
 	}
 	name, resources, err := direct.Named(cmd.Context(), c, args[0])
 	if err != nil {
+		return err
+	}
+	if err := checkOwnerKinds(cmd.Context(), c, name, references); err != nil {
 		return err
 	}
 	r, err := put(cmd.Context(), resources, &resourcev1.Resource{Name: name.Name, Body: body, OwnerReferences: references}, partly)
@@ -251,6 +256,36 @@ func ReadOwners(texts []string) ([]*resourcev1.OwnerReference, error) {
 		out = append(out, &resourcev1.OwnerReference{Kind: kind, Name: name})
 	}
 	return out, nil
+}
+
+// checkOwnerKinds refuses a kind that no described version of the owner's service has: its deployment cannot say whether a later version
+// has it. Without an environment nothing is known.
+func checkOwnerKinds(ctx context.Context, c *client.Client, of schema.FullName, owners []*resourcev1.OwnerReference) error {
+	if len(owners) == 0 {
+		return nil
+	}
+	env, err := c.Environment(ctx)
+	if err != nil {
+		return nil //nolint:nilerr // the deployment decides
+	}
+	for _, o := range owners {
+		name, err := schema.ResolveName(of.Deployment, o.GetName())
+		if err != nil {
+			continue
+		}
+		var known []string
+		for _, d := range env.Services {
+			for _, k := range d.Kinds {
+				if d.Service == name.Deployment.Service {
+					known = append(known, k.Name)
+				}
+			}
+		}
+		if len(known) > 0 && !slices.Contains(known, o.GetKind()) {
+			return cli.WithCode(cli.Refused, fmt.Errorf("--owner: no version of %s has a kind %s%s", name.Deployment.Service, o.GetKind(), cli.DidYouMean(o.GetKind(), known)))
+		}
+	}
+	return nil
 }
 
 // readInput reads a file, or the standard input for -.
