@@ -29,12 +29,17 @@ func failed(reason, format string, args ...any) error {
 	return detailed.Err()
 }
 
+var errNoRetention = status.Error(codes.Unimplemented, "a Fake hides nothing, and has no retention: test deletions that are undone with an Installation (New)")
+
 // gone is the removal of a resource; mu is held.
 func (f *Fake) gone(r *resourcev1.Resource) change {
 	return change{gone: true, of: &resourcev1.Resource{Name: r.GetName(), Kind: r.GetKind(), Uid: r.GetUid(), Deployment: r.GetDeployment(), Revision: f.next()}}
 }
 
 func (d *door) DeleteResource(_ context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+	if req.GetRetention() != nil {
+		return nil, errNoRetention
+	}
 	answers, err := d.deleteAll([]*resourcev1.DeleteResourceRequest{req}, req.GetRequestId(), req.GetMaxRemovals())
 	if err != nil {
 		return nil, err
@@ -43,6 +48,9 @@ func (d *door) DeleteResource(_ context.Context, req *resourcev1.DeleteResourceR
 }
 
 func (d *door) BatchDeleteResources(_ context.Context, req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
+	if req.GetRetention() != nil {
+		return nil, errNoRetention
+	}
 	answers, err := d.deleteAll(req.GetRequests(), req.GetRequestId(), req.GetMaxRemovals())
 	return &resourcev1.BatchDeleteResourcesResponse{Responses: answers}, err
 }

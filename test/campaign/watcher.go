@@ -146,7 +146,7 @@ func (w *Watcher) takeOne(e *resourcev1.WatchResourcesResponse) {
 			w.report("%s %s replaces %s without an event of its removal (I23)", r.GetName(), uid, k.GetUid())
 		}
 		switch last := w.revision[uid]; {
-		case w.gone[uid]:
+		case w.gone[uid] && !w.mayReturn(r):
 			w.report("%s %s is delivered after its removal (I12)", r.GetName(), uid)
 		case r.GetRevision() < last, w.ended && r.GetRevision() == last:
 			w.report("%s: revision %d comes after %d (I23)", r.GetName(), r.GetRevision(), last)
@@ -178,11 +178,16 @@ func (w *Watcher) takeOne(e *resourcev1.WatchResourcesResponse) {
 
 // goes takes a resource that is gone.
 func (w *Watcher) goes(r *resourcev1.Resource) {
-	if !w.cleaner.hasCleaned(r) {
+	if !w.cleaner.hasCleaned(r) && !w.mayReturn(r) {
 		w.report("%s %s is gone, and nobody has cleaned up after it (I33)", r.GetName(), r.GetUid())
 	}
 	w.gone[r.GetUid()] = true
 	delete(w.known, r.GetName())
+}
+
+// mayReturn reports whether a scheduled deletion may have hidden a resource.
+func (w *Watcher) mayReturn(r *resourcev1.Resource) bool {
+	return w.w.mayBeHidden("//"+w.id.String()+"/"+r.GetName(), r.GetUid())
 }
 
 // Check returns all violations, and the differences between the watched state and a list.

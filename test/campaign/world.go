@@ -38,6 +38,7 @@ type World struct {
 	mu     sync.Mutex
 	wanted map[schema.DeploymentID]string // guarded by mu; the version in the registry
 	sites  map[schema.DeploymentID]*site
+	hidden map[string]bool // guarded by mu; uids, and full names, that scheduled deletions may have hidden
 	// cluster is a separate server for the first deployment's database; nil when all databases are on one.
 	cluster *harness.Cluster
 }
@@ -179,4 +180,23 @@ func (w *World) said(text string) (lines []string) {
 		}
 	}
 	return lines
+}
+
+// mayHide notes resources that a scheduled deletion may hide, by uid, or by full name where that is not known.
+func (w *World) mayHide(resources ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.hidden == nil {
+		w.hidden = map[string]bool{}
+	}
+	for _, r := range resources {
+		w.hidden[r] = true
+	}
+}
+
+// mayBeHidden reports whether a resource that a watch sees go may come back.
+func (w *World) mayBeHidden(name, uid string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.hidden[name] || w.hidden[uid]
 }
