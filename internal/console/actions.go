@@ -11,7 +11,6 @@ import (
 
 	"github.com/db-controller/db-controller/schema"
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
-	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
 // maxActionBytes bounds the body of an action.
@@ -19,19 +18,21 @@ const maxActionBytes = 8 << 10
 
 // action is a request of a person to a deployment. The deployment checks the rights of the person, and stores the reason.
 type action struct {
-	// Do is pause, resume, retry or undelete.
+	// Do is pause, resume, retry, delete or undelete.
 	Do         string `json:"do"`
 	Deployment string `json:"deployment"`
 	// Handler is the one to pause or resume; empty: deletions.
 	Handler string `json:"handler"`
 	// Of is the other deployment for which it is done; empty: all.
 	Of string `json:"of"`
-	// Name is the full name of the resource to retry; empty: the work of the deployment.
+	// Name is the full name of the resource to retry, delete or undelete; empty: the work of the deployment is retried.
 	Name   string `json:"name"`
 	Reason string `json:"reason"`
+	// Retention is the time for which a delete hides the resource, such as 7d; empty: as its kind says.
+	Retention string `json:"retention"`
 }
 
-// AllowActions lets people pause, resume, retry and undelete from the page, which only reads without it. It is called before the handler serves.
+// AllowActions lets people pause, resume, retry, delete and undelete from the page, which only reads without it. It is called before the handler serves.
 func (h *Handler) AllowActions() *Handler {
 	h.acts = true
 	h.mux.HandleFunc("POST /api/action", h.act)
@@ -103,19 +104,12 @@ func (h *Handler) carryOut(ctx context.Context, a action) error {
 		_, err = admin.Resume(ctx, &adminv1.ResumeRequest{Of: a.Of, Handler: a.Handler, Reason: a.Reason})
 	case "retry":
 		_, err = admin.Retry(ctx, &adminv1.RetryRequest{Of: a.Of, Name: name, Reason: a.Reason})
+	case "delete":
+		err = h.delete(ctx, id, name, a.Retention)
 	case "undelete":
 		err = h.undelete(ctx, id, name)
 	default:
-		err = fmt.Errorf("do=%s: want pause, resume, retry or undelete", a.Do)
+		err = fmt.Errorf("do=%s: want pause, resume, retry, delete or undelete", a.Do)
 	}
-	return err
-}
-
-func (h *Handler) undelete(ctx context.Context, id schema.DeploymentID, name string) error {
-	resources, err := h.of.Resources(ctx, id)
-	if err != nil {
-		return err
-	}
-	_, err = resources.UndeleteResource(ctx, &resourcev1.UndeleteResourceRequest{Name: name})
 	return err
 }

@@ -32,6 +32,8 @@ func TestActionsAreDoneByTheDeploymentWithTheirReason(t *testing.T) {
 		{`{"do":"resume","deployment":"iam.example.com/us-west2","handler":"OWNED_PENDING","of":"devices.example.com/eastus2","reason":"r2"}`, "resume iam.example.com/us-west2 OWNED_PENDING devices.example.com/eastus2 r2"},
 		{`{"do":"retry","deployment":"iam.example.com/us-west2","reason":"r3"}`, "retry iam.example.com/us-west2   r3"},
 		{`{"do":"retry","name":"` + root + `","reason":"r4"}`, "retry iam.example.com/us-west2 projects/acme  r4"},
+		{`{"do":"delete","name":"` + root + `","retention":"7d"}`, "delete iam.example.com/us-west2 projects/acme 168h0m0s"},
+		{`{"do":"delete","name":"` + root + `","retention":""}`, "delete iam.example.com/us-west2 projects/acme 0s"},
 		{`{"do":"undelete","name":"` + root + `"}`, "undelete iam.example.com/us-west2 projects/acme"},
 	} {
 		w := ask(h, c.body, "Sec-Fetch-Site", "same-origin", "Origin", "http://here")
@@ -39,19 +41,19 @@ func TestActionsAreDoneByTheDeploymentWithTheirReason(t *testing.T) {
 		require.Equal(t, c.did, f.did[len(f.did)-1])
 	}
 	for want, body := range map[string]string{
-		"want pause, resume, retry or undelete": `{"do":"delete","deployment":"iam.example.com/us-west2","reason":"r"}`,
-		"InvalidArgument: reason":               `{"do":"pause","deployment":"iam.example.com/us-west2"}`,
-		"cannot be reached":                     `{"do":"pause","deployment":"elsewhere.example.com/mars","reason":"r"}`,
-		"unknown field":                         `{"do":"pause","deployment":"iam.example.com/us-west2","reason":"r","force":true}`,
-		"too large":                             `{"do":"` + strings.Repeat("x", maxActionBytes) + `"}`,
-		"deployment":                            `{"do":"pause","deployment":"x","reason":"r"}`,
-		"want //service/region/name":            `{"do":"retry","name":"projects/acme","reason":"r"}`,
+		"want pause, resume, retry, delete or undelete": `{"do":"drop","deployment":"iam.example.com/us-west2","reason":"r"}`,
+		"InvalidArgument: reason":                       `{"do":"pause","deployment":"iam.example.com/us-west2"}`,
+		"cannot be reached":                             `{"do":"pause","deployment":"elsewhere.example.com/mars","reason":"r"}`,
+		"unknown field":                                 `{"do":"pause","deployment":"iam.example.com/us-west2","reason":"r","force":true}`,
+		"too large":                                     `{"do":"` + strings.Repeat("x", maxActionBytes) + `"}`,
+		"deployment":                                    `{"do":"pause","deployment":"x","reason":"r"}`,
+		"want //service/region/name":                    `{"do":"retry","name":"projects/acme","reason":"r"}`,
 	} {
 		w := ask(h, body)
 		require.GreaterOrEqual(t, w.Code, 400, body)
 		require.Contains(t, w.Body.String(), want)
 	}
-	require.Len(t, f.did, 5)
+	require.Len(t, f.did, 7)
 }
 
 // Pages of other sites, forms and links change nothing, and neither does a page that only reads.

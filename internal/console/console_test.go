@@ -246,7 +246,15 @@ func TestLookupsShowWhatTheyGet(t *testing.T) {
 	_, body = get(t, server, "/api/deletion?id=0193e0a0-0000-7000-8000-000000000001")
 	require.Contains(t, body, "devices.example.com/eastus2")
 
-	for _, wrong := range []string{"/api/stuck?longer=x", "/api/stuck?longer=-1s", "/api/resource?name=acme", "/api/resource", "/api/deletion"} {
+	_, body = get(t, server, "/api/resources?deployment=iam.example.com/us-west2&prefix=projects/a&deleted=1")
+	require.Contains(t, body, "projects/acme")
+	require.Contains(t, body, `name = \"projects/a*\"`)
+	_, body = get(t, server, "/api/plan?name="+url.QueryEscape(root))
+	require.Contains(t, body, `"accepted":true`)
+
+	for _, wrong := range []string{
+		"/api/resources", "/api/resources?deployment=x", "/api/resources?deployment=iam.example.com/us-west2&prefix=%22", "/api/plan", "/api/plan?name=acme", "/api/stuck?longer=x", "/api/stuck?longer=-1s", "/api/resource?name=acme", "/api/resource", "/api/deletion",
+	} {
 		code, body := get(t, server, wrong)
 		require.Equal(t, http.StatusBadRequest, code, wrong)
 		require.Contains(t, body, "want", wrong)

@@ -209,6 +209,40 @@ func (a *answers) Retry(_ context.Context, req *adminv1.RetryRequest, _ ...grpc.
 	return &adminv1.RetryResponse{}, a.did("retry", req.GetName(), req.GetOf(), req.GetReason())
 }
 
+func (a *answers) DeleteResource(_ context.Context, req *resourcev1.DeleteResourceRequest, _ ...grpc.CallOption) (*resourcev1.DeleteResourceResponse, error) {
+	defer a.lock()()
+	a.fleet.did = append(a.fleet.did, fmt.Sprintf("delete %s %s %s", a.id, req.GetName(), req.GetRetention().AsDuration()))
+	return &resourcev1.DeleteResourceResponse{}, nil
+}
+
+// ListResources answers with two pages, the second of which has a hidden resource.
+func (a *answers) ListResources(_ context.Context, req *resourcev1.ListResourcesRequest, _ ...grpc.CallOption) (*resourcev1.ListResourcesResponse, error) {
+	created := timestamppb.New(time.Now().Add(-time.Hour))
+	page := &resourcev1.ListResourcesResponse{NextPageToken: "second", Resources: []*resourcev1.Resource{{Name: "projects/acme", Kind: "Project", State: resourcev1.Resource_STATE_ACTIVE, CreateTime: created}}}
+	if req.GetPageToken() == "second" {
+		page.NextPageToken, page.Resources[0].Name, page.Resources[0].PurgeTime = "", "projects/old", timestamppb.New(time.Now().Add(time.Hour))
+	}
+	if req.GetFilter() != "" {
+		page.Resources[0].Kind = req.GetFilter()
+	}
+	return page, nil
+}
+
+func (a *answers) PlanDeletion(_ context.Context, req *resourcev1.PlanDeletionRequest, _ ...grpc.CallOption) (*resourcev1.PlanDeletionResponse, error) {
+	there := "devices.example.com/eastus2"
+	plan := &resourcev1.PlanDeletionResponse{Accepted: true, Groups: []*resourcev1.PlanDeletionResponse_Group{
+		{Parent: -1, Deployment: a.id.String(), Kind: "Project", Count: 1, Samples: []string{"//" + a.id.String() + "/" + req.GetName()}},
+		{Parent: 0, Deployment: there, Kind: "Fleet", Path: "project", Count: 12, Samples: []string{"//" + there + "/fleets/north"}, Finalizers: []string{"drain"}},
+		{Parent: 1, Deployment: there, Kind: "Device", Path: "fleet", Count: 3, Unset: true},
+	}}
+	if req.GetName() == "projects/blocked" {
+		plan.Accepted, plan.Refusal = false, "projects/blocked cannot be deleted: it is referred to by "+holder+" (account)"
+		plan.Blockers = []*resourcev1.PlanDeletionResponse_Blocker{{Holder: holder, Path: "account", Target: "//" + a.id.String() + "/projects/blocked", Refuses: true}}
+		plan.TotalBlockers = 1
+	}
+	return plan, nil
+}
+
 func (a *answers) UndeleteResource(_ context.Context, req *resourcev1.UndeleteResourceRequest, _ ...grpc.CallOption) (*resourcev1.Resource, error) {
 	defer a.lock()()
 	a.fleet.did = append(a.fleet.did, fmt.Sprintf("undelete %s %s", a.id, req.GetName()))

@@ -37,6 +37,8 @@ func NewHandler(of Deployments) *Handler {
 	h.mux.HandleFunc("GET /api/events", h.events)
 	h.mux.HandleFunc("GET /api/stuck", h.stuck)
 	h.mux.HandleFunc("GET /api/resource", h.resource)
+	h.mux.HandleFunc("GET /api/resources", h.resources)
+	h.mux.HandleFunc("GET /api/plan", h.plan)
 	h.mux.HandleFunc("GET /api/deletion", h.deletion)
 	h.mux.HandleFunc("GET /api/changes", h.changes)
 	return h

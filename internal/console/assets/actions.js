@@ -1,4 +1,4 @@
-// What a person can do where the server allows it: pause, resume, retry, undelete. Each but the last needs a reason, which the deployment stores.
+// What a person can do where the server allows it. To pause, to resume and to retry need a reason, which the deployment stores; deletes have a record.
 
 import { h } from './dom.js';
 
@@ -30,6 +30,14 @@ export function deploymentActions(name, others) {
 export function resourceActions(name, hidden) {
   const [what, title] = hidden ? ['undelete', 'Undelete it'] : ['retry', 'Retry its work'];
   return form(name, [h('input', { type: 'hidden', name: 'do', value: what }), h('input', { type: 'hidden', name: 'name', value: name })], title, !hidden);
+}
+
+/** The form of a delete whose plan is accepted. It can be undone by default. */
+export function deleteAction(name, accepted) {
+  if (!accepted) return null;
+  const until = [['7d', 'hide it for 7 days, then remove it'], ['1d', 'hide it for a day'], ['1h', 'hide it for an hour'], ['', 'as its kind says: remove it, if it has no retention']];
+  return form(name, [h('input', { type: 'hidden', name: 'do', value: 'delete' }), h('input', { type: 'hidden', name: 'name', value: name }),
+    h('label', {}, 'How ', h('select', { name: 'retention' }, until.map(([v, text]) => h('option', { value: v }, text))))], 'Delete it', false);
 }
 
 function form(key, fields, title, reasoned = true) {

@@ -38,3 +38,5 @@ export function linked(text) {
 /** Returns the address of the page of a deployment or a resource. */
 export function deploymentPage(name) { return `#/deployment/${encodeURIComponent(name)}`; }
 export function resourcePage(name) { return `#/resource/${encodeURIComponent(name)}`; }
+export function planPage(name) { return `#/plan/${encodeURIComponent(name)}`; }
+export function browsePage(fields) { return `#/browse/${encodeURIComponent(new URLSearchParams(Object.entries(fields).filter(([, v]) => v)))}`; }

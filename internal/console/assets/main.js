@@ -6,6 +6,8 @@ import { drawLines, mapPage } from './map.js';
 import { deploymentPageOf } from './deployment.js';
 import { deletionsPage } from './deletions.js';
 import { stuckPage } from './stuck.js';
+import { browsed, browsePageOf } from './browse.js';
+import { planPageOf } from './plan.js';
 import { resourcePageOf, wanted } from './resource.js';
 import { changesPage } from './changes.js';
 import { act, allow } from './actions.js';
@@ -49,10 +51,10 @@ class Model {
 
   historyOf(name) { return this.#histories.get(name) ?? []; }
 
-  /** Returns the newest answer to a question, and asks it again when that is old. */
-  ask(path) {
+  /** Returns the newest answer to a question, and asks it again when that is old: soon, or after a while if it is dear. */
+  ask(path, dear = false) {
     const a = this.#answers.get(path) ?? { at: 0 };
-    if (Date.now() - a.at > askAgainAfter && !a.asking) {
+    if (Date.now() - a.at > (dear ? 10 : 1) * askAgainAfter && !a.asking) {
       a.asking = true;
       if (this.#answers.size > 50) this.#answers.clear();
       this.#answers.set(path, a);
@@ -86,6 +88,8 @@ function content({ name, of }) {
     case 'deployment': return deploymentPageOf(model, of);
     case 'deletions': return deletionsPage(model);
     case 'stuck': return stuckPage(model, of || undefined);
+    case 'browse': return browsePageOf(model, of);
+    case 'plan': return planPageOf(model, of);
     case 'resource': return resourcePageOf(model, of);
     case 'changes': return changesPage(model);
     default: return [h('h1', {}, 'No such page'), h('p', {}, h('a', { href: '#/' }, 'The map'))];
@@ -95,11 +99,11 @@ function content({ name, of }) {
 function show() {
   due = false;
   if (asking) return;
-  const at = route(), main = { '': 'map', deployment: 'map' }[at.name] ?? at.name;
+  const at = route(), main = { '': 'map', deployment: 'map', plan: 'browse', resource: 'browse' }[at.name] ?? at.name;
   render(page, model.problem && h('p', { class: 'problem', role: 'alert' }, `The environment cannot be read: ${model.problem}`), content(at));
   for (const a of document.querySelectorAll('nav a')) if (a.dataset.page === main) a.setAttribute('aria-current', 'page');
   else a.removeAttribute('aria-current');
-  document.title = `${page.querySelector('h1')?.textContent ?? ''} – db-controller`;
+  document.title = `${at.of && ['resource', 'plan', 'deployment'].includes(at.name) ? `${at.of} – ` : ''}${page.querySelector('h1')?.textContent ?? ''} – db-controller`;
   drawLines(model, chosen);
 }
 
@@ -148,7 +152,7 @@ function follow() {
 
 addEventListener('hashchange', () => { show(); page.focus(); scrollTo(0, 0); });
 addEventListener('resize', () => drawLines(model, chosen));
-page.addEventListener('submit', (e) => { e.preventDefault(); if (e.target.id === 'login') signIn(e.target); else if (e.target.dataset.act) act(e.target, refresh); else location.hash = wanted(e.target); });
+page.addEventListener('submit', (e) => { e.preventDefault(); if (e.target.id === 'login') signIn(e.target); else if (e.target.dataset.act) act(e.target, refresh); else location.hash = e.target.id === 'browse' ? browsed(e.target) : wanted(e.target); });
 const choose = (e) => {
   const name = e.target.closest?.('[data-deployment]')?.dataset.deployment ?? null;
   if (name !== chosen) { chosen = name; drawLines(model, chosen); }

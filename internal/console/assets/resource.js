@@ -1,7 +1,7 @@
 // One resource: its state and what it waits for, its body with the references, who refers to it, its deletion, and the record of removals.
 
 import { h } from './dom.js';
-import { ago, broken, clock, deploymentPage, linked as linkedText, plural, resourcePage } from './format.js';
+import { ago, broken, clock, deploymentPage, linked as linkedText, planPage, plural, resourcePage } from './format.js';
 import { table } from './table.js';
 import { total, tree } from './deletions.js';
 import { resourceActions } from './actions.js';
@@ -10,7 +10,7 @@ const fullName = /^\/\/[^/]+\/[^/]+\/.+/;
 
 export function resourcePageOf(model, name) {
   const form = h('form', { id: 'find', class: 'find', role: 'search' }, h('label', { for: 'name' }, 'Full name'), h('input', { id: 'name', name: 'name', 'data-key': name ?? '', value: name ?? '', placeholder: '//iam.example.com/us-west2/projects/acme', autocomplete: 'off', spellcheck: 'false' }), h('button', {}, 'Show'));
-  if (!name) return [h('h1', {}, 'Resource'), form];
+  if (!name) return [h('h1', {}, 'Resource'), form, h('p', {}, h('a', { href: '#/browse' }, 'Browse the resources'), ' of a deployment.')];
   const answer = model.ask(`api/resource?name=${encodeURIComponent(name)}`);
   if (!answer.value) return [h('h1', {}, 'Resource'), form, h('p', { class: 'quiet' }, answer.error ?? 'Asking …')];
   const v = answer.value, r = v.resource, x = v.explain;
@@ -20,6 +20,7 @@ export function resourcePageOf(model, name) {
     card('Referred to by', v.errors?.referrers ? h('p', { class: 'quiet' }, v.errors.referrers) : referrers(v.referrers ?? [])),
     r ? card('References and body', references(r.body), h('details', {}, h('summary', {}, 'Body'), h('pre', {}, JSON.stringify(r.body ?? {}, null, 2)))) : null,
     r?.ownerReferences?.length ? card('Owners', table(['Owner', 'Controller'], r.ownerReferences.map((o) => [linked(o.name), o.controller ? 'yes' : 'no']))) : null,
+    r && !x?.deletion ? card('Delete', h('p', {}, h('a', { href: planPage(name) }, 'What a delete would do'), ' in all deployments, and what blocks it.')) : null,
     card('Removals', v.errors?.removals ? h('p', { class: 'quiet' }, v.errors.removals) : removals(v.removals?.removals ?? [])),
     r || x ? resourceActions(name, Boolean(r?.purgeTime)) : null)];
 }
