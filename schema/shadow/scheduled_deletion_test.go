@@ -637,3 +637,44 @@ func TestRowsAreNotScheduled_I36(t *testing.T) {
 	require.ErrorIs(t, err, peer.ErrNotAtomic)
 	requireNothingFrozen(t, a.Box, crm, shop)
 }
+
+// Rows of an attached table that refer to a hidden resource stay, and so do those that come meanwhile. They go with it, or have their right
+// again.
+func TestRowsThatReferToAHiddenResource_I36(t *testing.T) {
+	t.Parallel()
+	services := strings.Replace(attachedServices, "targets: [crm.example.com/Customer], region: eu, behaviour: CASCADE_DELETE",
+		"targets: [crm.example.com/Note], region: eu, behaviour: CASCADE_DELETE", 1)
+	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a.tables()
+	note := "//" + crm + "/notes/1"
+	a.MustPut(note, nil)
+	a.attach()
+	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (1, 'before')`)
+	a.Settle()
+	for _, undo := range []bool{true, false} {
+		schedule(t, a.Box, note)
+		requireHidden(t, a.Box, note)
+		a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (1, 'meanwhile')`)
+		a.Capture(a.ID(shop))
+		a.Settle()
+		require.Contains(t, a.rows(a.shop, `SELECT problem FROM dbcontroller.lacking WHERE NOT missing`)[0], "is deleted, and hidden")
+		if undo {
+			_, err := undelete(t, a.Box, note)
+			require.NoError(t, err)
+		} else {
+			require.NoError(t, comeDue(t, a.Box, crm))
+		}
+		a.exec(a.shop, `UPDATE dbcontroller.lacking SET due = now()`)
+		a.Settle()
+		a.Capture(a.ID(shop))
+		a.Settle()
+		if left := a.rows(a.shop, `SELECT note FROM orders ORDER BY note`); undo {
+			require.Equal(t, []string{"before", "meanwhile"}, left)
+			require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.lacking`))
+			requireVisible(t, a.Box, note)
+		} else {
+			require.Empty(t, left)
+			a.Gone(note)
+		}
+	}
+}

@@ -312,6 +312,19 @@ func (s *Granter) forget(ctx context.Context, gone []lacked) error {
 	return nil
 }
 
+// ofTarget returns the refusals about a target.
+func ofTarget(all *peer.RefusedError, target schema.FullName) (own []peer.Refusal) {
+	if all == nil {
+		return nil
+	}
+	for _, r := range all.Refusals {
+		if r.Target == target {
+			own = append(own, r)
+		}
+	}
+	return own
+}
+
 // note stores why rights are not there, and acts upon the rows whose targets do not exist.
 func (s *Granter) note(ctx context.Context, left []lacked, problems map[int64]error) error {
 	if len(left) == 0 {
@@ -330,6 +343,9 @@ func (s *Granter) note(ctx context.Context, left []lacked, problems map[int64]er
 			texts[i], missing[i] = &text, true
 		default:
 			text := err.Error()
+			if own := ofTarget(named, l.value.Target.FullName); len(own) > 0 { // a call is about several
+				text = (&peer.RefusedError{Refusals: own}).Error()
+			}
 			texts[i] = &text
 		}
 	}
