@@ -181,6 +181,32 @@ func TestTheClockOfADeploymentMoves(t *testing.T) {
 	require.Eventually(t, func() bool { return eventually() == nil }, wait.Limit, 10*time.Millisecond, "the process whose lease has passed takes part again")
 }
 
+// The purge time of a hidden resource comes; one that was undeleted stays.
+func TestThePurgeTimeOfADeploymentComes(t *testing.T) {
+	t.Parallel()
+	in, ctx := dbctest.New(t, dbctest.Config{Services: desks}), t.Context()
+	name := "//" + desksEU.String() + "/lamps/l1"
+	mustPut(t, in, name, map[string]any{"watts": 5})
+	_, err := in.Client.DeleteFor(ctx, name, time.Hour, client.Version{})
+	require.NoError(t, err)
+	_, err = in.Client.Undelete(ctx, name, "")
+	require.NoError(t, err)
+	in.Advance(desksEU.String(), 2*time.Hour)
+	in.Settle(ctx)
+	_, err = in.Client.DeleteFor(ctx, name, time.Hour, client.Version{})
+	require.NoError(t, err)
+	in.Advance(desksEU.String(), 30*time.Minute)
+	hidden, err := in.Client.Get(ctx, name)
+	require.NoError(t, err)
+	require.Equal(t, time.Hour, hidden.GetPurgeTime().AsTime().Sub(hidden.GetDeleteTime().AsTime()))
+	in.Advance(desksEU.String(), 31*time.Minute)
+	gone := func() bool {
+		_, err := in.Client.Get(ctx, name)
+		return errors.Is(err, client.ErrNotFound)
+	}
+	require.Eventually(t, gone, wait.Limit, 10*time.Millisecond)
+}
+
 // failing is a test that remembers why it has failed.
 type failing struct {
 	testing.TB

@@ -40,7 +40,7 @@ func (d *door) DeleteResource(_ context.Context, req *resourcev1.DeleteResourceR
 	if req.GetRetention() != nil {
 		return nil, errNoRetention
 	}
-	answers, err := d.deleteAll([]*resourcev1.DeleteResourceRequest{req}, req.GetRequestId(), req.GetMaxRemovals())
+	answers, err := d.deleteAll([]*resourcev1.DeleteResourceRequest{req}, req.GetRequestId(), req.GetMaxRemovals(), req.GetNow())
 	if err != nil {
 		return nil, err
 	}
@@ -51,12 +51,12 @@ func (d *door) BatchDeleteResources(_ context.Context, req *resourcev1.BatchDele
 	if req.GetRetention() != nil {
 		return nil, errNoRetention
 	}
-	answers, err := d.deleteAll(req.GetRequests(), req.GetRequestId(), req.GetMaxRemovals())
+	answers, err := d.deleteAll(req.GetRequests(), req.GetRequestId(), req.GetMaxRemovals(), req.GetNow())
 	return &resourcev1.BatchDeleteResourcesResponse{Responses: answers}, err
 }
 
 // deleteAll deletes all of some resources, or none. The same request id has the same answer.
-func (d *door) deleteAll(reqs []*resourcev1.DeleteResourceRequest, id string, most int64) (answers []*resourcev1.DeleteResourceResponse, err error) {
+func (d *door) deleteAll(reqs []*resourcev1.DeleteResourceRequest, id string, most int64, now bool) (answers []*resourcev1.DeleteResourceResponse, err error) {
 	f := d.fake
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -83,6 +83,9 @@ func (d *door) deleteAll(reqs []*resourcev1.DeleteResourceRequest, id string, mo
 			return nil, outcome.Status(zap.NewNop(), outcome.Invalid("name", fmt.Errorf("%s is of another deployment than %s", full, at)))
 		}
 		at = full.Deployment
+		if kind, err := f.models[full.Deployment].KindOf(full.Name); err == nil && kind.Retention > 0 && !now {
+			return nil, errNoRetention
+		}
 		c, left := f.removal(full, r)
 		if c != nil {
 			changes = append(changes, *c)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -284,6 +285,22 @@ func TestAnInvalidFieldIsNamedByItsPath(t *testing.T) {
 			require.Equal(t, "got string, want integer", e.Fields[0].Problem)
 		}
 	}
+}
+
+// A Fake refuses what it cannot undo.
+func TestAFakeHidesNothing(t *testing.T) {
+	t.Parallel()
+	c, ctx := dbctest.NewFake(t, strings.Replace(desks, "kind: Lamp,", "kind: Lamp, retention: 7d,", 1)).Client, t.Context()
+	for _, r := range []*resourcev1.Resource{desk(1, map[string]any{"room": "a"}), lamp(1, 5)} {
+		_, err := c.Put(ctx, r)
+		require.NoError(t, err)
+	}
+	_, err := c.DeleteFor(ctx, desk(1, nil).GetName(), time.Hour, client.Version{})
+	require.Equal(t, codes.Unimplemented, status.Code(err))
+	_, err = c.Delete(ctx, lamp(1, 5).GetName(), client.Version{})
+	require.Equal(t, codes.Unimplemented, status.Code(err))
+	_, err = c.Undelete(ctx, lamp(1, 5).GetName(), "")
+	require.Equal(t, codes.Unimplemented, status.Code(err))
 }
 
 // The same calls have the same outcomes in an installation and in a Fake, and leave the same resources.

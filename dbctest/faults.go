@@ -70,6 +70,7 @@ WITH t AS (SELECT make_interval(secs => $1) AS d)
 , h AS (UPDATE dbcontroller.closed_attempt SET closed_at = closed_at - d FROM t)
 , i AS (UPDATE dbcontroller.request SET created_at = created_at - d FROM t)
 , j AS (UPDATE dbcontroller.owner_reference SET created_at = created_at - d FROM t)
+, p AS (UPDATE dbcontroller.freeze SET expires_at = expires_at - d, deleted_at = deleted_at - d, purge_at = purge_at - d, try_at = try_at - d FROM t)
 , k AS (UPDATE dbcontroller.deleted_row SET due = due - d, at = at - d FROM t)
 , q AS (UPDATE dbcontroller.lacking SET due = due - d, at = at - d FROM t)
 , l AS (UPDATE dbcontroller.wish SET asked_at = asked_at - d FROM t)
@@ -80,7 +81,7 @@ UPDATE dbcontroller.shadow SET created_at = created_at - d, updated_at = updated
 
 // Advance lets time pass at a deployment: its database takes everything that it has stored for older by d, so
 // that limits, graces, waits and ages that it compares with its clock (now()) move on: of undecided
-// references, leases, absent owners and stuck deletions, and the times in resources. The clocks of the
+// references, leases, absent owners, stuck and scheduled deletions, and the times in resources. The clocks of the
 // processes do not move: pauses between tries and timeouts of calls take as long as they do, and the answers
 // to request ids are kept.
 func (in *Installation) Advance(deployment string, d time.Duration) {

@@ -3,6 +3,7 @@ package handlers
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/db-controller/db-controller/internal/crash"
 	"github.com/db-controller/db-controller/schema"
@@ -37,6 +38,8 @@ type Confirm struct {
 	Peers  ConfirmPeers
 	// Rights asks for rights to block; nil: none is wanted.
 	Rights RightAcquirer
+	// Scheduled has the deletions that this deployment has scheduled.
+	Scheduled ScheduledDeletions
 }
 
 // RightAcquirer asks another deployment for the rights to block its resources without asking.
@@ -59,10 +62,27 @@ func (h *Confirm) Handle(ctx context.Context, to schema.DeploymentID, seqs []int
 		if err := h.Repair.RepairAttempts(ctx, to, confirmed.Unknown); err != nil {
 			return nil, fmt.Errorf("repair the attempts that are unknown at %s: %w", to, err)
 		}
+		if err := h.undelete(ctx, m.Scheduled, confirmed.Unknown); err != nil {
+			return nil, err
+		}
 		m.Confirmed = confirmed
 	}
 	if err := h.Store.Delivered(ctx, m); err != nil || len(m.Wanted) == 0 || h.Rights == nil {
 		return nil, err
 	}
 	return nil, h.Rights.Acquire(ctx, to, m.Wanted)
+}
+
+// undelete undeletes the scheduled deletions that the other deployment has opened after an undelete, which
+// this database has lost.
+func (h *Confirm) undelete(ctx context.Context, scheduled []peer.Scheduled, unknown []peer.AttemptID) error {
+	for _, d := range scheduled {
+		if !slices.Contains(unknown, d.Deletion) {
+			continue
+		}
+		if err := h.Scheduled.UndeleteLost(ctx, d.Deletion); err != nil {
+			return fmt.Errorf("undelete what was undeleted before a restore: %w", err)
+		}
+	}
+	return nil
 }

@@ -41,6 +41,8 @@ type Resolve struct {
 type ScheduledDeletions interface {
 	// CarryOutDue carries out the deletions whose time has come.
 	CarryOutDue(ctx context.Context) error
+	// UndeleteLost undeletes a deletion again. One that is decided stays so.
+	UndeleteLost(ctx context.Context, deletion peer.AttemptID) error
 }
 
 // Expired names the deployments to call Resolve for.

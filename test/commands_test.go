@@ -66,6 +66,8 @@ var ofInstallation = []badInput{
 	{"delete //a.example.com/us-west2/targets/none --orphan", refused, "targets/none"},
 	{"delete //a.example.com/us-west2/targets/t //b.example.com/eastus2/holders/h --atomic", wrongUsage, "--atomic: want at most 1000 names of one deployment"},
 	{"delete //a.example.com/us-west2/targets/t --retention 1w", wrongUsage, "want a time such as 7d"},
+	{"delete //a.example.com/us-west2/targets/t --retention=", wrongUsage, "want a time such as 7d"}, // a variable that is not set
+	{"delete //a.example.com/us-west2/targets/t --export=", wrongUsage, "--export: want the name of a new file"},
 	{"delete //a.example.com/us-west2/targets/t --retention 1h --now", wrongUsage, "want one of them"},
 	{"delete //a.example.com/us-west2/targets/t //b.example.com/eastus2/holders/h --retention 1d", wrongUsage, "--retention: want at most 1000 names of one deployment"},
 	{"undelete //a.example.com/us-west2/targets/none", refused, "targets/none: not found"},

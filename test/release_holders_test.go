@@ -35,6 +35,14 @@ func TestADeleteReleasesTheHoldersFirst_I13_I14(t *testing.T) {
 	require.Contains(t, out, east+": block no longer names "+goal)
 	require.Contains(t, out, here+": needs.* no longer names "+goal)
 	require.Contains(t, out, "nothing is changed or deleted: 2 changes are listed; add --yes to go on")
+	f.mustPut(bEast+"holders/along", fields{"cascade": goal})
+	f.settled()
+	code, out = command("delete", goal, "--detach", "--orphan")
+	require.Equal(t, wrongUsage, code, out)
+	require.Contains(t, out, bEast+"holders/along: cascade no longer names "+goal)
+	require.Contains(t, out, "nothing is changed or deleted: 3 changes are listed; add --yes to go on")
+	f.mustPut(bEast+"holders/along", nil)
+	f.settled()
 	require.Equal(t, goal, f.get(east).GetBody().GetFields()["block"].GetStringValue())
 
 	// A person who may not write one of them changes nothing else, and deletes nothing.

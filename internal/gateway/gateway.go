@@ -8,6 +8,7 @@ import (
 	"context"
 	_ "embed" // the OpenAPI document
 	"errors"
+	"fmt"
 	"hash/fnv"
 	"net/http"
 	"net/url"
@@ -16,9 +17,12 @@ import (
 	"unicode/utf8"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"github.com/grpc-ecosystem/grpc-gateway/v2/utilities"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/db-controller/db-controller/internal/budget"
 	admingw "github.com/db-controller/db-controller/schema/gatewaypb/dbcontroller/admin/v1"
@@ -65,6 +69,7 @@ func New(ctx context.Context, conns []grpc.ClientConnInterface, verify Verify, m
 		runtime.WithUnescapingMode(runtime.UnescapingModeAllCharacters),
 		runtime.WithDisablePathLengthFallback(), // no form is another method
 		runtime.WithRoutingErrorHandler(noRoute),
+		runtime.SetQueryParameterParser(strictQuery{}),
 	)
 	conn := spread{conns, h}
 	err := errors.Join(
@@ -73,6 +78,33 @@ func New(ctx context.Context, conns []grpc.ClientConnInterface, verify Verify, m
 	)
 	h.mux = mux
 	return h, err
+}
+
+// strictQuery refuses a parameter that the request does not have, which the runtime ignores: a delete with a
+// misspelt retention would be for good.
+type strictQuery struct{ runtime.DefaultQueryParser }
+
+// Parse implements runtime.QueryParameterParser.
+func (p strictQuery) Parse(request proto.Message, values url.Values, filter *utilities.DoubleArray) error {
+	for parameter := range values {
+		if !hasField(request.ProtoReflect().Descriptor(), strings.Split(parameter, ".")) {
+			return fmt.Errorf("unknown parameter %q in the query: GET /openapi.json describes the calls", parameter)
+		}
+	}
+	return p.DefaultQueryParser.Parse(request, values, filter)
+}
+
+// hasField reports whether a message has a field with a path of names in JSON or in the definition.
+func hasField(message protoreflect.MessageDescriptor, path []string) bool {
+	if message == nil {
+		return false
+	}
+	name, _, _ := strings.Cut(path[0], "[") // the key of a map
+	field := message.Fields().ByJSONName(name)
+	if field == nil {
+		field = message.Fields().ByName(protoreflect.Name(name))
+	}
+	return field != nil && (len(path) == 1 || hasField(field.Message(), path[1:]))
 }
 
 // noRoute answers a request that is no call. It is not NOT_FOUND: a script with a misspelt path would take a resource for an absent one.

@@ -155,6 +155,23 @@ func TestErrorsHaveTheirHTTPCodes(t *testing.T) {
 	require.Empty(t, s.calls)
 }
 
+// A misspelt parameter is no absent one: a delete without its retention would be for good.
+func TestAnUnknownParameterIsRefused(t *testing.T) {
+	t.Parallel()
+	s := &server{}
+	path := resourcePath(t)
+	for _, wrong := range []string{"retentoin=3600s", "nwo=true", "retention.weeks=1", "now.deep=true"} {
+		res, body := ask(t, handler(t, s), http.MethodDelete, path+"?"+wrong, "ann")
+		require.Equal(t, http.StatusBadRequest, res.StatusCode, body)
+		require.Contains(t, body, "unknown parameter")
+	}
+	require.Empty(t, s.calls)
+	for _, right := range []string{"retention=3600s", "now=true", "maxRemovals=3", "max_removals=3"} {
+		res, body := ask(t, handler(t, s), http.MethodDelete, path+"?"+right, "ann")
+		require.Equal(t, http.StatusOK, res.StatusCode, body)
+	}
+}
+
 // The document has a title, the credentials of callers and a sentence for each route; its tags have routes.
 func TestTheDocumentDescribesItself(t *testing.T) {
 	t.Parallel()

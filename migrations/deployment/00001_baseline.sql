@@ -135,11 +135,12 @@ CREATE TABLE dbcontroller.freeze (
     expires_at    timestamptz NOT NULL, -- from then on the coordinator is asked for its decision; of a committed deletion, others whether marks may come; infinity: it is scheduled
     deleted_at    timestamptz,      -- when the deletion was scheduled; null: it is not
     purge_at      timestamptz,      -- when a scheduled deletion is carried out, unless it is undeleted
-    -- Of a scheduled deletion, where it is coordinated: the other deployments that have members, who deleted, the request, and why it could not be carried out.
+    -- Of a scheduled deletion, where it is coordinated: the other deployments that have members, who deleted, the request, why it could not be carried out, and when it is tried again.
     participants  integer[],
     actor         text,
     request_id    uuid,
     reason        text,
+    try_at        timestamptz,
     root          text NOT NULL     -- the name of the first resource that the deletion names
 );
 CREATE INDEX freeze_expires ON dbcontroller.freeze (expires_at);
@@ -1353,7 +1354,7 @@ CREATE FUNCTION dbcontroller.refuse_decided() RETURNS trigger LANGUAGE plpgsql S
 BEGIN
     RAISE EXCEPTION 'the attempt % is decided', OLD.id USING ERRCODE = '42501';
 END $$;
-CREATE TRIGGER decided BEFORE UPDATE ON dbcontroller.attempt FOR EACH ROW WHEN (OLD.committed IS NOT NULL) EXECUTE FUNCTION dbcontroller.refuse_decided();
+CREATE TRIGGER decided BEFORE UPDATE ON dbcontroller.attempt FOR EACH ROW WHEN (OLD.committed IS NOT NULL AND NEW.committed IS DISTINCT FROM OLD.committed) EXECUTE FUNCTION dbcontroller.refuse_decided();
 -- +goose StatementEnd
 
 -- Functions that are called with the rights of their owner, or from triggers.

@@ -310,8 +310,8 @@ var shown = []tested{
 	}},
 	{"schema/shadow", "TestAnUndeleteWithinAPurge_I36", mutant{
 		"purge-does-not-compete", "I36", "A scheduled deletion is carried out although it was undeleted meanwhile.",
-		"schema/shadow/internal/deletion/schedule.go",
-		[]string{"case tag.RowsAffected() == 0:", "case tag.RowsAffected() < 0:"},
+		"schema/shadow/internal/deletion/atomic.go",
+		[]string{"	if d.scheduled != uuid.Nil {\n		if err", "	if false {\n		if err"},
 	}},
 	{"schema/shadow", "TestAScheduleIsToldAgain_I36", mutant{
 		"schedule-is-told-once", "I36", "A participant that has lost the message of a schedule does not hear it again.",
@@ -332,6 +332,26 @@ var shown = []tested{
 		"derivation-waits-for-hidden", "I36", "A hidden resource keeps the others of its kind from being derived anew.",
 		"schema/shadow/internal/admin/derive.go",
 		[]string{"if row.Hidden {", "if false {"},
+	}},
+	{"schema/shadow", "TestAnUndeleteThatIsLost_I36", mutant{
+		"undelete-is-lost", "I36", "A coordinator whose database has lost an undelete tells nobody what it has scheduled.",
+		"schema/shadow/internal/gate/epoch.go",
+		[]string{"			b.Queue(scheduleAllAgainSQL, schema.RingSize, db.ScheduledDeletion)\n", ""},
+	}},
+	{"schema/shadow", "TestADecommissioningBesideAScheduledDeletion_I36", mutant{
+		"decommissioned-opens-scheduled", "I36", "A decommissioning shows members of scheduled deletions that have another target or owner in them.",
+		"schema/shadow/internal/admin/decommission.go",
+		[]string{"AND f.purge_at IS NOT NULL AND NOT f.committed\n", "AND false\n"},
+	}},
+	{"schema/shadow", "TestAHiddenOwneeKeepsNoDeletion_I20_I36", mutant{
+		"hidden-ownee-keeps", "I36", "An ownee of a scheduled deletion keeps other deletions of its owners waiting.",
+		"schema/shadow/internal/cascade/owner_frozen.go",
+		[]string{" AND (f.committed OR f.purge_at IS NULL)", ""},
+	}},
+	{"schema/shadow", "TestCarryingOutNamesAllOfADeletion_I36", mutant{
+		"one-name-carries-out", "I36", "A request that names one resource of a scheduled deletion carries out the deletion of all.",
+		"schema/shadow/internal/deletion/schedule.go",
+		[]string{"			if i < 0 {\n", "			if i < 0 {\n				named, i = append(named, root), len(named)\n			}\n			if i < 0 {\n"},
 	}},
 	{"schema/shadow", "TestRightsEndBeforeTheFreeze_I35", mutant{
 		"rights-outlast-the-freeze", "I35", "A participant keeps its rights to the targets of an atomic deletion.",

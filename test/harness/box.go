@@ -277,7 +277,7 @@ func (b *Box) Handlers(deployment schema.DeploymentID, store *shadow.Store) hand
 	b.t.Helper()
 	peers := &boxPeers{box: b, self: deployment}
 	table, err := handlers.NewTable(handlers.Actions{
-		Confirm: &handlers.Confirm{Store: store.Targets, Repair: store.Verify, Peers: peers, Rights: store.Rights}, Release: &handlers.Release{Store: store.Targets, Peers: peers}, ReleaseOwner: &handlers.ReleaseOwner{Store: store.Targets, Peers: peers},
+		Confirm: &handlers.Confirm{Store: store.Targets, Repair: store.Verify, Peers: peers, Rights: store.Rights, Scheduled: store.Deletions}, Release: &handlers.Release{Store: store.Targets, Peers: peers}, ReleaseOwner: &handlers.ReleaseOwner{Store: store.Targets, Peers: peers},
 		CheckOwners: &handlers.CheckOwners{Store: store.Owners, Peers: peers}, UpgradeOwners: &handlers.UpgradeOwners{Store: store.Owners, Peers: peers},
 		Derive: &handlers.Derive{Store: store.Admin}, CleanUpDecommissioned: &handlers.CleanUpDecommissioned{Store: store.Admin},
 		AnnounceEpoch: &handlers.AnnounceEpoch{Store: store.Gate, Peers: peers}, ConfirmAgain: &handlers.ConfirmAgain{Store: store.Verify, Peers: peers},

@@ -110,7 +110,8 @@ another one was accepted.
 refused while a deployment that it reaches does not answer. Without it a reference that is written between the answer of the delete and the cascade can keep a part.
 
 --retention hides all resources that the delete reaches for this time, and removes them then, in all deployments or in none as with --atomic. undelete NAME brings them back until
-then. A kind can have a retention for each delete; --now does without it, and removes what is hidden already. It needs the right to operate.
+then. A kind can have a retention, which is the shortest for its resources; --now does without it, and removes what is hidden already, if it names all that the delete has named. It needs the
+right to operate.
 
 --export keeps what the delete removes, in all deployments: put -f FILE --create makes it anew, with new uids; references and owners are bound by their names. Values that other
 resources lose are named in the file, and not put back.
@@ -126,7 +127,7 @@ after all. Without --yes they list what they would change.`
 	cmd.Flags().BoolVar(&d.dryRun, "dry-run", false, "only show the effect, as plan does")
 	cmd.Flags().Int64Var(&d.maxRemovals, "max-removals", 0, "refuse a delete that removes more resources, at most 9,999, for each request of at most 1,000 NAMEs of one deployment; -1 for any number (default: the number in the rights)")
 	cmd.Flags().BoolVar(&d.atomic, "atomic", false, "delete in all deployments or in none (NAMEs of one deployment)")
-	cmd.Flags().StringVar(&d.retention, "retention", "", "hide the resources for this time, such as 7d, in which undelete brings them back (default: the retention of their kinds)")
+	cmd.Flags().StringVar(&d.retention, "retention", "", "hide the resources for this time, such as 7d, in which undelete brings them back (at least the retention of their kinds)")
 	cmd.Flags().BoolVar(&d.now, "now", false, "do without the retention of a kind, or remove a hidden resource before its purge time")
 	cmd.Flags().BoolVar(&d.ignoreNotFound, "ignore-not-found", false, "succeed for resources that do not exist")
 	cmd.Flags().StringVar(&d.export, "export", "", "first write all resources that the delete removes to this new file, for put -f FILE --create; nothing is deleted if the delete would remove more of them (NAMEs of one deployment)")
@@ -146,13 +147,16 @@ func (d *deletion) names(cmd *cobra.Command, args []string) ([]string, error) {
 	if d.maxRemovals < -1 {
 		return nil, cli.Usage("--max-removals %d: want a number of resources, 0 for the number in the rights, or -1 for any number", d.maxRemovals)
 	}
-	if d.retention != "" {
+	if cmd.Flags().Changed("retention") { // also an empty one, of a variable that is not set: the delete would be for good
 		if _, err := schema.ParseRetention(d.retention); err != nil {
 			return nil, cli.Usage("--retention: %w", err)
 		}
 		if d.now {
 			return nil, cli.Usage("--retention and --now: want one of them")
 		}
+	}
+	if cmd.Flags().Changed("export") && d.export == "" {
+		return nil, cli.Usage("--export: want the name of a new file")
 	}
 	if err := d.releasing.check(); err != nil {
 		return nil, err

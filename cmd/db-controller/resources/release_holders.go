@@ -160,7 +160,7 @@ func (r *releasing) ties(ctx context.Context, c *client.Client, names []string) 
 				return nil, err
 			}
 		}
-		if len(all) > 0 {
+		if len(all) > 0 && r.yes {
 			return all, nil // the plan is another one after them
 		}
 	}
@@ -181,7 +181,7 @@ func (r *releasing) ties(ctx context.Context, c *client.Client, names []string) 
 		}
 		for _, b := range plan.GetBlockers() {
 			switch {
-			case slices.Contains(names, b.GetHolder()):
+			case slices.Contains(names, b.GetHolder()), r.orphan && !slices.Contains(names, b.GetTarget()): // the target stays
 			case b.GetUndecided() || b.GetUnanswered():
 				return nil, cli.WithCode(cli.Unavailable, fmt.Errorf("it is not known whether %s refers to %s: try again", b.GetHolder(), b.GetTarget()))
 			default:

@@ -36,6 +36,8 @@ type fileResource struct {
 	Generation any `yaml:"generation"`
 	CreateTime any `yaml:"createTime"`
 	UpdateTime any `yaml:"updateTime"`
+	DeleteTime any `yaml:"deleteTime"`
+	PurgeTime  any `yaml:"purgeTime"`
 	Conditions any `yaml:"conditions"`
 	Finalizers any `yaml:"finalizers"`
 
@@ -133,7 +135,7 @@ func parseResource(node *yaml.Node) (g givenResource, err error) {
 
 var fileFields = []string{
 	"name", "deployment", "kind", "uid", "revision", "labels", "body", "ownerReferences",
-	"generation", "state", "createTime", "updateTime", "conditions", "blockDeletion",
+	"generation", "state", "createTime", "updateTime", "deleteTime", "purgeTime", "conditions", "blockDeletion",
 	"finalizers", "status", "statusGeneration",
 }
 

@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
@@ -23,11 +25,18 @@ func NewUndelete() *cobra.Command {
 					return err
 				}
 				r, err := resources.UndeleteResource(cmd.Context(), &resourcev1.UndeleteResourceRequest{Name: name.Name})
+				if status.Code(err) == codes.AlreadyExists && len(found) > 0 { // it is back with one before it
+					r, err = resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{Name: name.Name})
+				}
 				if err != nil {
 					failed = errors.Join(failed, cli.PlainOf(name, err))
 					continue
 				}
 				found = append(found, r)
+				if r.GetPurgeTime() != nil {
+					cli.PrinterOf(cmd).Line("%s is still hidden, by another deletion that takes it along: explain %s names it", name, name)
+					continue
+				}
 				cli.PrinterOf(cmd).Line("%s is back, with all that its deletion had hidden", name)
 			}
 			out := cli.PrinterOf(cmd)

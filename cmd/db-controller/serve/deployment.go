@@ -322,7 +322,7 @@ func (d *deployment) newNode(leases *shadow.Leases, share nodemanager.Share) (no
 // ownedHandlers returns the handlers of the outstanding work of a deployment.
 func ownedHandlers(store *shadow.Store, peers *peers.Peers) (*handlers.Table, error) {
 	return handlers.NewTable(handlers.Actions{
-		Confirm:               &handlers.Confirm{Store: store.Targets, Repair: store.Verify, Peers: peers, Rights: store.Rights},
+		Confirm:               &handlers.Confirm{Store: store.Targets, Repair: store.Verify, Peers: peers, Rights: store.Rights, Scheduled: store.Deletions},
 		Release:               &handlers.Release{Store: store.Targets, Peers: peers},
 		ReleaseOwner:          &handlers.ReleaseOwner{Store: store.Targets, Peers: peers},
 		CheckOwners:           &handlers.CheckOwners{Store: store.Owners, Peers: peers},

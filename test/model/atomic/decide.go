@@ -152,9 +152,14 @@ func (w *World) told(m message) {
 	switch m.verdict {
 	case "aborted", "over":
 		w.openRows(m.to, m.id)
+		w.db[m.to].closed[m.id] = true
 		w.send(message{kind: "confirmed", id: m.id, from: m.to, to: m.from, verdict: "aborted"})
 	case "scheduled":
 		if w.db[m.to].recovering {
+			return
+		}
+		if w.db[m.to].closed[m.id] { // S5
+			w.send(message{kind: "confirmed", id: m.id, from: m.to, to: m.from, verdict: "aborted"})
 			return
 		}
 		w.keep(m.to, m.id)
@@ -190,6 +195,9 @@ func (w *World) openRows(x int, id ID) {
 // confirmed is told that the rows of a participant are lasting.
 func (w *World) confirmed(m message) {
 	d := w.db[m.to]
+	if m.verdict == "aborted" { // S5
+		w.Undelete(m.to, m.id)
+	}
 	if r, ok := d.records[m.id]; ok && (m.verdict == r.verdict() || w.AnyAcknowledgementCounts) {
 		r.waits = slices.DeleteFunc(slices.Clone(r.waits), func(x int) bool { return x == m.from })
 		d.records[m.id] = r

@@ -127,6 +127,8 @@
 //     same transaction, and fails when it is not "scheduled" any more. So no member is open between the two.
 //   - S4. To undelete is to make the record "aborted". It is told until each participant has acknowledged it:
 //     nobody asks.
+//   - S5. A restore of the coordinator may lose that it has undeleted. In its new epoch it tells "scheduled"
+//     again, and a participant that has opened its members for it answers "aborted": it undeletes again.
 //
 // Restores
 //

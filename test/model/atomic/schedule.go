@@ -13,7 +13,7 @@ func (w *World) schedule(p *process) {
 // Undelete decides a scheduled deletion ABORTED.
 func (w *World) Undelete(at int, id ID) {
 	d := w.db[at]
-	if r := d.records[id]; r.scheduled && !d.recovering {
+	if r := d.records[id]; r.scheduled {
 		w.count("undeleted")
 		d.records[id] = record{waits: r.by}
 		w.aborted(id)
@@ -88,8 +88,36 @@ func (w *World) purged(p *process) {
 	w.members[id] = members
 }
 
+// scheduleAgain lets a restored coordinator tell again what it has scheduled: it may have lost the undelete.
+func (w *World) scheduleAgain(at int) {
+	d := w.db[at]
+	for id, r := range d.records {
+		if r.scheduled && !w.RestoreSchedulesOnce {
+			r.waits = r.by
+			d.records[id] = r
+		}
+	}
+}
+
+// halfUndeleted checks that a deletion is scheduled everywhere, or nowhere.
+func (w *World) halfUndeleted() {
+	for _, at := range w.there() {
+		for _, id := range sorted(w.db[at].records) {
+			for _, x := range w.db[at].records[id].by {
+				if w.db[at].records[id].scheduled && !w.decommissioned[x] && w.db[x].closed[id] {
+					w.report("A5: %d is scheduled, and %d has opened its members", id, x)
+				}
+			}
+		}
+	}
+}
+
 // end ends the scheduled deletions at rest, one way or the other.
 func (w *World) end() {
+	for range 3 {
+		w.round()
+	}
+	w.halfUndeleted()
 	for _, at := range w.there() {
 		for _, id := range sorted(w.db[at].records) {
 			if w.db[at].records[id].scheduled && w.chance(2) {

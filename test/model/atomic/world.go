@@ -35,7 +35,7 @@ type Mistakes struct {
 	// Lasting rows.
 	CommittedOpens, ConfirmsBeforeItLasts, AbortedOpensAll, OverOpensLasting, LastingAsks, MarkDropsOwnRow, BrokenStays, MarkedIsBroken, GoneHolds, ReleasedHolds, AnyEpochTells bool
 	// Scheduled deletions.
-	ScheduledIsUndecided, UndeleteIsToldOnce, PurgeDoesNotCompete, PurgeDoesNotFreeze, PurgeEndsNothing, KeptAsksNever, AnyAcknowledgementCounts bool
+	ScheduledIsUndecided, UndeleteIsToldOnce, PurgeDoesNotCompete, PurgeDoesNotFreeze, PurgeEndsNothing, KeptAsksNever, AnyAcknowledgementCounts, RestoreSchedulesOnce bool
 }
 
 type reference struct {
@@ -94,6 +94,7 @@ type database struct {
 	closes     map[UID]int  // how often the right was ended
 	records    map[ID]record
 	forgotten  ID
+	closed     map[ID]bool  // what it has heard to be aborted
 	knows      map[int]int  // the newest epochs
 	left       map[int]bool // who is decommissioned
 }
@@ -102,6 +103,7 @@ func (d *database) copied() *database {
 	c := *d
 	c.resources, c.rows, c.blockades, c.entries = maps.Clone(d.resources), map[UID]map[ID]row{}, maps.Clone(d.blockades), maps.Clone(d.entries)
 	c.rights, c.closes, c.records, c.knows, c.left = maps.Clone(d.rights), maps.Clone(d.closes), maps.Clone(d.records), maps.Clone(d.knows), maps.Clone(d.left)
+	c.closed = maps.Clone(d.closed)
 	for uid, rows := range d.rows {
 		c.rows[uid] = maps.Clone(rows)
 	}
@@ -163,7 +165,7 @@ func New(deployments int, pick func(n int) int, m Mistakes) *World {
 	for d := range deployments {
 		w.db = append(w.db, &database{
 			epoch: 1, resources: map[UID]resource{}, rows: map[UID]map[ID]row{}, blockades: map[int]blockade{}, entries: map[entry]bool{}, rights: map[UID]bool{},
-			closes: map[UID]int{}, records: map[ID]record{}, knows: map[int]int{}, left: map[int]bool{},
+			closes: map[UID]int{}, records: map[ID]record{}, closed: map[ID]bool{}, knows: map[int]int{}, left: map[int]bool{},
 		})
 		w.create(d)
 		for o := range deployments {
@@ -277,6 +279,7 @@ func (w *World) Restore(d int) {
 	w.db[d] = w.backup[d].copied()
 	w.db[d].epoch, w.db[d].recovering = w.number(), true
 	w.note("%d is restored, epoch %d", d, w.db[d].epoch)
+	w.scheduleAgain(d)
 	w.restored(d)
 }
 

@@ -218,12 +218,19 @@ func (s *Admin) CleanUpDecommissioned(ctx context.Context, deployment schema.Dep
 }
 
 // Of deletions that the deployment coordinates, and of members for which it has the target: no mark comes
-// from there. Nothing is frozen for it any more.
+// from there. Nothing is frozen for it any more. A member of a scheduled deletion of another coordinator may
+// be one for other targets too: it stays hidden, and when it is not marked after the commit, it is opened.
 const thawDecommissionedSQL = `
 WITH freezes AS (
     DELETE FROM dbcontroller.freeze WHERE deployment_id = $1 RETURNING deletion
+), kept AS (
+    UPDATE dbcontroller.frozen m SET via_deployment_id = f.deployment_id, via_uid = '00000000-0000-0000-0000-000000000000' FROM dbcontroller.freeze f
+    WHERE f.deletion = m.deletion AND m.via_deployment_id = $1 AND f.deployment_id <> $1 AND f.purge_at IS NOT NULL AND NOT f.committed
+    RETURNING m.target_id, m.deletion
 )
-DELETE FROM dbcontroller.frozen WHERE via_deployment_id = $1 OR deletion IN (SELECT deletion FROM freezes) RETURNING target_id`
+DELETE FROM dbcontroller.frozen m
+WHERE (via_deployment_id = $1 OR deletion IN (SELECT deletion FROM freezes)) AND NOT EXISTS (SELECT FROM kept k WHERE k.target_id = m.target_id AND k.deletion = m.deletion)
+RETURNING target_id`
 
 func (s *Admin) thaw(ctx context.Context, deployment int32) error {
 	return s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {

@@ -11,8 +11,10 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 )
 
+// A scheduled deletion keeps nothing: it looks again when it is carried out.
 const selectFrozenOwneesSQL = `
-SELECT m.target_id, bool_or(f.committed) FROM dbcontroller.frozen m JOIN dbcontroller.freeze f USING (deletion) WHERE m.target_id = ANY ($1) GROUP BY m.target_id`
+SELECT m.target_id, bool_or(f.committed) FROM dbcontroller.frozen m JOIN dbcontroller.freeze f USING (deletion)
+WHERE m.target_id = ANY ($1) AND (f.committed OR f.purge_at IS NULL) GROUP BY m.target_id`
 
 // heedFrozen decides about members of atomic deletions that would stay without owners: nothing would mark
 // them then, and they would be frozen for ever. A member of a committed deletion goes with its last owner,

@@ -20,7 +20,7 @@ const ScheduledDeletion = -1
 
 // PurgeDueSQL is a condition on a row f of freeze that is not committed: this deployment coordinates a
 // scheduled deletion whose time has come.
-const PurgeDueSQL = `f.purge_at <= now() AND f.participants IS NOT NULL`
+const PurgeDueSQL = `f.purge_at <= now() AND f.participants IS NOT NULL AND (f.try_at IS NULL OR f.try_at <= now())`
 
 const selectFrozenSQL = `
 SELECT m.target_id, bool_or(f.purge_at IS NOT NULL AND NOT f.committed)

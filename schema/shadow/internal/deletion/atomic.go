@@ -81,7 +81,7 @@ func (d *atomic) freeze(ctx context.Context) error {
 	}
 	deadline, _ := ctx.Deadline()
 	f := &frozen{peers: s.Peers, began: s.Rollback.Seen.Load(), epochs: map[schema.DeploymentID]uuid.UUID{}}
-	f.Freeze = peer.Freeze{Coordinator: s.Self, Epoch: epoch, Deletion: s.prepare.NewAttempt(), Root: d.wanted[0].Name, For: time.Until(deadline) + freezeSlack}
+	f.Freeze = peer.Freeze{Coordinator: s.Self, Epoch: epoch, Deletion: s.prepare.NewAttempt(), Root: d.first().Name, For: time.Until(deadline) + freezeSlack}
 	d.frozen, d.alone = f, true
 	_, err = s.target.Freeze(ctx, target.Freezing{
 		Freeze: &f.Freeze, Own: f.Epoch, Find: func(context.Context, pgx.Tx) ([]int64, error) { return ids, nil },
@@ -98,6 +98,11 @@ func (d *atomic) freeze(ctx context.Context) error {
 	}
 	crash.At("crash-atomic-frozen")
 	return err
+}
+
+// first is the first resource that is deleted: those before it are missing, or in DELETING.
+func (d *atomic) first() *wanted {
+	return d.wanted[max(0, slices.IndexFunc(d.wanted, func(w *wanted) bool { return w.cause.RootUID != uuid.Nil }))]
 }
 
 // activeRoots returns the ids of the roots that are to be frozen. Others have no part in the deletion, or

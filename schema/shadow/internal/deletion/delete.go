@@ -39,11 +39,11 @@ type DeleteRequest struct {
 	// Atomic: the deletion happens in all deployments or in none. It is refused while a deployment that it
 	// reaches does not answer. The first request of several decides.
 	Atomic bool
-	// Retention: the deletion is atomic, and only scheduled: its resources are hidden for this time, until they
-	// are undeleted or removed. 0: as their kinds say, the longest; none with Now. The first request of several
-	// decides.
+	// Retention: the deletion is atomic, and only scheduled: its resources are hidden for this time, and at
+	// least for that of their kinds, until they are undeleted or removed. The first request of several decides.
 	Retention time.Duration
-	// Now: the retention of the kinds does not count, and a scheduled deletion of the resource is carried out.
+	// Now: the retention of the kinds does not count, and a scheduled deletion of the resource is carried out,
+	// if the requests name all resources that it names.
 	Now bool
 	// MaxRemovals is the maximum number of resources that the delete removes, named resources included; 0: as
 	// many as the rights of the person say; -1: any number.
@@ -176,8 +176,8 @@ func (s *Deleter) delete(ctx context.Context, d *deletion, reqs []DeleteRequest)
 	defer d.closed.end(ctx)
 	results, err := d.run(ctx)
 	results, err = d.manner.ended(ctx, results, err)
-	if errors.Is(err, peer.ErrDeleted) && first.Now && len(reqs) == 1 {
-		return s.carryOutNow(ctx, d.wanted[0])
+	if errors.Is(err, peer.ErrDeleted) && first.Now && d.scheduled == uuid.Nil {
+		return s.carryOutNow(ctx, d, reqs)
 	}
 	return results, err
 }
@@ -203,7 +203,7 @@ func (s *Deleter) want(ctx context.Context, d *deletion, reqs []DeleteRequest) e
 			continue
 		}
 		atomically = atomically || kind.DeletesAtomically
-		if first.Retention == 0 && !first.Now && d.scheduled == uuid.Nil && kind.Retention > 0 {
+		if !first.Now && d.scheduled == uuid.Nil && kind.Retention > 0 {
 			atomically, d.retention = true, max(d.retention, kind.Retention)
 		}
 	}
@@ -674,12 +674,12 @@ func scanRoot(row pgx.Row, root *plan.Member) (revision peer.Revision, err error
 // fits checks the preconditions of a delete.
 func (req DeleteRequest) fits(root *plan.Member, revision peer.Revision) error {
 	switch {
-	case root.Hidden && root.State == peer.Active && !req.scheduled:
-		return peer.ErrDeleted
 	case root.Hidden && root.State != peer.Active:
 		return peer.ErrNotFound
 	case req.UID != uuid.Nil && req.UID != root.UID:
 		return fmt.Errorf("%w with uid %s", peer.ErrNotFound, req.UID)
+	case root.Hidden && !req.scheduled:
+		return peer.ErrDeleted
 	case req.Revision != 0 && req.Revision != revision && root.State == peer.Active:
 		return fmt.Errorf("%w: it is at revision %d, not %d", peer.ErrConflict, revision, req.Revision)
 	}

@@ -23,7 +23,7 @@ import (
 // A scheduled deletion is an atomic deletion that is decided later. Its members are frozen and hidden until
 // its time has come: then it is carried out, as an atomic deletion of its own that freezes and looks again,
 // and whose decision also decides the scheduled one; or until it is undeleted, which decides it ABORTED.
-// (test/model/atomic, S1 to S4; AIP-164)
+// (test/model/atomic, S1 to S5; AIP-164)
 
 const (
 	// The roots of a scheduled deletion that are still there, and whose it is.
@@ -33,11 +33,13 @@ FROM dbcontroller.freeze f JOIN dbcontroller.frozen m USING (deletion) JOIN dbco
 WHERE f.deletion = $1 AND m.via_uid IS NULL ORDER BY s.id`
 
 	selectDueSQL = `
-SELECT deletion, purge_at FROM dbcontroller.freeze
-WHERE purge_at <= now() AND participants IS NOT NULL AND NOT committed AND (purge_at, deletion) > ($1, $2) ORDER BY purge_at, deletion LIMIT 100`
+SELECT deletion, purge_at FROM dbcontroller.freeze f
+WHERE ` + db.PurgeDueSQL + ` AND NOT committed AND (purge_at, deletion) > ($1, $2) ORDER BY purge_at, deletion LIMIT 100`
 
-	whoseSQL           = `UPDATE dbcontroller.freeze SET actor = $2, request_id = $3 WHERE deletion = $1`
-	failedSQL          = `UPDATE dbcontroller.freeze SET reason = $2 WHERE deletion = $1 AND reason IS DISTINCT FROM $2`
+	whoseSQL = `UPDATE dbcontroller.freeze SET actor = $2, request_id = $3 WHERE deletion = $1`
+	// The longer it is overdue, the longer it waits: each try leaves messages for deployments that do not answer.
+	failedSQL = `
+UPDATE dbcontroller.freeze SET reason = $2, try_at = now() + GREATEST(interval '5 s', LEAST(interval '10 min', (now() - purge_at) / 10)) WHERE deletion = $1 AND NOT committed`
 	commitScheduledSQL = `
 UPDATE dbcontroller.attempt SET committed = true, decided_at = now(), mark = nextval('dbcontroller.mark') WHERE id = $1 AND committed IS NULL`
 	abortScheduledSQL = `
@@ -67,12 +69,12 @@ func (d *atomic) schedule(ctx context.Context, tx pgx.Tx, at []int32, decided ca
 	}
 	f, b := d.frozen, &pgx.Batch{}
 	if f == nil {
-		f = &frozen{Freeze: peer.Freeze{Deletion: s.prepare.NewAttempt(), Root: d.wanted[0].Name}, began: s.Rollback.Seen.Load()}
+		f = &frozen{Freeze: peer.Freeze{Deletion: s.prepare.NewAttempt(), Root: d.first().Name}, began: s.Rollback.Seen.Load()}
 		s.target.QueueFreeze(b, f.Freeze, s.SelfID, d.membersHere(decided))
 	}
 	write.QueueScheduled(b, f.began, f.Deletion)
 	target.QueueSchedule(b, f.Deletion, d.retention, at)
-	b.Queue(whoseSQL, f.Deletion, d.wanted[0].cause.Actor, d.wanted[0].cause.RequestID)
+	b.Queue(whoseSQL, f.Deletion, d.first().cause.Actor, d.first().cause.RequestID)
 	d.queueConfirms(b, f.Deletion, at, db.ScheduledDeletion)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("schedule the deletion: %w", err)
@@ -83,13 +85,13 @@ func (d *atomic) schedule(ctx context.Context, tx pgx.Tx, at []int32, decided ca
 }
 
 // membersHere are the members of a deletion that no other deployment is concerned with: those that it does
-// not name are members for the first one that it names.
+// not name are members for the first one.
 func (d *atomic) membersHere(decided cascade.Decision) (members []target.Member) {
 	self := d.store.Self
 	for id, m := range decided.Closure.Members {
 		member := target.Member{ID: id}
 		if !slices.ContainsFunc(d.wanted, func(w *wanted) bool { return w.cause.RootUID == m.UID }) {
-			member.Via = peer.PlanTarget{Deployment: self, UID: d.wanted[0].cause.RootUID}
+			member.Via = peer.PlanTarget{Deployment: self, UID: d.first().cause.RootUID}
 		}
 		members = append(members, member)
 	}
@@ -136,10 +138,13 @@ func (s *Deleter) CarryOutDue(ctx context.Context) error {
 			return fmt.Errorf("read scheduled deletions: %w", err)
 		}
 		for _, id := range due {
-			if _, err := s.carryOutScheduled(ctx, id); err != nil {
-				failed = append(failed, fmt.Errorf("carry out a scheduled deletion: %w", err))
-				if _, err := s.Pool.Exec(ctx, failedSQL, id, err.Error()); err != nil {
-					return err
+			if err := s.carryOutScheduled(ctx, id); err != nil {
+				tag, noted := s.Pool.Exec(ctx, failedSQL, id, err.Error())
+				if noted != nil {
+					return noted
+				}
+				if tag.RowsAffected() > 0 { // otherwise it was undeleted meanwhile
+					failed = append(failed, fmt.Errorf("carry out a scheduled deletion: %w", err))
 				}
 			}
 			if ctx.Err() != nil {
@@ -152,15 +157,27 @@ func (s *Deleter) CarryOutDue(ctx context.Context) error {
 	}
 }
 
-// carryOutScheduled carries a scheduled deletion out. It returns the results of its roots that are still
-// there; without any it is over, and its other members are opened.
-func (s *Deleter) carryOutScheduled(ctx context.Context, id peer.AttemptID) ([]peer.DeleteResult, error) {
+// carryOutScheduled carries a scheduled deletion out. When none of its roots is left it is over, and its
+// other members are opened.
+func (s *Deleter) carryOutScheduled(ctx context.Context, id peer.AttemptID) error {
+	reqs, err := s.rootsOf(ctx, id)
+	if err != nil {
+		return err
+	}
+	if len(reqs) == 0 {
+		return s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error { return s.abortScheduled(ctx, tx, []peer.AttemptID{id}) })
+	}
+	_, err = s.delete(ctx, &deletion{scheduled: id}, reqs)
+	return err
+}
+
+// rootsOf returns the requests that carry out a scheduled deletion for the person who asked for it.
+func (s *Deleter) rootsOf(ctx context.Context, id peer.AttemptID) (reqs []DeleteRequest, err error) {
 	rows, err := s.Pool.Query(ctx, selectScheduledRootsSQL, id)
 	if err != nil {
 		return nil, fmt.Errorf("read a scheduled deletion: %w", err)
 	}
 	var req DeleteRequest
-	var reqs []DeleteRequest
 	var call *uuid.UUID
 	_, err = pgx.ForEachRow(rows, []any{&req.Name, &req.UID, &req.Actor, &call}, func() error {
 		req.Call = uuid.Nil
@@ -174,10 +191,7 @@ func (s *Deleter) carryOutScheduled(ctx context.Context, id peer.AttemptID) ([]p
 	if err != nil {
 		return nil, fmt.Errorf("read a scheduled deletion: %w", err)
 	}
-	if len(reqs) == 0 {
-		return nil, s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error { return s.abortScheduled(ctx, tx, []peer.AttemptID{id}) })
-	}
-	return s.delete(ctx, &deletion{scheduled: id}, reqs)
+	return reqs, nil
 }
 
 // Scheduled is a scheduled deletion that has hidden resources here.
@@ -194,7 +208,8 @@ const selectScheduledHereSQL = `
 SELECT '//' || d.service || '/' || d.region || '/' || f.root, f.deleted_at, f.purge_at, COALESCE(f.actor, ''), COALESCE(f.reason, ''),
     (SELECT count(*) FROM dbcontroller.frozen m WHERE m.deletion = f.deletion), count(*) OVER ()
 FROM dbcontroller.freeze f JOIN dbcontroller.deployment d ON d.id = f.deployment_id
-WHERE f.purge_at IS NOT NULL AND NOT f.committed ORDER BY f.purge_at, f.deletion LIMIT $1`
+WHERE f.purge_at IS NOT NULL AND NOT f.committed AND EXISTS (SELECT FROM dbcontroller.frozen m WHERE m.deletion = f.deletion)
+ORDER BY f.purge_at, f.deletion LIMIT $1`
 
 // ListScheduled returns the scheduled deletions that have hidden resources here, the next one to be carried
 // out first, and the number of all.
@@ -258,24 +273,38 @@ func (s *Deleter) scheduled(ctx context.Context, q db.Querier, kind int32, name 
 	return named, nil
 }
 
-// carryOutNow carries out the scheduled deletion that names a resource.
-func (s *Deleter) carryOutNow(ctx context.Context, w *wanted) ([]peer.DeleteResult, error) {
-	all, err := s.scheduled(ctx, s.Pool, w.kindID, w.Name, w.UID)
-	if err != nil {
-		return nil, err
-	}
-	for _, d := range all {
-		results, err := s.carryOutScheduled(ctx, d.deletion)
+// carryOutNow carries out the scheduled deletion of the first of some resources that has one, with the
+// preconditions of the requests. All resources that the deletion names have to be among them: another person
+// may have the right to delete the others.
+func (s *Deleter) carryOutNow(ctx context.Context, d *deletion, reqs []DeleteRequest) ([]peer.DeleteResult, error) {
+	for _, w := range d.wanted {
+		all, err := s.scheduled(ctx, s.Pool, w.kindID, w.Name, w.UID)
+		switch {
+		case errors.Is(err, peer.ErrNotFound):
+			continue
+		case errors.Is(err, peer.ErrExists), errors.Is(err, peer.ErrDeleting):
+			if len(d.wanted) > 1 { // another one is hidden
+				continue
+			}
+			return nil, fmt.Errorf("%s: %w: it was undeleted, or carried out", w.Name, peer.ErrAborted)
+		case err != nil:
+			return nil, err
+		}
+		roots, err := s.rootsOf(ctx, all[0].deletion)
 		if err != nil {
 			return nil, err
 		}
-		for _, r := range results {
-			if r.Resource != nil && r.Resource.Name == w.Name || len(results) == 1 {
-				return []peer.DeleteResult{r}, nil
+		named := slices.Clone(reqs)
+		for _, root := range roots {
+			i := slices.IndexFunc(named, func(r DeleteRequest) bool { return r.Name == root.Name })
+			if i < 0 {
+				return nil, &deletedTogetherError{w.Name, root.Name}
 			}
+			named[i].scheduled = true
 		}
+		return s.delete(ctx, &deletion{scheduled: all[0].deletion, request: d.request, inTx: d.inTx, last: d.last, within: d.within}, named)
 	}
-	return []peer.DeleteResult{{Removed: true}}, nil
+	return nil, fmt.Errorf("%s: %w: it was undeleted, or carried out", d.name(), peer.ErrAborted)
 }
 
 // Undelete ends the scheduled deletion that names a resource: all its members, in all deployments, are as
@@ -309,14 +338,34 @@ func (s *Deleter) Undelete(ctx context.Context, name string, uid uuid.UUID) (*pe
 	return out, nil
 }
 
+// UndeleteLost undeletes a deletion again, whose undelete the database has lost. One that is decided stays so.
+func (s *Deleter) UndeleteLost(ctx context.Context, deletion peer.AttemptID) error {
+	err := s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error { return s.abortScheduled(ctx, tx, []peer.AttemptID{deletion}) })
+	if errors.Is(err, errNotScheduled) {
+		return nil
+	}
+	return err
+}
+
 // deletedWithError is ErrDeleted of a resource that its deletion does not name.
 type deletedWithError struct{ name, root string }
 
 func (e *deletedWithError) Error() string {
-	return fmt.Sprintf("%s was deleted with %s, and comes back with it: undelete that", e.name, e.root)
+	return fmt.Sprintf("%s was deleted with %s, and comes back or goes with it: name that one", e.name, e.root)
 }
 
 func (e *deletedWithError) Unwrap() error { return peer.ErrDeleted }
+
+// deletedTogetherError is ErrDeleted of a resource that was named together with another one.
+type deletedTogetherError struct{ name, other string }
+
+func (e *deletedTogetherError) Error() string {
+	return fmt.Sprintf("%s was deleted together with %s: name all of them", e.name, e.other)
+}
+
+func (e *deletedTogetherError) Unwrap() error { return peer.ErrDeleted }
+
+var errNotScheduled = fmt.Errorf("%w: it was undeleted, or is carried out", peer.ErrAborted)
 
 // abortScheduled decides scheduled deletions ABORTED, opens their members here, and adds the releases of the
 // others as work: they ask for no decision.
@@ -333,7 +382,7 @@ func (s *Deleter) abortScheduled(ctx context.Context, tx pgx.Tx, ids []peer.Atte
 		return err
 	}
 	if len(aborted) < len(ids) {
-		return fmt.Errorf("%w: it was undeleted, or is carried out", peer.ErrAborted)
+		return errNotScheduled
 	}
 	for _, id := range ids {
 		if _, err := tx.Exec(ctx, releaseScheduledSQL, int16(id[15])%schema.RingSize, id); err != nil {

@@ -372,6 +372,7 @@ func (s *Gate) Recover(ctx context.Context, env *schema.Environment) error {
 		b := &pgx.Batch{}
 		if awaiting {
 			b.Queue(forgetPassesSQL)
+			b.Queue(scheduleAllAgainSQL, schema.RingSize, db.ScheduledDeletion)
 		}
 		b.Queue(unconfirmedSQL, referring, s.SelfID, all)
 		b.Queue(recoverWorkSQL, all, s.SelfID, schema.RingSize)
@@ -421,6 +422,12 @@ WHERE a <> {announce_epoch} OR EXISTS (SELECT FROM dbcontroller.deployment WHERE
 var scheduleAgainSQL = db.Codes(`
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, established)
 SELECT {confirm}, $1 % $2::int, $1, f.deletion, $3 FROM dbcontroller.freeze f WHERE $1 = ANY (f.participants) AND f.purge_at IS NOT NULL AND NOT f.committed`)
+
+// This database may have lost that they were undeleted.
+var scheduleAllAgainSQL = db.Codes(`
+INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, established)
+SELECT {confirm}, d % $1::int, d, f.deletion, $2 FROM dbcontroller.freeze f, unnest(f.participants) AS d
+WHERE f.purge_at IS NOT NULL AND NOT f.committed AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d)`)
 
 // PeerEpoch returns the greatest epoch that was recorded of a deployment, which calls; zero: none was.
 func (s *Gate) PeerEpoch(ctx context.Context, of schema.DeploymentID) (epoch uuid.UUID, err error) {

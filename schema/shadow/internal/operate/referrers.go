@@ -14,6 +14,7 @@ import (
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/grant"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
 )
@@ -48,7 +49,7 @@ type Referrers struct {
 	Deployments []schema.DeploymentID
 }
 
-const (
+var (
 	// Also of a hidden target: the question is which holders keep it, and the row of an attached table is
 	// gone before its resource.
 	selectReferredSQL = `SELECT id, uid FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
@@ -57,18 +58,18 @@ const (
 SELECT f.id FROM dbcontroller.foreign_target f JOIN dbcontroller.deployment d ON d.id = f.deployment_id
 WHERE f.uid = $1 AND d.service = $2 AND d.region = $3`
 
-	// In the order of an index: each page reads its own rows.
-	selectReferrersSQL = `
+	// In the order of an index: each page reads its own rows. A resource of a scheduled deletion refers, too.
+	selectReferrersSQL = db.Codes(`
 SELECT r.behaviour, r.holder_id, r.field_id, s.kind_id, s.name, f.path
 FROM dbcontroller.reference r JOIN dbcontroller.shadow s ON s.id = r.holder_id JOIN dbcontroller.field f ON f.id = r.field_id
-WHERE r.target_id = $1 AND (r.behaviour, r.holder_id, r.field_id) > ($2::smallint, $3::bigint, $4::int) AND NOT s.hidden
-ORDER BY r.behaviour, r.holder_id, r.field_id LIMIT $5`
+WHERE r.target_id = $1 AND (r.behaviour, r.holder_id, r.field_id) > ($2::smallint, $3::bigint, $4::int) AND (NOT s.hidden OR s.state = {active})
+ORDER BY r.behaviour, r.holder_id, r.field_id LIMIT $5`)
 
-	selectOwneesSQL = `
+	selectOwneesSQL = db.Codes(`
 SELECT o.ownee_id, s.kind_id, s.name
 FROM dbcontroller.owner_reference o JOIN dbcontroller.deployment d ON d.id = o.deployment_id JOIN dbcontroller.shadow s ON s.id = o.ownee_id
-WHERE d.service = $1 AND d.region = $2 AND o.uid = $3 AND o.ownee_id > $4 AND NOT s.hidden
-ORDER BY o.ownee_id LIMIT $5`
+WHERE d.service = $1 AND d.region = $2 AND o.uid = $3 AND o.ownee_id > $4 AND (NOT s.hidden OR s.state = {active})
+ORDER BY o.ownee_id LIMIT $5`)
 
 	selectReferringSQL = `
 SELECT service, region FROM dbcontroller.deployment WHERE id <> $2 AND id IN (

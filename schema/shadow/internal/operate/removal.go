@@ -56,14 +56,17 @@ FROM dbcontroller.cause x JOIN dbcontroller.removal r ON r.decided_at = x.noted_
 WHERE x.request_id = @request AND x.how = {requested} AND ` + removalPageSQL)
 
 	// By the change that removed a resource: its removal may have been decided before the position. Changes
-	// are kept for a shorter time than records.
+	// are kept for a shorter time than records. A resource that was hidden, and shown again, has several.
 	selectRemovalsSinceSQL = db.Codes(`
+WITH gone AS (
+    SELECT DISTINCT ON (uid) kind_id, name, uid, changed_at FROM dbcontroller.change c
+    WHERE xid >= pg_snapshot_xmin(@position::text::pg_snapshot) AND NOT pg_visible_in_snapshot(xid, @position::text::pg_snapshot) AND state = {gone}
+        AND NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.uid = c.uid AND (s.state = {active} OR NOT s.hidden))
+    ORDER BY uid, changed_at DESC
+)
 SELECT c.kind_id, c.name, c.uid, x.how, COALESCE(r.decided_at, c.changed_at), c.changed_at, x.via_deployment_id, x.via_uid, x.via_name, true, ` + read.CauseColumnsSQL + `
-FROM dbcontroller.change c
-LEFT JOIN dbcontroller.removal r ON r.name = c.name AND r.uid = c.uid LEFT JOIN dbcontroller.cause x ON x.id = r.cause_id
-WHERE c.xid >= pg_snapshot_xmin(@position::text::pg_snapshot) AND NOT pg_visible_in_snapshot(c.xid, @position::text::pg_snapshot) AND c.state = {gone}
-    AND NOT EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.uid = c.uid AND s.state = {active}) -- hidden, and may come back
-    AND (@after::timestamptz IS NULL OR (c.changed_at, c.uid) < (@after, @after_uid))
+FROM gone c LEFT JOIN dbcontroller.removal r ON r.name = c.name AND r.uid = c.uid LEFT JOIN dbcontroller.cause x ON x.id = r.cause_id
+WHERE @after::timestamptz IS NULL OR (c.changed_at, c.uid) < (@after, @after_uid)
 ORDER BY c.changed_at DESC, c.uid DESC LIMIT @at_most`)
 )
 

@@ -85,15 +85,17 @@ func (s *Keeper) withLockedTargets(ctx context.Context, lock string, args []any,
 // the attempts without a tentative blockade, which were confirmed or released before, and the attempts with
 // fewer than they have references, of which this database has lost some: nothing is created for them. A
 // holder's deployment that is delegable is granted delegations of the targets. The members of its scheduled
-// deletions are hidden. It fails with ErrStaleEpoch.
+// deletions are hidden, and those that were undeleted before are returned as unknown. It fails with
+// ErrStaleEpoch.
 func (s *Keeper) Confirm(ctx context.Context, holder schema.DeploymentID, c peer.Confirm) (*peer.Confirmed, error) {
 	selfEpoch := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, holder)
 	if err != nil {
 		return nil, err
 	}
+	out := &peer.Confirmed{Epoch: selfEpoch}
 	if len(c.Scheduled) > 0 {
-		if err := s.Schedule(ctx, holder, c); err != nil {
+		if out.Unknown, err = s.schedule(ctx, holder, c); err != nil {
 			return nil, err
 		}
 	}
@@ -104,7 +106,6 @@ func (s *Keeper) Confirm(ctx context.Context, holder schema.DeploymentID, c peer
 			return nil, err
 		}
 	}
-	out := &peer.Confirmed{Epoch: selfEpoch}
 	known := map[peer.AttemptID]int32{}
 	err = s.withLockedTargets(ctx, lockAttemptTargetsSQL, []any{c.Attempts, deployment}, func(tx pgx.Tx, locked []int64) error {
 		clear(known) // of an earlier try

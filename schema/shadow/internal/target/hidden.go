@@ -13,7 +13,7 @@ import (
 )
 
 // The members of a scheduled deletion are frozen, and hidden from readers, until it is carried out or
-// undeleted. (test/model/atomic, S1 to S4)
+// undeleted. (test/model/atomic, S1 to S5)
 
 const (
 	// Of the others, the decision is told.
@@ -29,6 +29,8 @@ WHERE f.deletion = i.deletion AND f.deployment_id = $4 AND NOT f.committed`
 	scheduleOwnSQL = `
 UPDATE dbcontroller.freeze SET deleted_at = now(), purge_at = now() + $2::interval, expires_at = 'infinity', participants = $3
 WHERE deletion = $1`
+
+	selectUndeletedSQL = `SELECT attempt FROM dbcontroller.closed_attempt WHERE attempt = ANY ($1) AND deployment_id = $2`
 
 	// The coordinator has answered a question: it is scheduled.
 	keepScheduledSQL = `UPDATE dbcontroller.freeze SET expires_at = 'infinity' WHERE deletion = ANY ($1) AND deployment_id = $2 AND NOT committed`
@@ -66,14 +68,14 @@ func QueueSchedule(b *pgx.Batch, deletion peer.AttemptID, retention time.Duratio
 	b.Queue(hideScheduledSQL, []peer.AttemptID{deletion})
 }
 
-// Schedule hides the members of scheduled deletions here, for their coordinator in the given epoch of its
+// schedule hides the members of scheduled deletions here, for their coordinator in the given epoch of its
 // database. Deletions that have frozen nothing here, or that are decided, are left out: it is idempotent. It
-// fails with ErrStaleEpoch.
-func (s *Keeper) Schedule(ctx context.Context, coordinator schema.DeploymentID, c peer.Confirm) error {
+// returns those that the coordinator has undeleted, which its database has lost. It fails with ErrStaleEpoch.
+func (s *Keeper) schedule(ctx context.Context, coordinator schema.DeploymentID, c peer.Confirm) (undeleted []peer.AttemptID, err error) {
 	own := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, coordinator)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	deletions, deleted, purge := []peer.AttemptID{}, []time.Time{}, []time.Time{}
 	for _, d := range c.Scheduled {
@@ -85,12 +87,16 @@ func (s *Keeper) Schedule(ctx context.Context, coordinator schema.DeploymentID, 
 		b.Queue(scheduleSQL, deletions, deleted, purge, deployment)
 		b.Queue(lockScheduledSQL, deletions)
 		b.Queue(hideScheduledSQL, deletions)
+		b.Queue(selectUndeletedSQL, deletions, deployment).Query(func(rows pgx.Rows) (err error) {
+			undeleted, err = pgx.CollectRows(rows, pgx.RowTo[peer.AttemptID])
+			return err
+		})
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
-		return fmt.Errorf("hide the members of scheduled deletions: %w", err)
+		return nil, fmt.Errorf("hide the members of scheduled deletions: %w", err)
 	}
-	return nil
+	return undeleted, nil
 }
 
 // LockScheduled locks the members of scheduled deletions here.

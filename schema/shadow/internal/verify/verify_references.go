@@ -397,7 +397,7 @@ func (v *verifying) leaveRefused(refs []*referenceRow, refused *peer.RefusedErro
 				r.known, left = peer.KnownAbsent, true
 			case no.Reason == peer.TargetDeleting:
 				r.known, left = peer.KnownDeleting, true
-			case no.Reason.Standing() == peer.Later:
+			case no.Reason.Standing() == peer.Later, no.Reason == peer.TargetDeleted: // an undelete ends that
 				r.known, left = peer.KnownRefused, true
 				v.noteRefusal(no)
 			}
