@@ -1806,10 +1806,11 @@ type DeleteResourceRequest struct {
 	// The deletion happens in all deployments, or in none: all resources that it reaches are frozen before it is decided. It is refused while one of their
 	// deployments does not answer.
 	Atomic bool `protobuf:"varint,7,opt,name=atomic,proto3" json:"atomic,omitempty"`
-	// The deletion is atomic, and what it reaches is hidden for this time, until it is undeleted or removed: 1 s to 366 days. Without it, the retention of the
-	// kind.
+	// The deletion is atomic, and what it reaches is hidden for this time, until it is undeleted or removed: 1 s to 366 days. The retention of a kind is the
+	// shortest for its resources.
 	Retention *durationpb.Duration `protobuf:"bytes,8,opt,name=retention,proto3" json:"retention,omitempty"`
-	// Without the retention of the kind. If the resource is hidden already, its deletion is carried out. For callers with the rights to delete and to operate.
+	// Without the retention of the kind. If the resource is hidden already, its deletion is carried out, if the request names all resources that it names. For
+	// callers with the rights to delete and to operate.
 	Now           bool `protobuf:"varint,9,opt,name=now,proto3" json:"now,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -87,7 +87,8 @@ type ResourceServiceClient interface {
 	// With a retention it returns when the resource is hidden.
 	DeleteResource(ctx context.Context, in *DeleteResourceRequest, opts ...grpc.CallOption) (*DeleteResourceResponse, error)
 	// UndeleteResource ends a deletion with a retention: all resources that it has hidden, in all deployments, are as they were. It fails with ALREADY_EXISTS if
-	// the resource is not deleted, and with FAILED_PRECONDITION if the deletion is carried out already, or began with another resource (AIP-164).
+	// the resource is not deleted, also when the request is repeated, and with FAILED_PRECONDITION if the deletion is carried out already, or began with another
+	// resource. The answer has a purge_time if another deletion hides the resource as well (AIP-164).
 	UndeleteResource(ctx context.Context, in *UndeleteResourceRequest, opts ...grpc.CallOption) (*Resource, error)
 	// BatchDeleteResources deletes several resources of one deployment, all of them or none, in one transaction. What refers to one of them and is
 	// deleted with another one does not block (AIP-235).
@@ -342,7 +343,8 @@ type ResourceServiceServer interface {
 	// With a retention it returns when the resource is hidden.
 	DeleteResource(context.Context, *DeleteResourceRequest) (*DeleteResourceResponse, error)
 	// UndeleteResource ends a deletion with a retention: all resources that it has hidden, in all deployments, are as they were. It fails with ALREADY_EXISTS if
-	// the resource is not deleted, and with FAILED_PRECONDITION if the deletion is carried out already, or began with another resource (AIP-164).
+	// the resource is not deleted, also when the request is repeated, and with FAILED_PRECONDITION if the deletion is carried out already, or began with another
+	// resource. The answer has a purge_time if another deletion hides the resource as well (AIP-164).
 	UndeleteResource(context.Context, *UndeleteResourceRequest) (*Resource, error)
 	// BatchDeleteResources deletes several resources of one deployment, all of them or none, in one transaction. What refers to one of them and is
 	// deleted with another one does not block (AIP-235).
