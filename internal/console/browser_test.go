@@ -419,6 +419,9 @@ func TestBrowsingAndDeletingInABrowser(t *testing.T) {
 	b.is("document.querySelector('.answer').textContent.includes('delete: done.')")
 	require.Equal(t, []string{"delete iam.example.com/us-west2 projects/acme 168h0m0s"}, f.did)
 	b.look("deletions-scheduled", "#/deletions", "hidden until the purge time")
+	f.darken("eastus2")
+	b.is("document.querySelector('main').innerText.includes('did not answer: there may be more deletions')")
+	b.look("hidden-here", "#/deployment/"+url.QueryEscape("iam.example.com/us-west2"), "Hidden until a purge time")
 }
 
 // A name from a deployment is text, and a body is not markup.

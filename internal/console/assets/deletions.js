@@ -60,15 +60,26 @@ export function scheduled(all) {
   return [...found.values()].sort((a, b) => (a.purgeTime < b.purgeTime ? -1 : 1));
 }
 
+/** The resources that deletions with a retention hide in one deployment. */
+export function hidden(list) {
+  return table(['Deleted with', 'Hides here', 'Removed at', ''], list.map((x) => [h('a', { href: resourcePage(x.root) }, broken(x.root)), plural(Number(x.resources ?? 0), 'resource'), clock(x.purgeTime), x.reason ? `✕ ${x.reason}` : '']), true);
+}
+
 function scheduledCard(list) {
   return h('section', { class: 'card', 'data-key': 'scheduled' }, h('h2', {}, 'Deleted, and hidden until the purge time'),
     table(['Root', 'Hides', 'Deployments', 'By', 'Deleted', 'Removed at', ''], list.map((x) => [h('a', { href: resourcePage(x.root) }, broken(x.root)), plural(x.resources, 'resource'), count(x.deployments), x.actor ?? '', clock(x.deleteTime), clock(x.purgeTime), x.reason ? `✕ ${x.reason}` : '']), true),
     h('p', { class: 'quiet' }, 'The page of a root brings it back, with all that went along; so does db-controller undelete.'));
 }
 
+/** A deployment that does not answer may have more. */
+function silent(all) {
+  const n = all.filter((d) => !d.status && !d.disabled).length;
+  return n ? h('ul', { class: 'notes' }, h('li', { 'data-state': 'away' }, h('i', {}, '✕'), h('span', {}, `${plural(n, 'deployment')} did not answer: there may be more deletions, and more resources in each.`))) : null;
+}
+
 export function deletionsPage(model) {
   const list = running([...model.deployments.values()]), later = scheduled([...model.deployments.values()]);
-  return [h('h1', {}, 'Running deletions'), h('p', { class: 'lead' }, list.length ? `${plural(list.length, 'deletion')} with resources in DELETING.` : 'No deletion has resources in DELETING.'),
+  return [h('h1', {}, 'Running deletions'), h('p', { class: 'lead' }, list.length ? `${plural(list.length, 'deletion')} with resources in DELETING.` : 'No deletion is known to have resources in DELETING.'), silent([...model.deployments.values()]),
     list.map((x) => h('section', { class: 'card', 'data-key': x.id }, tree(x))), later.length ? scheduledCard(later) : null];
 }
 

@@ -4,7 +4,7 @@ import { h, svg } from './dom.js';
 import { ago, broken, clock, count, deploymentPage, plural, seconds, age } from './format.js';
 import { health, late, problems, states, unreachedOf } from './health.js';
 import { chart } from './chart.js';
-import { bar, left, removedBar, unset } from './deletions.js';
+import { bar, hidden, left, removedBar, unset } from './deletions.js';
 import { table } from './table.js';
 import { deploymentActions, paused } from './actions.js';
 
@@ -26,6 +26,7 @@ export function deploymentPageOf(model, name) {
     card('Outstanding work', table(['Group', 'For', 'Pieces', 'Oldest'], (s.outstanding ?? []).map((o) => [o.group, link(o.deployment), count(o.count), ago(o.oldestTime)])), chart(model.historyOf(name))),
     card('Watches', watches(s)),
     card('Deletions here', table(['Root', 'Removed', 'Unset', 'For', 'Estimate'], (s.deletions ?? []).map((x) => [x.root, removedBar(x), unset(x), seconds(age(x.startTime)), left(parseFloat(x.left ?? '0'))]), true)),
+    s.scheduled?.length ? card('Hidden until a purge time', hidden(s.scheduled)) : null,
     card('Last failures of handlers', table(['Handler', 'For', 'When', 'Error'], (s.failures ?? []).map((f) => [f.handler, link(f.deployment), ago(f.time), broken(f.error)]), true)),
     card('Decisions of operators', table(['About', 'Decision', 'When', 'By', 'Reason'], [
       ...(s.decommissioned ?? []).map((x) => [x.deployment, `decommissioned, blocking references: ${x.blocking}`, clock(x.saidTime), x.saidBy, x.reason]),

@@ -22,7 +22,8 @@ export function resourcePageOf(model, name) {
     r?.ownerReferences?.length ? card('Owners', table(['Owner', 'Controller'], r.ownerReferences.map((o) => [linked(o.name), o.controller ? 'yes' : 'no']))) : null,
     r && !x?.deletion ? card('Delete', h('p', {}, h('a', { href: planPage(name) }, 'What a delete would do'), ' in all deployments, and what blocks it.')) : null,
     card('Removals', v.errors?.removals ? h('p', { class: 'quiet' }, v.errors.removals) : removals(v.removals?.removals ?? [])),
-    r || x ? resourceActions(name, Boolean(r?.purgeTime)) : null)];
+    r?.purgeTime && x && !x.reasons?.some((w) => w.type === 'SCHEDULED' && w.message.includes(` with ${name},`)) ? null // its root brings it back
+      : r || x ? resourceActions(name, Boolean(r?.purgeTime)) : null)];
 }
 
 function card(title, ...content) { return h('section', { class: 'card', 'data-key': title }, h('h2', {}, title), content); }
