@@ -85,7 +85,7 @@ func TestDoctorNamesProblemsAndRemedies(t *testing.T) {
 		DanglingReferences: 2,
 		AttachedRows:       &adminv1.StatusResponse_AttachedRows{Incomplete: 1},
 		Failures:           []*adminv1.Failure{{Handler: "owned pending", Deployment: "b.example.com/eu", Error: "refused"}},
-		Outstanding:        []*adminv1.StatusResponse_Outstanding{{Group: "confirm", Deployment: "b.example.com/eu", Count: 3, OldestTime: ago(time.Hour)}, {Group: "release", Count: 1, OldestTime: ago(time.Second)}, {Group: "acquire", Deployment: "b.example.com/us", Count: 2, OldestTime: ago(time.Second), Problem: "it has no right"}},
+		Outstanding:        []*adminv1.StatusResponse_Outstanding{{Group: "confirm", Deployment: "b.example.com/eu", Count: 3, OldestTime: ago(time.Hour)}, {Group: "release", Count: 1, OldestTime: ago(time.Second)}, {Group: "acquire", Deployment: "b.example.com/us", Count: 2, OldestTime: ago(time.Second), Problem: "it has no right"}, {Group: "purge", Deployment: id, Count: 2, OldestTime: ago(time.Hour), Problem: "a region is away"}},
 		Kept:               []*adminv1.StatusResponse_Kept{{Kind: "Old", Resources: 1, Sample: "olds/1"}},
 		Postgresql: &adminv1.StatusResponse_PostgreSQL{
 			Connections: 90, MaxConnections: 100, Archives: true, ArchivingFails: true, OldestTransactionTime: ago(2 * time.Hour), OldestPreparedTime: ago(time.Hour),
@@ -100,6 +100,7 @@ func TestDoctorNamesProblemsAndRemedies(t *testing.T) {
 		"2 references lost the target": "ERROR", "1 value of attached tables": "WARNING", "owned pending for b.example.com/eu fails: refused": "ERROR",
 		"3 pieces of confirm for b.example.com/eu: the oldest waits for 1h": "WARNING", "1 resource of kind Old, such as olds/1": "WARNING",
 		"2 values of attached tables may not refer to resources of b.example.com/us, so that nothing keeps these: it has no right": "ERROR",
+		"2 deletions with a retention, whose purge time has passed, cannot be carried out: a region is away":                       "ERROR",
 	} {
 		got := ""
 		for p, as := range found {

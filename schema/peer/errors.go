@@ -21,7 +21,7 @@ var (
 	// ErrDeleting reports that the resource is in DELETING, and takes no writes.
 	ErrDeleting = errors.New("is being deleted")
 	// ErrDeleted reports that the resource belongs to a scheduled deletion.
-	ErrDeleted = errors.New("is deleted, and hidden until its purge time: undelete it first")
+	ErrDeleted = errors.New("is deleted, and hidden until its purge time: undelete it, or delete it with now")
 	// ErrNotDeleting reports that the resource is not in DELETING.
 	ErrNotDeleting = errors.New("is not being deleted")
 	// ErrTooManyRemovals reports that a delete removes more resources than its limit.

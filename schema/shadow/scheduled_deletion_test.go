@@ -2,6 +2,7 @@ package shadow_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -359,6 +360,10 @@ func TestAPurgeLooksAgain_I36(t *testing.T) {
 	requireHidden(t, b, target)
 	reasons := explained(t, b, target)
 	require.Contains(t, reasons["SCHEDULED"], bEast) // why it could not be carried out
+	work, err := b.Stores[b.ID(aWest)].Admin.Outstanding(t.Context())
+	require.NoError(t, err)
+	purge := slices.IndexFunc(work, func(o shadow.Outstanding) bool { return o.Group == "purge" })
+	require.Contains(t, work[purge].Problem, bEast)
 	b.SetDown(bEast, false)
 	require.NoError(t, b.Resolve(b.ID(aWest))) // it waits before it is tried again
 	requireHidden(t, b, target)

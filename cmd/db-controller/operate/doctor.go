@@ -362,6 +362,11 @@ func (d *doctor) work(where string, s *adminv1.StatusResponse) {
 		d.add(severe, where, "mend the cause; it is tried again by itself, or at once by db-controller retry", "%s for %s fails: %s", f.GetHandler(), f.GetDeployment(), f.GetError())
 	}
 	for _, o := range s.GetOutstanding() {
+		if o.GetGroup() == "purge" && o.GetProblem() != "" {
+			d.add(severe, where, "mend the cause, and it is tried again by itself; db-controller status "+where+" lists them, and undelete brings back what they hide",
+				"%s with a retention, whose purge time has passed, cannot be carried out: %s", cli.Plural(o.GetCount(), "deletion"), o.GetProblem())
+			continue
+		}
 		if o.GetProblem() != "" {
 			d.add(severe, where, "mend the cause; a right that was denied takes a grant of refer for deployment/"+where+" (docs/access.md). db-controller attach --status lists the values",
 				"%s of attached tables may not refer to resources of %s, so that nothing keeps these: %s", cli.Plural(o.GetCount(), "value"), o.GetDeployment(), o.GetProblem())

@@ -117,7 +117,7 @@ right to operate.
 resources lose are named in the file, and not put back.
 
 --detach and --orphan act in all deployments with your rights, one holder after the other: what is changed stays so if the delete is refused
-after all. Without --yes they list what they would change.`
+after all, and undelete does not take it back. Without --yes they list what they would change.`
 	d.selected.flags(cmd)
 	d.releasing.flags(cmd)
 	cli.NamesToo(cmd)
@@ -127,7 +127,7 @@ after all. Without --yes they list what they would change.`
 	cmd.Flags().BoolVar(&d.dryRun, "dry-run", false, "only show the effect, as plan does")
 	cmd.Flags().Int64Var(&d.maxRemovals, "max-removals", 0, "refuse a delete that removes more resources, at most 9,999, for each request of at most 1,000 NAMEs of one deployment; -1 for any number (default: the number in the rights)")
 	cmd.Flags().BoolVar(&d.atomic, "atomic", false, "delete in all deployments or in none (NAMEs of one deployment)")
-	cmd.Flags().StringVar(&d.retention, "retention", "", "hide the resources for this time, such as 7d, in which undelete brings them back (at least the retention of their kinds)")
+	cmd.Flags().StringVar(&d.retention, "retention", "", "hide the resources (NAMEs of one deployment) for this time, such as 7d, in which undelete brings them back; at least for the retention of their kinds")
 	cmd.Flags().BoolVar(&d.now, "now", false, "do without the retention of a kind, or remove a hidden resource before its purge time")
 	cmd.Flags().BoolVar(&d.ignoreNotFound, "ignore-not-found", false, "succeed for resources that do not exist")
 	cmd.Flags().StringVar(&d.export, "export", "", "first write all resources that the delete removes to this new file, for put -f FILE --create; nothing is deleted if the delete would remove more of them (NAMEs of one deployment)")
@@ -374,7 +374,7 @@ func (d *deletion) together(cmd *cobra.Command, c *client.Client, s *selection, 
 		case answer.GetResource().GetPurgeTime() != nil:
 			at := answer.GetResource().GetPurgeTime().AsTime()
 			result.State, result.PurgeTime = "HIDDEN", at.Format(time.RFC3339)
-			cli.PrinterOf(cmd).Line("%s is hidden, and is removed at %s; undelete %s brings it back until then", name, at.Local().Format("2006-01-02 15:04 MST"), name)
+			cli.PrinterOf(cmd).Line("%s is hidden, and is removed at %s; undelete %s brings it back until then", name, at.Local().Format("2006-01-02 15:04:05 MST"), name)
 		default:
 			if err := d.follow(cmd, c, name, answer, result); err != nil {
 				result.Error = err.Error()
@@ -389,6 +389,9 @@ func (d *deletion) together(cmd *cobra.Command, c *client.Client, s *selection, 
 func (d *deletion) follow(cmd *cobra.Command, c *client.Client, name schema.FullName, answer *resourcev1.DeleteResourceResponse, result *deleted) error {
 	out := cli.PrinterOf(cmd)
 	result.State = "DELETING"
+	if d.retention != "" {
+		cmd.PrintErrf("note: %s was being deleted before, for good: the retention has no effect\n", name)
+	}
 	if d.wait > 0 {
 		began := time.Now()
 		gone, err := d.waitGone(cmd, c, name, answer)

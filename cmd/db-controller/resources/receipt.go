@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -77,6 +78,9 @@ func printReceiptOfRoot(cmd *cobra.Command, c *client.Client, root string) error
 	}
 	if len(found) > 0 && found[0].GetRoot() != "" {
 		return cli.WithCode(cli.Refused, fmt.Errorf("%s was removed with %s: removals --root %s", name, found[0].GetRoot(), found[0].GetRoot()))
+	}
+	if r, err := c.Get(cmd.Context(), root); err == nil && r.GetPurgeTime() != nil {
+		return cli.WithCode(cli.Refused, fmt.Errorf("%s is hidden, and nothing is removed before %s: explain %s shows its deletion", name, r.GetPurgeTime().AsTime().Format(time.RFC3339), name))
 	}
 	return cli.WithCode(cli.Refused, fmt.Errorf("there is no record that a deletion began with %s: it was not deleted, or longer ago than --removals-kept of its deployment", name))
 }

@@ -72,13 +72,13 @@ func (a *Access) redact(who identity.Caller, hide *hider, out any, err error) er
 	case *adminv1.ListStuckResponse:
 		hide.message(out.ProtoReflect())
 		out.Resources = slices.DeleteFunc(out.GetResources(), func(r *adminv1.ListStuckResponse_Resource) bool { return r.GetName() == hiddenName })
-		a.hideErrors(who, out.GetWork(), nil, nil, nil)
+		a.hideErrors(who, out.GetWork(), nil)
 	case *adminv1.ListDeletionsResponse:
 		hide.message(out.ProtoReflect())
 		out.Deletions = readableDeletions(out.GetDeletions())
 	case *adminv1.StatusResponse:
 		hide.message(out.ProtoReflect())
-		a.hideErrors(who, nil, out.GetFailures(), out.GetNotReady(), out.GetScheduled())
+		a.hideErrors(who, nil, out)
 		out.Deletions = readableDeletions(out.GetDeletions())
 		out.Scheduled = slices.DeleteFunc(out.GetScheduled(), func(d *adminv1.StatusResponse_ScheduledDeletion) bool { return d.GetRoot() == hiddenName })
 		granted := a.granted(who)
@@ -147,9 +147,7 @@ func (a *Access) hideContents(hide *hider, r *resourcev1.Resource) {
 }
 
 // hideErrors hides the errors of handlers, and the reasons of checks, which have addresses and identities, from callers without the right to read every resource here.
-func (a *Access) hideErrors(
-	who identity.Caller, work []*adminv1.ListStuckResponse_Work, failures []*adminv1.Failure, checks []*adminv1.StatusResponse_NotReady, scheduled []*adminv1.StatusResponse_ScheduledDeletion,
-) {
+func (a *Access) hideErrors(who identity.Caller, work []*adminv1.ListStuckResponse_Work, status *adminv1.StatusResponse) {
 	if a.granted(who) == nil && (a.cfg.Outside == nil || who.Role == identity.RoleOperator) {
 		return
 	}
@@ -158,13 +156,18 @@ func (a *Access) hideErrors(
 			w.LastError = hiddenError
 		}
 	}
-	for _, f := range failures {
+	for _, f := range status.GetFailures() {
 		f.Error = hiddenError
 	}
-	for _, c := range checks {
+	for _, c := range status.GetNotReady() {
 		c.Reason = hiddenError
 	}
-	for _, d := range scheduled {
+	for _, o := range status.GetOutstanding() {
+		if o.GetProblem() != "" {
+			o.Problem = hiddenError
+		}
+	}
+	for _, d := range status.GetScheduled() {
 		if d.GetReason() != "" {
 			d.Reason = hiddenError
 		}

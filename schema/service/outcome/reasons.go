@@ -21,7 +21,7 @@ var reasons = withRefusals([]reason{
 	{"REQUEST_REUSED", codes.AlreadyExists, "the request id was used for another request: use a new one"},
 	{"MOVED", codes.FailedPrecondition, "the resource has another revision or uid than the request: read it, and send a new request"},
 	{"DELETING", codes.FailedPrecondition, "the resource is being deleted: wait until it is removed"},
-	{"DELETED", codes.FailedPrecondition, "the resource was deleted with a retention, and is hidden until its `purge_time`: undelete it first"},
+	{"DELETED", codes.FailedPrecondition, "the resource was deleted with a retention, and is hidden until its `purge_time`: undelete it, or delete it with `now`"},
 	{"NOT_DELETING", codes.FailedPrecondition, "a finalizer: nobody has deleted the resource"},
 	{"BLOCKED", codes.FailedPrecondition, "a delete: the resource, or a resource that the delete cascades to, is referred to; the details name the holders"},
 	{"BLOCK_DELETION", codes.FailedPrecondition, "a delete: `block_deletion` is set on the resource, or on a resource that the delete cascades to"},

@@ -190,11 +190,15 @@ FROM (
 ) AS b JOIN dbcontroller.deployment d ON d.id = b.deployment_id GROUP BY 2
 UNION ALL -- a full name begins with two slashes, the service and the region
 SELECT {acquire_group}, split_part(l.target, '/', 3) || '/' || split_part(l.target, '/', 4), count(*), GREATEST(extract(epoch FROM now() - min(l.at)), 0)::float8, min(l.problem)
-FROM (SELECT target, at, problem FROM dbcontroller.lacking WHERE problem IS NOT NULL AND NOT missing LIMIT 100000) AS l GROUP BY 2`)
+FROM (SELECT target, at, problem FROM dbcontroller.lacking WHERE problem IS NOT NULL AND NOT missing LIMIT 100000) AS l GROUP BY 2
+UNION ALL
+SELECT {purge_group}, d.service || '/' || d.region, count(*), extract(epoch FROM now() - min(f.purge_at))::float8, COALESCE(min(f.reason), '')
+FROM dbcontroller.freeze f JOIN dbcontroller.deployment d ON d.id = f.deployment_id
+WHERE f.purge_at <= now() AND f.participants IS NOT NULL AND NOT f.committed GROUP BY 2`)
 
 // Outstanding counts one group of outstanding work for one deployment.
 type Outstanding struct {
-	Group      string // an action, "acknowledge", "deleting", "resolve" or "acquire"
+	Group      string // an action, "acknowledge", "deleting", "resolve", "acquire" or "purge"
 	Deployment string // empty for "deleting"
 	Count      int64
 	Oldest     float64 // age of the oldest piece in seconds
@@ -203,8 +207,9 @@ type Outstanding struct {
 
 // Outstanding counts the outstanding work by group and deployment: messages owed (such as confirm and
 // release), resources to look at again (finalise), deletions that other deployments have not acknowledged,
-// resources in DELETING, expired, undecided tentative blockades and freezes by atomic deletions, and values of
-// attached tables whose rights were refused, or whose deployments did not answer.
+// resources in DELETING, expired, undecided tentative blockades and freezes by atomic deletions, values of
+// attached tables whose rights were refused, or whose deployments did not answer, and scheduled deletions that
+// are overdue.
 func (s *Admin) Outstanding(ctx context.Context) ([]Outstanding, error) {
 	rows, err := s.Pool.Query(ctx, countsSQL, s.Tuning.Load().TentativeTTL)
 	if err != nil {
@@ -227,6 +232,8 @@ func (s *Admin) Outstanding(ctx context.Context) ([]Outstanding, error) {
 			o.Group = "resolve"
 		case db.AcquireGroup:
 			o.Group = "acquire"
+		case db.PurgeGroup:
+			o.Group = "purge"
 		default:
 			o.Group = schema.Action(group).String()
 		}

@@ -21,7 +21,8 @@ type Deletion struct {
 	Expected int64
 	// ExpectedUnset likewise: Unset, and the references that will be.
 	ExpectedUnset int64
-	// Left is an estimate of the time until all that is expected is done here, by the rate so far; 0: none.
+	// Left is an estimate of the time until all that is expected is done here, by the rate so far; 0: none, as when
+	// nothing was done for a minute: it waits for something.
 	Left                 time.Duration
 	StartedAt, UpdatedAt time.Time
 }
@@ -29,7 +30,7 @@ type Deletion struct {
 const (
 	progressColumnsSQL = `
 SELECT p.id, p.root, p.found, p.removed, p.unset, p.found + w.cascades, p.unset + w.unsets,
-    GREATEST(w.seconds, CASE WHEN p.removed BETWEEN 1 AND p.found THEN extract(epoch FROM now() - p.started_at) * (p.found - p.removed) / p.removed END, 0)::float8,
+    GREATEST(w.seconds, CASE WHEN p.removed BETWEEN 1 AND p.found AND p.updated_at > now() - interval '1 min' THEN extract(epoch FROM now() - p.started_at) * (p.found - p.removed) / p.removed END, 0)::float8,
     p.started_at, p.updated_at
 FROM dbcontroller.deletion_progress p CROSS JOIN LATERAL (
     SELECT COALESCE(sum(w.cascades), 0)::bigint AS cascades, COALESCE(sum(w.unsets), 0)::bigint AS unsets,

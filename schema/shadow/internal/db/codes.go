@@ -27,7 +27,7 @@ var sqlCodes = map[string]int{
 	"requested": int(peer.Requested),
 	// not stored
 	"work_feed": int(WorkFeed), "notice_feed": int(NoticeFeed),
-	"acknowledge_group": AcknowledgeGroup, "deleting_group": DeletingGroup, "resolve_group": ResolveGroup, "acquire_group": AcquireGroup,
+	"acknowledge_group": AcknowledgeGroup, "deleting_group": DeletingGroup, "resolve_group": ResolveGroup, "acquire_group": AcquireGroup, "purge_group": PurgeGroup,
 }
 
 var codeName = regexp.MustCompile(`\{([a-z_]+)\}`)

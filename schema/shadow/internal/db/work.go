@@ -34,4 +34,5 @@ const (
 	DeletingGroup    = 102
 	ResolveGroup     = 103
 	AcquireGroup     = 104
+	PurgeGroup       = 105
 )
