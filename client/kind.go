@@ -166,6 +166,19 @@ func (k Kind[T]) Delete(ctx context.Context, o Object[T]) (removed bool, err err
 	return answer.GetRemoved(), err
 }
 
+// DeleteFor is Delete with a retention: the resource is hidden for this time, and is then removed, unless
+// Undelete brings it back before.
+func (k Kind[T]) DeleteFor(ctx context.Context, o Object[T], retention time.Duration) error {
+	_, err := k.client.DeleteFor(ctx, o.Name, retention, Version{UID: o.UID})
+	return err
+}
+
+// Undelete brings the incarnation of a resource back that o has, and any if o has no uid, with all that its
+// deletion has hidden. It fails as Client.Undelete does.
+func (k Kind[T]) Undelete(ctx context.Context, o Object[T]) (Object[T], error) {
+	return k.object(k.client.Undelete(ctx, o.Name, o.UID))
+}
+
 // List returns the resources of the kind in one region that match a filter; empty: all.
 func (k Kind[T]) List(ctx context.Context, region, filter string) iter.Seq2[Object[T], error] {
 	return func(yield func(Object[T], error) bool) {

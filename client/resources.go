@@ -121,7 +121,8 @@ func (c *Client) DeleteFor(ctx context.Context, name string, retention time.Dura
 
 // Undelete ends a deletion with a retention by the full name of a resource that it names: all that it has
 // hidden, in all deployments, is as it was. A non-empty uid has to be the resource's. It fails with
-// ErrNotFound, and with codes.AlreadyExists when the resource is not deleted.
+// ErrNotFound, and with ErrExists when the resource is not deleted, also when the request is repeated. The
+// answer has a purge_time if another deletion hides the resource as well.
 func (c *Client) Undelete(ctx context.Context, name, uid string) (*resourcev1.Resource, error) {
 	full, err := schema.ParseFullName(name)
 	if err != nil {
@@ -219,6 +220,8 @@ type Query struct {
 	Filter string
 	// OrderBy is a list of fields, such as create_time desc, body.size; empty: by name.
 	OrderBy string
+	// ShowDeleted: also resources that a deletion with a retention hides. They have a purge_time.
+	ShowDeleted bool
 }
 
 // List returns the resources of a deployment that match a query, and reads them page by page. It ends after an error.
@@ -245,7 +248,7 @@ func (c *Client) List(ctx context.Context, id schema.DeploymentID, q Query) iter
 func (c *Client) page(ctx context.Context, id schema.DeploymentID, q Query, token string) (page *resourcev1.ListResourcesResponse, err error) {
 	err = c.untilDefinite(ctx, id, "", func(ctx context.Context, door resourcev1.ResourceServiceClient) (err error) {
 		page, err = door.ListResources(ctx, &resourcev1.ListResourcesRequest{
-			Kind: q.Kind, Filter: q.Filter, OrderBy: q.OrderBy, Region: id.Region, PageSize: maxPageSize, PageToken: token,
+			Kind: q.Kind, Filter: q.Filter, OrderBy: q.OrderBy, Region: id.Region, PageSize: maxPageSize, PageToken: token, ShowDeleted: q.ShowDeleted,
 		})
 		return err
 	})

@@ -187,10 +187,14 @@ func TestThePurgeTimeOfADeploymentComes(t *testing.T) {
 	in, ctx := dbctest.New(t, dbctest.Config{Services: desks}), t.Context()
 	name := "//" + desksEU.String() + "/lamps/l1"
 	mustPut(t, in, name, map[string]any{"watts": 5})
-	_, err := in.Client.DeleteFor(ctx, name, time.Hour, client.Version{})
+	lamps, err := client.KindOf[struct{ Watts int }](ctx, in.Client, desksEU.Service, "Lamp")
 	require.NoError(t, err)
-	_, err = in.Client.Undelete(ctx, name, "")
+	l1, err := lamps.Get(ctx, name)
 	require.NoError(t, err)
+	require.NoError(t, lamps.DeleteFor(ctx, l1, time.Hour))
+	back, err := lamps.Undelete(ctx, l1)
+	require.NoError(t, err)
+	require.Equal(t, l1.UID, back.UID)
 	in.Advance(desksEU.String(), 2*time.Hour)
 	in.Settle(ctx)
 	_, err = in.Client.DeleteFor(ctx, name, time.Hour, client.Version{})
@@ -198,6 +202,14 @@ func TestThePurgeTimeOfADeploymentComes(t *testing.T) {
 	in.Advance(desksEU.String(), 30*time.Minute)
 	hidden, err := in.Client.Get(ctx, name)
 	require.NoError(t, err)
+	for _, deleted := range []bool{false, true} {
+		n := 0
+		for _, err := range in.Client.List(ctx, desksEU, client.Query{Kind: "Lamp", ShowDeleted: deleted}) {
+			require.NoError(t, err)
+			n++
+		}
+		require.Equal(t, deleted, n == 1)
+	}
 	require.Equal(t, time.Hour, hidden.GetPurgeTime().AsTime().Sub(hidden.GetDeleteTime().AsTime()))
 	in.Advance(desksEU.String(), 31*time.Minute)
 	gone := func() bool {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
@@ -50,6 +52,9 @@ func (r *resources) planDeletion(ctx context.Context, req *resourcev1.PlanDeleti
 	}
 	out := &resourcev1.PlanDeletionResponse{Accepted: plan.Refusal == nil && plan.Complete(), Truncated: plan.Truncated, Uncounted: plan.Uncounted}
 	out.UnaskedDeployments, out.Unasked = unaskedProto(plan.Unasked)
+	if plan.Retention > 0 {
+		out.Retention = durationpb.New(plan.Retention)
+	}
 	if plan.Refusal != nil {
 		out.Refusal = plan.Refusal.Error()
 	}

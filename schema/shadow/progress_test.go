@@ -2,6 +2,7 @@ package shadow_test
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/schema/shadow"
+	"github.com/db-controller/db-controller/test/harness"
 )
 
 // A deletion counts the resources that it has marked and removed in each deployment, and its end once.
@@ -85,4 +87,25 @@ func counts(t *testing.T, s *shadow.Store, id uuid.UUID) [3]int64 {
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 	return [3]int64{found[0].Found, found[0].Removed, found[0].Unset}
+}
+
+// A deletion that waits, for a clean-up or for an operator, has no rate.
+func TestADeletionThatWaitsHasNoEstimate(t *testing.T) {
+	t.Parallel()
+	b := harness.NewBox(t, strings.Replace(services, "kind: Holder\n", "kind: Holder\n    finalizers: [{name: clean, holder: user/cleaner}]\n", 1), nil, aWest, bEast)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.MustPut(holder2, body{"cascade": target})
+	b.Settle()
+	result, err := b.Stores[b.ID(aWest)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
+	require.NoError(t, err)
+	b.Settle()
+	store := b.Stores[b.ID(bEast)]
+	_, err = store.Write.RemoveFinalizer(t.Context(), "holders/h", b.Get(holder).UID, "clean")
+	require.NoError(t, err)
+	b.Settle()
+	require.Positive(t, progressOf(t, store, result.Deletion).Left)
+	_, err = b.Pools[b.ID(bEast)].Exec(t.Context(), `UPDATE dbcontroller.deletion_progress SET started_at = started_at - interval '1 h', updated_at = updated_at - interval '2 min'`)
+	require.NoError(t, err)
+	require.Zero(t, progressOf(t, store, result.Deletion).Left)
 }

@@ -292,6 +292,9 @@ func (p planText) verdict() {
 		return
 	}
 	p.line("A delete would be accepted: %s deleted, %s unset.", deleted, unset)
+	if retention := p.plan.GetRetention(); retention != nil {
+		p.line("The retention of the kind is %s: until then they are hidden, nothing is unset, and undelete brings them back.", schema.FormatRetention(retention.AsDuration()))
+	}
 	if deleted.atLeast || unset.atLeast {
 		p.line("≥ is \"at least\": the plan stopped at its limit. Referrers of the visited resources are counted beyond it, resources below the others are not.")
 	}

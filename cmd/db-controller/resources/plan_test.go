@@ -3,8 +3,10 @@ package resources
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
@@ -35,6 +37,15 @@ func TestAPlanIsATreeOfGroups(t *testing.T) {
 A delete would be accepted: ≥ 5 deleted, ≥ 5 unset.
 ≥ is "at least": the plan stopped at its limit. Referrers of the visited resources are counted beyond it, resources below the others are not.
 `, got)
+}
+
+// A kind with a retention hides first.
+func TestAPlanNamesTheRetention(t *testing.T) {
+	t.Parallel()
+	got := planned(&resourcev1.PlanDeletionResponse{Accepted: true, Retention: durationpb.New(7 * 24 * time.Hour), Groups: []*resourcev1.PlanDeletionResponse_Group{
+		{Parent: -1, Deployment: "iam.example.com/us-west2", Kind: "Project", Count: 1, Samples: []string{"//iam.example.com/us-west2/projects/a"}},
+	}})
+	require.Contains(t, got, "The retention of the kind is 7d: until then they are hidden, nothing is unset, and undelete brings them back.")
 }
 
 // A plan that has not asked, or not counted, says so in its first line, and does not say that a delete would be accepted.

@@ -1,7 +1,7 @@
 // Plan: what a delete would do in all deployments, and the delete itself, where actions are allowed.
 
 import { h } from './dom.js';
-import { broken, count, deploymentPage, linked, plural, resourcePage } from './format.js';
+import { broken, count, deploymentPage, linked, plural, resourcePage, seconds } from './format.js';
 import { table } from './table.js';
 import { deleteAction } from './actions.js';
 
@@ -21,7 +21,7 @@ function verdict(plan, groups) {
   const sum = (unset) => groups.filter((g) => Boolean(g.unset) === unset).reduce((n, g) => n + Number(g.count ?? 0), 0);
   const unasked = plan.unasked ?? [];
   const sure = plan.truncated || plan.uncounted || unasked.length ? 'at least ' : '';
-  return [h('p', { class: 'lead', 'data-state': plan.accepted ? 'ok' : 'away' }, h('i', {}, plan.accepted ? '✓' : '✕'), plan.accepted ? ` It would be accepted: ${sure}${plural(sum(false), 'resource')} removed, ${plural(sum(true), 'reference')} unset.` : ' It would not be accepted now: ', plan.refusal ? linked(plan.refusal) : ''),
+  return [h('p', { class: 'lead', 'data-state': plan.accepted ? 'ok' : 'away' }, h('i', {}, plan.accepted ? '✓' : '✕'), plan.accepted ? ` It would be accepted: ${sure}${plural(sum(false), 'resource')} removed, ${plural(sum(true), 'reference')} unset${plan.retention ? `, after ${seconds(parseFloat(plan.retention))}, in which they are hidden and can be undeleted` : ''}.` : ' It would not be accepted now: ', plan.refusal ? linked(plan.refusal) : ''),
     unasked.length ? h('ul', { class: 'notes' }, unasked.map((u) => h('li', { 'data-state': 'away' }, h('i', {}, '✕'), h('a', { href: deploymentPage(u.deployment) }, u.deployment), h('span', {}, ` is not in this plan: ${u.message ?? 'it does not answer'}`)))) : null];
 }
 

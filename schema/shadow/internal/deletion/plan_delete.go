@@ -58,7 +58,7 @@ func (s *Deleter) PlanDelete(ctx context.Context, names ...string) (*plan.Delete
 		p.plan.Blockers = append(p.plan.Blockers, asked.blockers()...)
 		found, err := plan.NewWalk(s.Self, s.Peers, true).Complete(ctx, d.name(), p.plan, asked.unasked)
 		if err == nil {
-			found.Refusal = d.ofSeveral(found.Refusal)
+			found.Refusal, found.Retention = d.ofSeveral(found.Refusal), d.retention
 		}
 		if err == nil && found.Refusal == nil {
 			most := limit(cmp.Or(peer.PersonFrom(ctx).MaxRemovals, anyNumber))

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -39,6 +40,8 @@ type DeletePlan struct {
 	Truncated bool
 	// Uncounted: the references beyond PlanLimit could not be counted.
 	Uncounted bool
+	// Retention is the longest of the kinds of the named resources; 0: none.
+	Retention time.Duration
 }
 
 // Complete reports whether a plan without a refusal has asked every deployment, and has counted the references beyond its limit.

@@ -1433,7 +1433,9 @@ type PlanDeletionResponse struct {
 	// The number of the blockers that are not listed on any page because the caller may not read their holders.
 	HiddenBlockers int64 `protobuf:"varint,10,opt,name=hidden_blockers,json=hiddenBlockers,proto3" json:"hidden_blockers,omitempty"`
 	// What is beyond the limit of the plan could not be counted: the counts of groups are the least.
-	Uncounted     bool `protobuf:"varint,11,opt,name=uncounted,proto3" json:"uncounted,omitempty"`
+	Uncounted bool `protobuf:"varint,11,opt,name=uncounted,proto3" json:"uncounted,omitempty"`
+	// The longest retention of the kinds of the named resources: the delete hides the resources for this time. Not set: there is none.
+	Retention     *durationpb.Duration `protobuf:"bytes,12,opt,name=retention,proto3" json:"retention,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1543,6 +1545,13 @@ func (x *PlanDeletionResponse) GetUncounted() bool {
 		return x.Uncounted
 	}
 	return false
+}
+
+func (x *PlanDeletionResponse) GetRetention() *durationpb.Duration {
+	if x != nil {
+		return x.Retention
+	}
+	return nil
 }
 
 type ListReferrersRequest struct {
@@ -3168,7 +3177,7 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\x12\x1f\n" +
 	"\vmax_samples\x18\x05 \x01(\x05R\n" +
 	"maxSamples\x12!\n" +
-	"\fmax_removals\x18\x06 \x01(\x03R\vmaxRemovals\"\xa0\b\n" +
+	"\fmax_removals\x18\x06 \x01(\x03R\vmaxRemovals\"\xd9\b\n" +
 	"\x14PlanDeletionResponse\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x12L\n" +
 	"\x06groups\x18\x02 \x03(\v24.dbcontroller.resource.v1.PlanDeletionResponse.GroupR\x06groups\x12R\n" +
@@ -3181,7 +3190,8 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x0etotal_blockers\x18\t \x01(\x03R\rtotalBlockers\x12'\n" +
 	"\x0fhidden_blockers\x18\n" +
 	" \x01(\x03R\x0ehiddenBlockers\x12\x1c\n" +
-	"\tuncounted\x18\v \x01(\bR\tuncounted\x1a\xc1\x02\n" +
+	"\tuncounted\x18\v \x01(\bR\tuncounted\x127\n" +
+	"\tretention\x18\f \x01(\v2\x19.google.protobuf.DurationR\tretention\x1a\xc1\x02\n" +
 	"\x05Group\x12\x16\n" +
 	"\x06parent\x18\x01 \x01(\x05R\x06parent\x12\x1e\n" +
 	"\n" +
@@ -3406,68 +3416,69 @@ var file_dbcontroller_resource_v1_resource_proto_depIdxs = []int32{
 	35, // 24: dbcontroller.resource.v1.PlanDeletionResponse.groups:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Group
 	36, // 25: dbcontroller.resource.v1.PlanDeletionResponse.blockers:type_name -> dbcontroller.resource.v1.PlanDeletionResponse.Blocker
 	30, // 26: dbcontroller.resource.v1.PlanDeletionResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
-	37, // 27: dbcontroller.resource.v1.ListReferrersResponse.referrers:type_name -> dbcontroller.resource.v1.ListReferrersResponse.Referrer
-	44, // 28: dbcontroller.resource.v1.DeleteResourceRequest.retention:type_name -> google.protobuf.Duration
-	25, // 29: dbcontroller.resource.v1.BatchDeleteResourcesRequest.requests:type_name -> dbcontroller.resource.v1.DeleteResourceRequest
-	44, // 30: dbcontroller.resource.v1.BatchDeleteResourcesRequest.retention:type_name -> google.protobuf.Duration
-	29, // 31: dbcontroller.resource.v1.BatchDeleteResourcesResponse.responses:type_name -> dbcontroller.resource.v1.DeleteResourceResponse
-	30, // 32: dbcontroller.resource.v1.BatchDeleteResourcesResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
-	2,  // 33: dbcontroller.resource.v1.DeleteResourceResponse.resource:type_name -> dbcontroller.resource.v1.Resource
-	30, // 34: dbcontroller.resource.v1.DeleteResourceResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
-	1,  // 35: dbcontroller.resource.v1.UnaskedDeployment.reason:type_name -> dbcontroller.resource.v1.UnaskedDeployment.Reason
-	2,  // 36: dbcontroller.resource.v1.WatchResourcesResponse.upsert:type_name -> dbcontroller.resource.v1.Resource
-	2,  // 37: dbcontroller.resource.v1.WatchResourcesResponse.delete:type_name -> dbcontroller.resource.v1.Resource
-	39, // 38: dbcontroller.resource.v1.WatchResourcesResponse.end_of_snapshot:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
-	40, // 39: dbcontroller.resource.v1.WatchResourcesResponse.bookmark:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
-	38, // 40: dbcontroller.resource.v1.WatchResourcesResponse.changes:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Change
-	2,  // 41: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.create:type_name -> dbcontroller.resource.v1.Resource
-	11, // 42: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.update:type_name -> dbcontroller.resource.v1.UpdateResourceRequest
-	2,  // 43: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.put:type_name -> dbcontroller.resource.v1.Resource
-	45, // 44: dbcontroller.resource.v1.PlanDeletionResponse.Group.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	45, // 45: dbcontroller.resource.v1.ListReferrersResponse.Referrer.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
-	2,  // 46: dbcontroller.resource.v1.WatchResourcesResponse.Change.upsert:type_name -> dbcontroller.resource.v1.Resource
-	2,  // 47: dbcontroller.resource.v1.WatchResourcesResponse.Change.delete:type_name -> dbcontroller.resource.v1.Resource
-	5,  // 48: dbcontroller.resource.v1.ResourceService.GetResource:input_type -> dbcontroller.resource.v1.GetResourceRequest
-	6,  // 49: dbcontroller.resource.v1.ResourceService.BatchGetResources:input_type -> dbcontroller.resource.v1.BatchGetResourcesRequest
-	8,  // 50: dbcontroller.resource.v1.ResourceService.ListResources:input_type -> dbcontroller.resource.v1.ListResourcesRequest
-	10, // 51: dbcontroller.resource.v1.ResourceService.CreateResource:input_type -> dbcontroller.resource.v1.CreateResourceRequest
-	11, // 52: dbcontroller.resource.v1.ResourceService.UpdateResource:input_type -> dbcontroller.resource.v1.UpdateResourceRequest
-	12, // 53: dbcontroller.resource.v1.ResourceService.PutResource:input_type -> dbcontroller.resource.v1.PutResourceRequest
-	13, // 54: dbcontroller.resource.v1.ResourceService.BatchWriteResources:input_type -> dbcontroller.resource.v1.BatchWriteResourcesRequest
-	15, // 55: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:input_type -> dbcontroller.resource.v1.MutateAndValidateResourceRequest
-	16, // 56: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:input_type -> dbcontroller.resource.v1.SetBlockDeletionRequest
-	17, // 57: dbcontroller.resource.v1.ResourceService.RemoveFinalizer:input_type -> dbcontroller.resource.v1.RemoveFinalizerRequest
-	18, // 58: dbcontroller.resource.v1.ResourceService.UpdateResourceStatus:input_type -> dbcontroller.resource.v1.UpdateResourceStatusRequest
-	19, // 59: dbcontroller.resource.v1.ResourceService.PlanDeletion:input_type -> dbcontroller.resource.v1.PlanDeletionRequest
-	21, // 60: dbcontroller.resource.v1.ResourceService.ListReferrers:input_type -> dbcontroller.resource.v1.ListReferrersRequest
-	23, // 61: dbcontroller.resource.v1.ResourceService.AcquireDelegations:input_type -> dbcontroller.resource.v1.AcquireDelegationsRequest
-	25, // 62: dbcontroller.resource.v1.ResourceService.DeleteResource:input_type -> dbcontroller.resource.v1.DeleteResourceRequest
-	26, // 63: dbcontroller.resource.v1.ResourceService.UndeleteResource:input_type -> dbcontroller.resource.v1.UndeleteResourceRequest
-	27, // 64: dbcontroller.resource.v1.ResourceService.BatchDeleteResources:input_type -> dbcontroller.resource.v1.BatchDeleteResourcesRequest
-	31, // 65: dbcontroller.resource.v1.ResourceService.WatchResources:input_type -> dbcontroller.resource.v1.WatchResourcesRequest
-	2,  // 66: dbcontroller.resource.v1.ResourceService.GetResource:output_type -> dbcontroller.resource.v1.Resource
-	7,  // 67: dbcontroller.resource.v1.ResourceService.BatchGetResources:output_type -> dbcontroller.resource.v1.BatchGetResourcesResponse
-	9,  // 68: dbcontroller.resource.v1.ResourceService.ListResources:output_type -> dbcontroller.resource.v1.ListResourcesResponse
-	2,  // 69: dbcontroller.resource.v1.ResourceService.CreateResource:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 70: dbcontroller.resource.v1.ResourceService.UpdateResource:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 71: dbcontroller.resource.v1.ResourceService.PutResource:output_type -> dbcontroller.resource.v1.Resource
-	14, // 72: dbcontroller.resource.v1.ResourceService.BatchWriteResources:output_type -> dbcontroller.resource.v1.BatchWriteResourcesResponse
-	2,  // 73: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 74: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 75: dbcontroller.resource.v1.ResourceService.RemoveFinalizer:output_type -> dbcontroller.resource.v1.Resource
-	2,  // 76: dbcontroller.resource.v1.ResourceService.UpdateResourceStatus:output_type -> dbcontroller.resource.v1.Resource
-	20, // 77: dbcontroller.resource.v1.ResourceService.PlanDeletion:output_type -> dbcontroller.resource.v1.PlanDeletionResponse
-	22, // 78: dbcontroller.resource.v1.ResourceService.ListReferrers:output_type -> dbcontroller.resource.v1.ListReferrersResponse
-	24, // 79: dbcontroller.resource.v1.ResourceService.AcquireDelegations:output_type -> dbcontroller.resource.v1.AcquireDelegationsResponse
-	29, // 80: dbcontroller.resource.v1.ResourceService.DeleteResource:output_type -> dbcontroller.resource.v1.DeleteResourceResponse
-	2,  // 81: dbcontroller.resource.v1.ResourceService.UndeleteResource:output_type -> dbcontroller.resource.v1.Resource
-	28, // 82: dbcontroller.resource.v1.ResourceService.BatchDeleteResources:output_type -> dbcontroller.resource.v1.BatchDeleteResourcesResponse
-	32, // 83: dbcontroller.resource.v1.ResourceService.WatchResources:output_type -> dbcontroller.resource.v1.WatchResourcesResponse
-	66, // [66:84] is the sub-list for method output_type
-	48, // [48:66] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	44, // 27: dbcontroller.resource.v1.PlanDeletionResponse.retention:type_name -> google.protobuf.Duration
+	37, // 28: dbcontroller.resource.v1.ListReferrersResponse.referrers:type_name -> dbcontroller.resource.v1.ListReferrersResponse.Referrer
+	44, // 29: dbcontroller.resource.v1.DeleteResourceRequest.retention:type_name -> google.protobuf.Duration
+	25, // 30: dbcontroller.resource.v1.BatchDeleteResourcesRequest.requests:type_name -> dbcontroller.resource.v1.DeleteResourceRequest
+	44, // 31: dbcontroller.resource.v1.BatchDeleteResourcesRequest.retention:type_name -> google.protobuf.Duration
+	29, // 32: dbcontroller.resource.v1.BatchDeleteResourcesResponse.responses:type_name -> dbcontroller.resource.v1.DeleteResourceResponse
+	30, // 33: dbcontroller.resource.v1.BatchDeleteResourcesResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
+	2,  // 34: dbcontroller.resource.v1.DeleteResourceResponse.resource:type_name -> dbcontroller.resource.v1.Resource
+	30, // 35: dbcontroller.resource.v1.DeleteResourceResponse.unasked:type_name -> dbcontroller.resource.v1.UnaskedDeployment
+	1,  // 36: dbcontroller.resource.v1.UnaskedDeployment.reason:type_name -> dbcontroller.resource.v1.UnaskedDeployment.Reason
+	2,  // 37: dbcontroller.resource.v1.WatchResourcesResponse.upsert:type_name -> dbcontroller.resource.v1.Resource
+	2,  // 38: dbcontroller.resource.v1.WatchResourcesResponse.delete:type_name -> dbcontroller.resource.v1.Resource
+	39, // 39: dbcontroller.resource.v1.WatchResourcesResponse.end_of_snapshot:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.EndOfSnapshot
+	40, // 40: dbcontroller.resource.v1.WatchResourcesResponse.bookmark:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Bookmark
+	38, // 41: dbcontroller.resource.v1.WatchResourcesResponse.changes:type_name -> dbcontroller.resource.v1.WatchResourcesResponse.Change
+	2,  // 42: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.create:type_name -> dbcontroller.resource.v1.Resource
+	11, // 43: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.update:type_name -> dbcontroller.resource.v1.UpdateResourceRequest
+	2,  // 44: dbcontroller.resource.v1.BatchWriteResourcesRequest.Write.put:type_name -> dbcontroller.resource.v1.Resource
+	45, // 45: dbcontroller.resource.v1.PlanDeletionResponse.Group.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	45, // 46: dbcontroller.resource.v1.ListReferrersResponse.Referrer.behaviour:type_name -> dbcontroller.schema.v1.Behaviour
+	2,  // 47: dbcontroller.resource.v1.WatchResourcesResponse.Change.upsert:type_name -> dbcontroller.resource.v1.Resource
+	2,  // 48: dbcontroller.resource.v1.WatchResourcesResponse.Change.delete:type_name -> dbcontroller.resource.v1.Resource
+	5,  // 49: dbcontroller.resource.v1.ResourceService.GetResource:input_type -> dbcontroller.resource.v1.GetResourceRequest
+	6,  // 50: dbcontroller.resource.v1.ResourceService.BatchGetResources:input_type -> dbcontroller.resource.v1.BatchGetResourcesRequest
+	8,  // 51: dbcontroller.resource.v1.ResourceService.ListResources:input_type -> dbcontroller.resource.v1.ListResourcesRequest
+	10, // 52: dbcontroller.resource.v1.ResourceService.CreateResource:input_type -> dbcontroller.resource.v1.CreateResourceRequest
+	11, // 53: dbcontroller.resource.v1.ResourceService.UpdateResource:input_type -> dbcontroller.resource.v1.UpdateResourceRequest
+	12, // 54: dbcontroller.resource.v1.ResourceService.PutResource:input_type -> dbcontroller.resource.v1.PutResourceRequest
+	13, // 55: dbcontroller.resource.v1.ResourceService.BatchWriteResources:input_type -> dbcontroller.resource.v1.BatchWriteResourcesRequest
+	15, // 56: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:input_type -> dbcontroller.resource.v1.MutateAndValidateResourceRequest
+	16, // 57: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:input_type -> dbcontroller.resource.v1.SetBlockDeletionRequest
+	17, // 58: dbcontroller.resource.v1.ResourceService.RemoveFinalizer:input_type -> dbcontroller.resource.v1.RemoveFinalizerRequest
+	18, // 59: dbcontroller.resource.v1.ResourceService.UpdateResourceStatus:input_type -> dbcontroller.resource.v1.UpdateResourceStatusRequest
+	19, // 60: dbcontroller.resource.v1.ResourceService.PlanDeletion:input_type -> dbcontroller.resource.v1.PlanDeletionRequest
+	21, // 61: dbcontroller.resource.v1.ResourceService.ListReferrers:input_type -> dbcontroller.resource.v1.ListReferrersRequest
+	23, // 62: dbcontroller.resource.v1.ResourceService.AcquireDelegations:input_type -> dbcontroller.resource.v1.AcquireDelegationsRequest
+	25, // 63: dbcontroller.resource.v1.ResourceService.DeleteResource:input_type -> dbcontroller.resource.v1.DeleteResourceRequest
+	26, // 64: dbcontroller.resource.v1.ResourceService.UndeleteResource:input_type -> dbcontroller.resource.v1.UndeleteResourceRequest
+	27, // 65: dbcontroller.resource.v1.ResourceService.BatchDeleteResources:input_type -> dbcontroller.resource.v1.BatchDeleteResourcesRequest
+	31, // 66: dbcontroller.resource.v1.ResourceService.WatchResources:input_type -> dbcontroller.resource.v1.WatchResourcesRequest
+	2,  // 67: dbcontroller.resource.v1.ResourceService.GetResource:output_type -> dbcontroller.resource.v1.Resource
+	7,  // 68: dbcontroller.resource.v1.ResourceService.BatchGetResources:output_type -> dbcontroller.resource.v1.BatchGetResourcesResponse
+	9,  // 69: dbcontroller.resource.v1.ResourceService.ListResources:output_type -> dbcontroller.resource.v1.ListResourcesResponse
+	2,  // 70: dbcontroller.resource.v1.ResourceService.CreateResource:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 71: dbcontroller.resource.v1.ResourceService.UpdateResource:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 72: dbcontroller.resource.v1.ResourceService.PutResource:output_type -> dbcontroller.resource.v1.Resource
+	14, // 73: dbcontroller.resource.v1.ResourceService.BatchWriteResources:output_type -> dbcontroller.resource.v1.BatchWriteResourcesResponse
+	2,  // 74: dbcontroller.resource.v1.ResourceService.MutateAndValidateResource:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 75: dbcontroller.resource.v1.ResourceService.SetBlockDeletion:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 76: dbcontroller.resource.v1.ResourceService.RemoveFinalizer:output_type -> dbcontroller.resource.v1.Resource
+	2,  // 77: dbcontroller.resource.v1.ResourceService.UpdateResourceStatus:output_type -> dbcontroller.resource.v1.Resource
+	20, // 78: dbcontroller.resource.v1.ResourceService.PlanDeletion:output_type -> dbcontroller.resource.v1.PlanDeletionResponse
+	22, // 79: dbcontroller.resource.v1.ResourceService.ListReferrers:output_type -> dbcontroller.resource.v1.ListReferrersResponse
+	24, // 80: dbcontroller.resource.v1.ResourceService.AcquireDelegations:output_type -> dbcontroller.resource.v1.AcquireDelegationsResponse
+	29, // 81: dbcontroller.resource.v1.ResourceService.DeleteResource:output_type -> dbcontroller.resource.v1.DeleteResourceResponse
+	2,  // 82: dbcontroller.resource.v1.ResourceService.UndeleteResource:output_type -> dbcontroller.resource.v1.Resource
+	28, // 83: dbcontroller.resource.v1.ResourceService.BatchDeleteResources:output_type -> dbcontroller.resource.v1.BatchDeleteResourcesResponse
+	32, // 84: dbcontroller.resource.v1.ResourceService.WatchResources:output_type -> dbcontroller.resource.v1.WatchResourcesResponse
+	67, // [67:85] is the sub-list for method output_type
+	49, // [49:67] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_dbcontroller_resource_v1_resource_proto_init() }
