@@ -65,7 +65,8 @@ func TestAMissingResourceIsNoRoot_I36(t *testing.T) {
 	t.Parallel()
 	b := newChain(t)
 	_, err := b.Stores[b.ID(aWest)].Deletions.DeleteAll(t.Context(), []shadow.DeleteRequest{
-		{Name: "targets/missing", AllowMissing: true, Retention: time.Hour}, {Name: "targets/t", AllowMissing: true}})
+		{Name: "targets/missing", AllowMissing: true, Retention: time.Hour}, {Name: "targets/t", AllowMissing: true},
+	})
 	require.NoError(t, err)
 	b.Settle()
 	requireHidden(t, b, target, middle, holder)

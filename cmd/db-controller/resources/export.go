@@ -177,8 +177,7 @@ func (e *exported) readPage(ctx context.Context, resources resourcev1.ResourceSe
 		return cli.Plain(err)
 	}
 	for i, r := range answer.GetResources() {
-		switch {
-		case r.GetState() == resourcev1.Resource_STATE_DELETING:
+		if r.GetState() == resourcev1.Resource_STATE_DELETING {
 			return cli.WithCode(cli.Refused, fmt.Errorf("nothing is deleted: %s is being deleted already", page[i]))
 		}
 		e.resources[page[i]] = r

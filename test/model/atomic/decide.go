@@ -218,7 +218,7 @@ func (w *World) waits(at int, id ID) (all []int) {
 func (w *World) Forget(at int, id ID) {
 	d := w.db[at]
 	r, ok := d.records[id]
-	if !ok || r.scheduled || len(w.waits(at, id)) > 0 && !(r.committed && w.ForgetsCommittedEarly) {
+	if !ok || r.scheduled || len(w.waits(at, id)) > 0 && (!r.committed || !w.ForgetsCommittedEarly) {
 		return
 	}
 	w.note("%d is forgotten", id)
