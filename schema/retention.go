@@ -25,7 +25,7 @@ func ParseRetention(text string) (d time.Duration, err error) {
 	if err == nil && rest != "" {
 		d, err = time.ParseDuration(rest)
 	}
-	if err != nil || d < 0 {
+	if err != nil || d < 0 || text == "" {
 		return 0, fmt.Errorf("%q: want a time such as 7d, 36h or 30m", text)
 	}
 	d += time.Duration(n) * day //nolint:gosec // at most 65,535 days

@@ -192,14 +192,16 @@ func TestTheExampleForCurl(t *testing.T) {
 		}
 		got = append(got, answer)
 	}
-	require.Len(t, got, 8, "%s", out)
+	require.Len(t, got, 10, "%s", out)
 	require.Equal(t, "targets/t1", got[1]["name"])
 	require.Len(t, got[2]["resources"], 1)
 	require.Equal(t, map[string]any{"size": 7.0}, got[3]["body"])
 	require.Equal(t, true, got[4]["accepted"])
-	require.Equal(t, true, got[5]["removed"])
-	require.InDelta(t, 5, got[6]["code"], 0, "NOT_FOUND")
-	require.Equal(t, "v1", got[7]["version"])
+	require.Contains(t, got[5]["resource"], "purgeTime")
+	require.NotContains(t, got[6], "purgeTime")
+	require.Equal(t, true, got[7]["removed"])
+	require.InDelta(t, 5, got[8]["code"], 0, "NOT_FOUND")
+	require.Equal(t, "v1", got[9]["version"])
 }
 
 // The console of a deployment is a page for every caller, and shows the resources that the person's token may

@@ -23,7 +23,7 @@ import (
 // A second copy of the policy: a change of the policy has to be made here too. Callers are a user, an operator, a deployment, an application and
 // the registry.
 const whoMay = `
-dbcontroller.resource.v1.ResourceService GetResource ListResources CreateResource UpdateResource PutResource DeleteResource BatchDeleteResources WatchResources ListReferrers AcquireDelegations BatchGetResources BatchWriteResources MutateAndValidateResource PlanDeletion: user operator
+dbcontroller.resource.v1.ResourceService GetResource ListResources CreateResource UpdateResource PutResource DeleteResource BatchDeleteResources UndeleteResource WatchResources ListReferrers AcquireDelegations BatchGetResources BatchWriteResources MutateAndValidateResource PlanDeletion: user operator
 dbcontroller.resource.v1.ResourceService SetBlockDeletion RemoveFinalizer UpdateResourceStatus: user operator
 dbcontroller.admin.v1.AdminService Status Explain ListDeletions ListStuck: user operator
 dbcontroller.admin.v1.AdminService Decommission Verify ListRemovals AcceptDatabase WaiveComparison Pause Resume Retry ListReleasable ForceRelease Purge: operator

@@ -118,6 +118,8 @@ func (n *Nemesis) Run(ctx context.Context) {
 
 // strike causes one fault for a while, and repairs it.
 func (n *Nemesis) strike(ctx context.Context, r *rand.Rand, f fault) {
+	n.w.truce.RLock()
+	defer n.w.truce.RUnlock()
 	s := n.w.sites[deployments[r.IntN(len(deployments))]]
 	if n.w.cluster != nil && f.name == "database server crashed" {
 		s = n.w.sites[deployments[0]]
@@ -152,6 +154,8 @@ func (n *Nemesis) strike(ctx context.Context, r *rand.Rand, f fault) {
 
 // delaySteps delays one step of the protocol for a while, at one deployment or at all.
 func (n *Nemesis) delaySteps(ctx context.Context, r *rand.Rand) {
+	n.w.truce.RLock()
+	defer n.w.truce.RUnlock()
 	d := delays[r.IntN(len(delays))]
 	var mend []func()
 	for _, id := range deployments {

@@ -25,8 +25,13 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// patience is how long an operation may stay unknown; faults are repaired much earlier.
-const patience = 90 * time.Second
+const (
+	// storm is how long an operation is tried under faults. Then they end until its outcome is definite: an
+	// atomic deletion needs all deployments at the same time.
+	storm = 20 * time.Second
+	// patience is how long an operation may stay unknown.
+	patience = 2 * time.Minute
+)
 
 // Player plays one operation after the other against the system and the oracle.
 type Player struct {
@@ -406,8 +411,14 @@ func (p *Player) judge(verb, name string, quiet bool, would, err error) {
 // until repeats a call with the same request id until its outcome is definite, sometimes through the other region.
 func (p *Player) until(ctx context.Context, name schema.FullName, call func(ctx context.Context, r resourcev1.ResourceServiceClient) error) error {
 	p.t.Helper()
-	began := time.Now()
+	began, truce := time.Now(), false
 	for try := 0; ; try++ {
+		if !truce && time.Since(began) > storm {
+			p.c.add("operations that needed a truce", 1)
+			p.w.truce.Lock()
+			defer p.w.truce.Unlock()
+			truce = true
+		}
 		at := name.Deployment
 		if p.g.IntN(5) == 0 {
 			at.Region = map[string]string{"east": "west", "west": "east"}[at.Region]

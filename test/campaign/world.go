@@ -32,6 +32,8 @@ type World struct {
 	t      testing.TB
 	binary string
 	calm   bool // no faults
+	// truce is held for reading by each fault, and for writing by an operation that needs all deployments.
+	truce sync.RWMutex
 	// cleaner is the folder with the certificate of the holder of finalizers.
 	cleaner string
 
