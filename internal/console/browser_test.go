@@ -151,7 +151,7 @@ func TestPagesInABrowser(t *testing.T) {
 		says  map[string]string // by page
 	}{
 		{"healthy", newFleet(3, 3), map[string]string{"#/": "at rest", "#/deletions": "No deletion has resources", "#/stuck": "Nothing waits for long.", deployment: "host-2:7001", resource: "It waits for nothing."}},
-		{"dark", dark, map[string]string{"#/": "no answer", "#/deletions": "No deletion has resources", "#/stuck": "cannot be reached", deployment: "Late: the watch", resource: "cannot be reached"}},
+		{"dark", dark, map[string]string{"#/": "no answer", "#/deletions": "No deletion is known to have resources", "#/stuck": "cannot be reached", deployment: "Late: the watch", resource: "cannot be reached"}},
 		{"stuck", stuck, map[string]string{"#/": "Running deletions", "#/deletions": "60 of 960 removed, 4 of 120 references unset", "#/stuck": "200 resources in DELETING", deployment: "about 1 min 35 s left", resource: "BLOCKED"}},
 	} {
 		t.Run(state.name, func(t *testing.T) {

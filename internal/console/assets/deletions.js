@@ -78,8 +78,8 @@ function silent(all) {
 }
 
 export function deletionsPage(model) {
-  const list = running([...model.deployments.values()]), later = scheduled([...model.deployments.values()]);
-  return [h('h1', {}, 'Running deletions'), h('p', { class: 'lead' }, list.length ? `${plural(list.length, 'deletion')} with resources in DELETING.` : 'No deletion is known to have resources in DELETING.'), silent([...model.deployments.values()]),
+  const list = running([...model.deployments.values()]), later = scheduled([...model.deployments.values()]), silence = silent([...model.deployments.values()]);
+  return [h('h1', {}, 'Running deletions'), h('p', { class: 'lead' }, list.length ? `${plural(list.length, 'deletion')} with resources in DELETING.` : silence ? 'No deletion is known to have resources in DELETING.' : 'No deletion has resources in DELETING.'), silence,
     list.map((x) => h('section', { class: 'card', 'data-key': x.id }, tree(x))), later.length ? scheduledCard(later) : null];
 }
 
