@@ -236,8 +236,8 @@ type scheduledOf struct {
 	root     string // the full name of the first resource that it names
 }
 
-// scheduled returns the id of a resource, and the scheduled deletions that it belongs to. It fails with
-// ErrNotFound, with ErrDeleting, and with ErrExists when it belongs to none.
+// scheduled returns the scheduled deletions that name a resource. It fails with ErrNotFound, with ErrDeleting,
+// with ErrExists when the resource is not hidden, and with ErrDeleted when none of its deletions names it.
 func (s *Deleter) scheduled(ctx context.Context, q db.Querier, kind int32, name string, uid uuid.UUID) (all []scheduledOf, err error) {
 	rows, err := q.Query(ctx, selectScheduledOfSQL, kind, name)
 	if err != nil {
@@ -279,15 +279,10 @@ func (s *Deleter) scheduled(ctx context.Context, q db.Querier, kind int32, name 
 func (s *Deleter) carryOutNow(ctx context.Context, d *deletion, reqs []DeleteRequest) ([]peer.DeleteResult, error) {
 	for _, w := range d.wanted {
 		all, err := s.scheduled(ctx, s.Pool, w.kindID, w.Name, w.UID)
-		switch {
-		case errors.Is(err, peer.ErrNotFound):
-			continue
-		case errors.Is(err, peer.ErrExists), errors.Is(err, peer.ErrDeleting):
-			if len(d.wanted) > 1 { // another one is hidden
-				continue
-			}
-			return nil, fmt.Errorf("%s: %w: it was undeleted, or carried out", w.Name, peer.ErrAborted)
-		case err != nil:
+		if errors.Is(err, peer.ErrNotFound) || errors.Is(err, peer.ErrExists) || errors.Is(err, peer.ErrDeleting) {
+			continue // another one is hidden
+		}
+		if err != nil {
 			return nil, err
 		}
 		roots, err := s.rootsOf(ctx, all[0].deletion)
