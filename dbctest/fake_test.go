@@ -287,7 +287,7 @@ func TestAnInvalidFieldIsNamedByItsPath(t *testing.T) {
 	}
 }
 
-// A Fake refuses what it cannot undo.
+// A Fake has no retentions, and refuses them.
 func TestAFakeHidesNothing(t *testing.T) {
 	t.Parallel()
 	c, ctx := dbctest.NewFake(t, strings.Replace(desks, "kind: Lamp,", "kind: Lamp, retention: 7d,", 1)).Client, t.Context()

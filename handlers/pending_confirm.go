@@ -81,7 +81,7 @@ func (h *Confirm) undelete(ctx context.Context, scheduled []peer.Scheduled, unkn
 			continue
 		}
 		if err := h.Scheduled.UndeleteLost(ctx, d.Deletion); err != nil {
-			return fmt.Errorf("undelete what was undeleted before a restore: %w", err)
+			return fmt.Errorf("undelete a deletion again, whose undelete was lost: %w", err)
 		}
 	}
 	return nil

@@ -28,7 +28,7 @@ func TestUndeleteSaysWhatIsBack_I36(t *testing.T) {
 	require.Contains(t, out, one+" is back")
 	require.Contains(t, out, two+" is back")
 	f.settled()
-	code, out = command("undelete", two) // not in one command with what has hidden it
+	code, out = command("undelete", two) // a second time, alone
 	require.Equal(t, refused, code, out)
 
 	code, out = command("delete", holder, "--retention", "1h")

@@ -252,7 +252,7 @@ func TestWritesOfHiddenResourcesAreRefused_I36(t *testing.T) {
 	requireHidden(t, b, target, middle, holder)
 }
 
-// It still blocks what it refers to, so that it can come back.
+// A hidden resource still blocks its targets, so that it can come back.
 func TestAHiddenResourceBlocks_I36(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

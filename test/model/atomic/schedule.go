@@ -88,7 +88,7 @@ func (w *World) purged(p *process) {
 	w.members[id] = members
 }
 
-// scheduleAgain lets a restored coordinator tell again what it has scheduled: it may have lost the undelete.
+// scheduleAgain lets a restored coordinator tell its scheduled deletions again: it may have lost an undelete.
 func (w *World) scheduleAgain(at int) {
 	d := w.db[at]
 	for id, r := range d.records {

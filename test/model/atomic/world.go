@@ -94,7 +94,7 @@ type database struct {
 	closes     map[UID]int  // how often the right was ended
 	records    map[ID]record
 	forgotten  ID
-	closed     map[ID]bool  // what it has heard to be aborted
+	closed     map[ID]bool  // the deletions that it knows to be aborted
 	knows      map[int]int  // the newest epochs
 	left       map[int]bool // who is decommissioned
 }
