@@ -12,8 +12,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// Writes read the version that runs before they establish references elsewhere. Writes that come while a
-// reading is delayed share the next one.
+// Writes read the version that runs before they establish references elsewhere. Writes that ask while a
+// reading is under way share it.
 func TestWritesShareTheReadingOfTheVersion(t *testing.T) {
 	t.Parallel()
 	const writes = 40
@@ -50,5 +50,5 @@ func TestWritesShareTheReadingOfTheVersion(t *testing.T) {
 		}
 	}
 	require.Positive(t, readings)
-	require.LessOrEqual(t, readings, writes/4, "%d writes", writes)
+	require.LessOrEqual(t, readings, 2, "%d writes", writes)
 }

@@ -2,14 +2,12 @@ package write
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/db-controller/db-controller/internal/gather"
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
@@ -117,45 +115,39 @@ func (s *Writer) sawRunning(sv *prepare.Saving) {
 }
 
 // stillRuns fails with ErrAborted when the version or the epoch of a write is not the current one, so that it could not commit. The
-// writes that ask while another one reads share the next reading.
+// writes of one version and epoch that ask at the same time share a reading.
 func (s *Writer) stillRuns(ctx context.Context, sv *prepare.Saving) error {
 	if seen := s.ran.Load(); seen != nil && seen.version == sv.Version && seen.epoch == sv.Epoch && time.Since(seen.at) < trusted {
 		return nil
 	}
-	err := s.readings.Do(ctx, nil, sv, func() error {
-		return s.stillRun(ctx, []*prepare.Saving{sv})[0]
+	read := s.reading.DoChan(fmt.Sprint(sv.Version.Generation, sv.Epoch), func() (any, error) {
+		// Others wait for it when the first caller has left.
+		ctx, cancel := context.WithTimeout(postgres.WithCaller(context.Background(), postgres.Caller{Lane: postgres.Writes}), gatheredTimeout)
+		defer cancel()
+		return nil, s.readRunning(ctx, sv)
 	})
-	if errors.Is(err, gather.ErrLeft) { // it writes nothing
+	select {
+	case <-ctx.Done():
 		return context.Cause(ctx)
+	case done := <-read:
+		return done.Err
 	}
-	return err
 }
 
-// stillRun is stillRuns for several writes.
-func (s *Writer) stillRun(ctx context.Context, savings []*prepare.Saving) []error {
+func (s *Writer) readRunning(ctx context.Context, sv *prepare.Saving) error {
 	var stored gate.Running
 	var epoch *uuid.UUID
 	err := s.Pool.QueryRow(ctx, `SELECT `+gate.RunningColumns+`, `+gate.EpochNowSQL+` FROM dbcontroller.meta m`).Scan(append(stored.Into(), &epoch)...)
-	errs := make([]error, len(savings))
-	for i, sv := range savings {
-		switch {
-		case err != nil:
-			errs[i] = fmt.Errorf("read the version: %w", err)
-		case epoch == nil || *epoch != sv.Epoch:
-			s.gate.SignalEpochChanged()
-			errs[i] = fmt.Errorf("%w: the database failed over or was restored", peer.ErrAborted)
-		default:
-			if errs[i] = s.gate.CheckVersion(sv.Version, stored); errs[i] == nil {
-				s.sawRunning(sv)
-			}
-		}
+	if err != nil {
+		return fmt.Errorf("read the version: %w", err)
 	}
-	return errs
-}
-
-// stillRunTogether is stillRun for a batch, whose callers have deadlines of their own.
-func (s *Writer) stillRunTogether(savings []*prepare.Saving) []error {
-	ctx, cancel := context.WithTimeout(postgres.WithCaller(context.Background(), postgres.Caller{Lane: postgres.Writes}), gatheredTimeout)
-	defer cancel()
-	return s.stillRun(ctx, savings)
+	if epoch == nil || *epoch != sv.Epoch {
+		s.gate.SignalEpochChanged()
+		return fmt.Errorf("%w: the database failed over or was restored", peer.ErrAborted)
+	}
+	if err := s.gate.CheckVersion(sv.Version, stored); err != nil {
+		return err
+	}
+	s.sawRunning(sv)
+	return nil
 }

@@ -5,11 +5,12 @@ package write
 import (
 	"sync/atomic"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/db-controller/db-controller/internal/gather"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/shadow/internal/attempt"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
-
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
@@ -29,23 +30,21 @@ type Writer struct {
 	// ran has the version and the epoch that a transaction has seen last as the current ones.
 	ran atomic.Pointer[ran]
 
-	cohorts  cohorts
-	commits  *gather.Queue[*prepare.Saving] // transactions
-	readings *gather.Queue[*prepare.Saving] // of the version, before references are established
+	cohorts cohorts
+	commits *gather.Queue[*prepare.Saving] // transactions
+	reading singleflight.Group             // of the version, before references are established
 }
 
 // New joins the parts.
 func New(g *gate.Gate, rs *rows.Rows, p *prepare.Preparer, a *attempt.Attempts) *Writer {
 	s := &Writer{DB: g.DB, gate: g, rows: rs, preparer: p, attempts: a, rights: newRightFinder(g.DB), cohorts: cohorts{at: map[schema.DeploymentID]*gather.Queue[*member]{}}}
 	s.commits = gather.New(gather.Config[*prepare.Saving]{Run: s.transactAll, Most: mostGathered, Beside: batchesAtOnce, Pace: pace, Waiting: mostWaiting})
-	s.readings = gather.New(gather.Config[*prepare.Saving]{Run: s.stillRunTogether, Most: mostGathered, Beside: batchesAtOnce, Pace: pace, Waiting: mostWaiting})
 	return s
 }
 
 // Close returns when no transaction runs in the background. Nothing may write any more.
 func (s *Writer) Close() {
 	s.cohorts.wait()
-	s.readings.Wait()
 	s.commits.Wait()
 }
 
