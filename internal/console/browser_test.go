@@ -470,3 +470,23 @@ func TestSigningInInABrowser(t *testing.T) {
 	b.is("document.querySelectorAll('.cell').length === 1")
 	require.Zero(t, b.number("document.cookie.length"), "scripts do not get the token")
 }
+
+// The references of a resource are a graph: holders on the left, targets on the right. It unfolds by a link, and the address has what is unfolded.
+func TestAGraphOfReferencesUnfolds(t *testing.T) {
+	b := open(t, newFleet(2, 2))
+	b.look("graph", "#/graph/"+url.QueryEscape("name="+url.QueryEscape(root)), "References of "+root)
+	b.is("document.querySelectorAll('#graph g.resource').length === 3")
+	b.is("document.querySelector('#graph [data-behaviour=BLOCK]').textContent.includes('project BLOCK')")
+	place := func(name string) string {
+		return fmt.Sprintf("document.querySelector('#graph g.resource[data-key=%q]').getBoundingClientRect().x", name)
+	}
+	b.is(place(holder) + "<" + place(root) + "&&" + place(root) + "<" + place(root+"/serviceAccounts/robot"))
+	b.do(chromedp.Evaluate(fmt.Sprintf("document.querySelector('a[aria-label=\"Unfold %s\"]').focus()", holder), nil), chromedp.KeyEvent(kb.Enter))
+	b.is("document.querySelectorAll('#graph g.resource').length === 13")
+	b.is("document.querySelector('#graph').textContent.includes('2 more')")
+	b.is(fmt.Sprintf("document.activeElement.getAttribute('aria-label') === 'Fold %s'", holder))
+	b.look("graph-unfolded", "#/graph/"+url.QueryEscape("name="+url.QueryEscape(root)+"&open="+url.QueryEscape(holder)), "device-3")
+	b.do(chromedp.Evaluate("history.back()", nil))
+	b.do(chromedp.Evaluate(fmt.Sprintf("location.hash = %q", "#/resource/"+url.QueryEscape(root)), nil), chromedp.Click(`//a[text()="All references as a graph"]`))
+	b.is("document.querySelectorAll('#graph g.resource').length === 3")
+}

@@ -318,6 +318,12 @@ func (a *answers) ListReferrers(_ context.Context, req *resourcev1.ListReferrers
 		out.Deployments = []string{"devices.example.com/eastus2"}
 		return out, nil
 	}
+	if req.GetTarget() == holder {
+		for i := range 12 {
+			out.Referrers = append(out.Referrers, &resourcev1.ListReferrersResponse_Referrer{Holder: fmt.Sprintf("%s/devices/device-%d", holder, i), Path: "fleet", Behaviour: schemav1.Behaviour_BEHAVIOUR_CASCADE_DELETE})
+		}
+		return out, nil
+	}
 	out.Referrers = []*resourcev1.ListReferrersResponse_Referrer{{Holder: holder, Kind: "devices.example.com/Fleet", Path: "project", Behaviour: schemav1.Behaviour_BEHAVIOUR_BLOCK}}
 	return out, nil
 }

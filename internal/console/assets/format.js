@@ -38,5 +38,14 @@ export function linked(text) {
 /** Returns the address of the page of a deployment or a resource. */
 export function deploymentPage(name) { return `#/deployment/${encodeURIComponent(name)}`; }
 export function resourcePage(name) { return `#/resource/${encodeURIComponent(name)}`; }
+export function graphPage(name, open = []) { return `#/graph/${encodeURIComponent(new URLSearchParams([['name', name], ...open.map((n) => ['open', n])]))}`; }
 export function planPage(name) { return `#/plan/${encodeURIComponent(name)}`; }
 export function browsePage(fields) { return `#/browse/${encodeURIComponent(new URLSearchParams(Object.entries(fields).filter(([, v]) => v)))}`; }
+
+export const fullName = /^\/\/[^/]+\/[^/]+\/.+/;
+
+/** The references of a body: the paths and the full names of resources in it. */
+export function fullNames(body, path = '') {
+  if (typeof body === 'string') return fullName.test(body) ? [[path, body]] : [];
+  return body && typeof body === 'object' ? Object.entries(body).flatMap(([k, v]) => fullNames(v, path ? `${path}.${k}` : k)) : [];
+}

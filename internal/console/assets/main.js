@@ -9,6 +9,7 @@ import { stuckPage } from './stuck.js';
 import { browsed, browsePageOf } from './browse.js';
 import { planPageOf } from './plan.js';
 import { resourcePageOf, wanted } from './resource.js';
+import { graphPageOf } from './graph.js';
 import { changesPage } from './changes.js';
 import { act, allow } from './actions.js';
 
@@ -91,6 +92,7 @@ function content({ name, of }) {
     case 'browse': return browsePageOf(model, of);
     case 'plan': return planPageOf(model, of);
     case 'resource': return resourcePageOf(model, of);
+    case 'graph': return graphPageOf(model, of);
     case 'changes': return changesPage(model);
     default: return [h('h1', {}, 'No such page'), h('p', {}, h('a', { href: '#/' }, 'The map'))];
   }
@@ -99,7 +101,7 @@ function content({ name, of }) {
 function show() {
   due = false;
   if (asking) return;
-  const at = route(), main = { '': 'map', deployment: 'map', plan: 'browse', resource: 'browse' }[at.name] ?? at.name;
+  const at = route(), main = { '': 'map', deployment: 'map', plan: 'browse', resource: 'browse', graph: 'browse' }[at.name] ?? at.name;
   render(page, model.problem && h('p', { class: 'problem', role: 'alert' }, `The environment cannot be read: ${model.problem}`), content(at));
   for (const a of document.querySelectorAll('nav a')) if (a.dataset.page === main) a.setAttribute('aria-current', 'page');
   else a.removeAttribute('aria-current');
@@ -150,7 +152,13 @@ function follow() {
   };
 }
 
-addEventListener('hashchange', () => { show(); page.focus(); scrollTo(0, 0); });
+let before = route().name;
+addEventListener('hashchange', () => {
+  show();
+  const { name } = route();
+  if (name !== 'graph' || before !== 'graph') { page.focus(); scrollTo(0, 0); } // a graph that unfolds keeps the focus
+  before = name;
+});
 addEventListener('resize', () => drawLines(model, chosen));
 page.addEventListener('submit', (e) => { e.preventDefault(); if (e.target.id === 'login') signIn(e.target); else if (e.target.dataset.act) act(e.target, refresh); else location.hash = e.target.id === 'browse' ? browsed(e.target) : wanted(e.target); });
 const choose = (e) => {

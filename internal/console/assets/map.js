@@ -119,11 +119,12 @@ export function drawLines(model, chosen) {
       if (from && to) drawn.push(line(from, to, origin, overdue.has(w.deployment), touches));
     }
   }
-  lines.replaceChildren(marker(), ...drawn);
+  lines.replaceChildren(svg('defs', {}, marker('arrow')), ...drawn);
 }
 
-function marker() {
-  return svg('defs', {}, svg('marker', { id: 'arrow', viewBox: '0 0 8 8', refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: 'auto' }, svg('path', { d: 'M0 0L8 4L0 8z' })));
+/** Returns the head of an arrow. */
+export function marker(id) {
+  return svg('marker', { id, viewBox: '0 0 8 8', refX: 7, refY: 4, markerUnits: 'userSpaceOnUse', markerWidth: 9, markerHeight: 9, orient: 'auto' }, svg('path', { d: 'M0 0L8 4L0 8z' }));
 }
 
 // A line leaves and enters a cell at its border, bent to its right, so that both directions are seen.

@@ -1,12 +1,10 @@
 // One resource: its state and what it waits for, its body with the references, who refers to it, its deletion, and the record of removals.
 
 import { h } from './dom.js';
-import { ago, broken, clock, deploymentPage, linked as linkedText, planPage, plural, resourcePage } from './format.js';
+import { ago, broken, clock, deploymentPage, fullName, fullNames, graphPage, linked as linkedText, planPage, plural, resourcePage } from './format.js';
 import { table } from './table.js';
 import { total, tree } from './deletions.js';
 import { resourceActions } from './actions.js';
-
-const fullName = /^\/\/[^/]+\/[^/]+\/.+/;
 
 export function resourcePageOf(model, name) {
   const form = h('form', { id: 'find', class: 'find', role: 'search' }, h('label', { for: 'name' }, 'Full name'), h('input', { id: 'name', name: 'name', 'data-key': name ?? '', value: name ?? '', placeholder: '//iam.example.com/us-west2/projects/acme', autocomplete: 'off', spellcheck: 'false' }), h('button', {}, 'Show'));
@@ -17,7 +15,7 @@ export function resourcePageOf(model, name) {
   return [h('h1', {}, 'Resource'), form, h('div', { class: 'cards' },
     card('State', r || x ? state(r, x) : h('p', {}, v.errors?.resource ?? 'It does not exist.')),
     x?.deletion ? card('Deletion', deletion(model, x.deletion)) : null,
-    card('Referred to by', v.errors?.referrers ? h('p', { class: 'quiet' }, v.errors.referrers) : referrers(v.referrers ?? [])),
+    card('Referred to by', v.errors?.referrers ? h('p', { class: 'quiet' }, v.errors.referrers) : referrers(v.referrers ?? []), h('p', {}, h('a', { href: graphPage(name) }, 'All references as a graph'))),
     r ? card('References and body', references(r.body), h('details', {}, h('summary', {}, 'Body'), h('pre', {}, JSON.stringify(r.body ?? {}, null, 2)))) : null,
     r?.ownerReferences?.length ? card('Owners', table(['Owner', 'Controller'], r.ownerReferences.map((o) => [linked(o.name), o.controller ? 'yes' : 'no']))) : null,
     r && !x?.deletion ? card('Delete', h('p', {}, h('a', { href: planPage(name) }, 'What a delete would do'), ' in all deployments, and what blocks it.')) : null,
@@ -49,16 +47,7 @@ function referrers(answers) {
     more ? h('p', {}, `These are the first ${plural(found.length, 'one')}; \`db-controller referrers\` lists all.`) : null];
 }
 
-// References are the full names in the body.
-function references(body) {
-  const found = [];
-  const walk = (value, path) => {
-    if (typeof value === 'string' && fullName.test(value)) found.push([path, linked(value)]);
-    else if (value && typeof value === 'object') for (const [k, v] of Object.entries(value)) walk(v, path ? `${path}.${k}` : k);
-  };
-  walk(body, '');
-  return table(['Field', 'Refers to'], found);
-}
+function references(body) { return table(['Field', 'Refers to'], fullNames(body).map(([path, name]) => [path, linked(name)])); }
 
 function removals(list) {
   return table(['When', 'How', 'With', 'Requested by'], list.map((m) => [clock(m.decideTime), m.how, m.via ? linked(m.via) : 'itself', [m.actor, m.toldBy ? `, as told by ${m.toldBy}` : '']]), true);
