@@ -424,6 +424,22 @@ func TestBrowsingAndDeletingInABrowser(t *testing.T) {
 	b.look("hidden-here", "#/deployment/"+url.QueryEscape("iam.example.com/us-west2"), "Hidden until a purge time")
 }
 
+// A deletion that has ended is listed for a while, and its page shows when each deployment took part.
+func TestEndedDeletionsInABrowser(t *testing.T) {
+	f := newFleet(2, 2)
+	b := open(t, f)
+	b.look("deletions-ended", "#/deletions", "Ended within seven days")
+	b.is("document.querySelector('[data-key=ended]').innerText.includes('1,400')")
+	b.is("document.querySelector('[data-key=ended]').innerText.includes('1 min 30 s')")
+	b.do(chromedp.Click("[data-key=ended] tbody a"))
+	b.is("location.hash === '#/deletion/" + endedID + "'")
+	b.look("deletion-ended", "#/deletion/"+endedID, "Deletion of "+root)
+	b.is("document.querySelector('.tree').innerText.includes('began after 20 s, ended after 1 min 30 s')")
+	require.Less(t, b.number("document.querySelector('[data-key=\"iam.example.com/us-west2\"] rect').getBoundingClientRect().right"), b.number("document.querySelector('[data-key=\"devices.example.com/eastus2\"] rect').getBoundingClientRect().right"))
+	f.darken("eastus2")
+	b.is("document.querySelector('main').innerText.includes('did not answer')")
+}
+
 // A name from a deployment is text, and a body is not markup.
 func TestTextOfOthersIsNotMarkup(t *testing.T) {
 	b := open(t, newFleet(2, 2))

@@ -51,6 +51,8 @@ type answers struct {
 const (
 	root   = "//iam.example.com/us-west2/projects/acme"
 	holder = "//devices.example.com/eastus2/fleets/north"
+
+	endedID = "01a226b2-9991-7465-a0a7-6dce752cb2da"
 )
 
 // newFleet has deployments of services in regions: two of each name the services of the project's examples.
@@ -274,12 +276,30 @@ func (a *answers) ListStuck(context.Context, *adminv1.ListStuckRequest, ...grpc.
 func (a *answers) ListDeletions(_ context.Context, req *adminv1.ListDeletionsRequest, _ ...grpc.CallOption) (*adminv1.ListDeletionsResponse, error) {
 	defer a.lock()()
 	out := &adminv1.ListDeletionsResponse{}
+	if ended := a.ended(); ended != nil && (req.GetEnded() || req.GetDeletion() == endedID) {
+		out.Deletions = []*adminv1.Deletion{ended}
+		return out, nil
+	}
 	for _, d := range a.deletions {
 		if d.GetId() == req.GetDeletion() {
 			out.Deletions = append(out.Deletions, d)
 		}
 	}
 	return out, nil
+}
+
+// ended is a deletion an hour ago that two deployments took part in.
+func (a *answers) ended() *adminv1.Deletion {
+	began := time.Now().Add(-time.Hour).Truncate(time.Hour)
+	ended := &adminv1.Deletion{Id: endedID, Root: root, Found: 700, Removed: 700, Unset: 4, ExpectedUnset: 4, StartTime: timestamppb.New(began), UpdateTime: timestamppb.New(began.Add(30 * time.Second))}
+	switch a.id.String() {
+	case "iam.example.com/us-west2":
+	case "devices.example.com/eastus2":
+		ended.StartTime, ended.UpdateTime = timestamppb.New(began.Add(20*time.Second)), timestamppb.New(began.Add(90*time.Second))
+	default:
+		return nil
+	}
+	return ended
 }
 
 func (a *answers) Explain(_ context.Context, req *adminv1.ExplainRequest, _ ...grpc.CallOption) (*adminv1.ExplainResponse, error) {

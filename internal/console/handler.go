@@ -40,6 +40,7 @@ func NewHandler(of Deployments) *Handler {
 	h.mux.HandleFunc("GET /api/resources", h.resources)
 	h.mux.HandleFunc("GET /api/plan", h.plan)
 	h.mux.HandleFunc("GET /api/deletion", h.deletion)
+	h.mux.HandleFunc("GET /api/ended", h.ended)
 	h.mux.HandleFunc("GET /api/changes", h.changes)
 	return h
 }

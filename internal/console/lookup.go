@@ -22,6 +22,8 @@ const (
 	lookupTimeout = 10 * time.Second
 	// shown is the number of entries of a list on the page, beside its total.
 	shown = 500
+	// endedShown is the number of ended deletions of one deployment.
+	endedShown = 50
 )
 
 // at is the answer of one deployment, or the reason why there is none.
@@ -125,6 +127,21 @@ func (h *Handler) deletion(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	reply(w, slices.DeleteFunc(found, func(a at) bool { return a.Answer == nil && a.Error == "" }))
+}
+
+// ended answers with the last deletions that have ended in each deployment.
+func (h *Handler) ended(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), lookupTimeout)
+	defer cancel()
+	found, err := h.everywhere(ctx, func(ctx context.Context, _ schema.DeploymentID, admin adminv1.AdminServiceClient) (json.RawMessage, error) {
+		answer, err := admin.ListDeletions(ctx, &adminv1.ListDeletionsRequest{Ended: true, PageSize: endedShown})
+		return message(answer), err
+	})
+	if err != nil {
+		refuse(w, http.StatusBadGateway, plain(err))
+		return
+	}
+	reply(w, found)
 }
 
 // resourceView is everything about one resource; a part that failed is an error beside the others.

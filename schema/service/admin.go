@@ -81,6 +81,7 @@ type progressReader interface {
 	DeletionProgress(ctx context.Context, id uuid.UUID) ([]shadow.DeletionProgress, error)
 	RunningDeletions(ctx context.Context, limit int) ([]shadow.DeletionProgress, error)
 	ListDeletions(ctx context.Context, token string, limit int) (found []shadow.DeletionProgress, next string, err error)
+	EndedDeletions(ctx context.Context, token string, limit int) (found []shadow.DeletionProgress, next string, err error)
 	DeletionsLeft(ctx context.Context) (shadow.DeletionsLeft, error)
 }
 

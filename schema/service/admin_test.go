@@ -175,6 +175,10 @@ func (s *adminStore) ListDeletions(_ context.Context, token string, limit int) (
 	return []shadow.DeletionProgress{{ID: uid(byte(limit))}}, "after " + token, s.failing["ListDeletions"]
 }
 
+func (s *adminStore) EndedDeletions(_ context.Context, token string, limit int) ([]shadow.DeletionProgress, string, error) {
+	return []shadow.DeletionProgress{{ID: uid(byte(limit + 1))}}, "ended " + token, s.failing["EndedDeletions"]
+}
+
 func (s *adminStore) ListScheduled(context.Context, int) ([]shadow.ScheduledDeletion, int64, error) {
 	return []shadow.ScheduledDeletion{{Root: "//a.example.com/us-west2/devices/old", Resources: 2, Reason: "blocked"}}, 1, s.failing["ListScheduled"]
 }
@@ -575,6 +579,11 @@ func TestStuckDeletionsAndPausesAreThoseOfTheStore(t *testing.T) {
 	require.Equal(t, uid(7).String(), running.GetDeletions()[0].GetId())
 	require.Equal(t, int64(21), running.GetTotalSize())
 	require.Equal(t, "after ", running.GetNextPageToken())
+	ended, err := a.ListDeletions(as(t, ann), &adminv1.ListDeletionsRequest{Ended: true, PageSize: 7})
+	require.NoError(t, err)
+	require.Equal(t, uid(8).String(), ended.GetDeletions()[0].GetId())
+	require.Equal(t, "ended ", ended.GetNextPageToken())
+	require.Zero(t, ended.GetTotalSize())
 	one, err := a.ListDeletions(as(t, ann), &adminv1.ListDeletionsRequest{Deletion: uid(3).String()})
 	require.NoError(t, err)
 	require.Equal(t, uid(3).String(), one.GetDeletions()[0].GetId())

@@ -25,10 +25,13 @@ func (a *admin) listDeletions(ctx context.Context, req *adminv1.ListDeletionsReq
 	}
 	var found []shadow.DeletionProgress
 	out := &adminv1.ListDeletionsResponse{}
-	if id != uuid.Nil {
+	switch {
+	case id != uuid.Nil:
 		found, err = a.progress.DeletionProgress(ctx, id)
 		out.TotalSize = int64(len(found))
-	} else {
+	case req.GetEnded():
+		found, out.NextPageToken, err = a.progress.EndedDeletions(ctx, req.GetPageToken(), pageSize(req.GetPageSize()))
+	default:
 		found, err = a.runningDeletions(ctx, req, out)
 	}
 	for _, d := range found {

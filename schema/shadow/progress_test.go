@@ -2,6 +2,7 @@ package shadow_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow"
 	"github.com/db-controller/db-controller/test/harness"
 )
@@ -58,6 +60,44 @@ func TestADeletionCountsWhatItDoesInEachDeployment(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, [3]int64{1, 1, 0}, counts(t, b.Stores[b.ID(aWest)], result.Deletion))
 	require.EqualValues(t, 2, ended.Load())
+}
+
+// Ended deletions are listed page by page, the last begun first, without the running ones.
+func TestEndedDeletionsAreListed(t *testing.T) {
+	t.Parallel()
+	b := newPair(t, nil)
+	store, want := b.Stores[b.ID(aWest)].Progress, []uuid.UUID(nil)
+	for range 3 {
+		b.MustPut(target, nil)
+		want = append(want, b.MustDelete(target).Deletion)
+	}
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"cascade": target})
+	b.Settle()
+	running := b.MustDelete(target).Deletion
+	_, err := store.DeletionProgress(t.Context(), running) // it stores the counts
+	require.NoError(t, err)
+
+	first, next, err := store.EndedDeletions(t.Context(), "", 2)
+	require.NoError(t, err)
+	second, none, err := store.EndedDeletions(t.Context(), next, 2)
+	require.NoError(t, err)
+	require.Empty(t, none)
+	var got []uuid.UUID
+	for _, d := range append(first, second...) {
+		got = append(got, d.ID)
+		require.Equal(t, [3]int64{1, 1, 0}, [3]int64{d.Found, d.Removed, d.Unset})
+	}
+	slices.Reverse(want)
+	require.Equal(t, want, got)
+	b.Settle()
+	_, err = store.DeletionProgress(t.Context(), running)
+	require.NoError(t, err)
+	first, _, err = store.EndedDeletions(t.Context(), "", 1)
+	require.NoError(t, err)
+	require.Equal(t, running, first[0].ID)
+	_, _, err = store.EndedDeletions(t.Context(), "x", 1)
+	require.ErrorAs(t, err, new(*peer.InvalidError))
 }
 
 // At a graceful stop, the last transactions of handlers commit behind the end of the counting.

@@ -1,7 +1,8 @@
 // Deletions: what each has found and done, in all deployments together and in each.
 
-import { h } from './dom.js';
-import { age, broken, clock, count, deploymentPage, plural, resourcePage, seconds } from './format.js';
+import { h, svg } from './dom.js';
+import { age, ago, broken, clock, count, deletionPage, deploymentPage, plural, resourcePage, seconds } from './format.js';
+import { health, states, unreachedOf } from './health.js';
 import { table } from './table.js';
 
 /** Running deletions of all deployments, one entry a deletion, the oldest first. */
@@ -77,17 +78,76 @@ function silent(all) {
   return n ? h('ul', { class: 'notes' }, h('li', { 'data-state': 'away' }, h('i', {}, '✕'), h('span', {}, `${plural(n, 'deployment')} did not answer: there may be more deletions, and more resources in each.`))) : null;
 }
 
-export function deletionsPage(model) {
-  const list = running([...model.deployments.values()]), later = scheduled([...model.deployments.values()]), silence = silent([...model.deployments.values()]);
-  return [h('h1', {}, 'Running deletions'), h('p', { class: 'lead' }, list.length ? `${plural(list.length, 'deletion')} with resources in DELETING.` : silence ? 'No deletion is known to have resources in DELETING.' : 'No deletion has resources in DELETING.'), silence,
-    list.map((x) => h('section', { class: 'card', 'data-key': x.id }, tree(x))), later.length ? scheduledCard(later) : null];
+/**
+ * Deletions that have ended everywhere, one entry a deletion, the last begun first. Each deployment lists its last ones: an older deletion than
+ * the last one of a list that goes on is left out, since it would lack deployments. Ids are in the order of their beginnings.
+ */
+export function ended(answers, running) {
+  const since = answers.filter((a) => a.answer?.nextPageToken).map((a) => a.answer.deletions.at(-1).id).sort().at(-1) ?? '';
+  const found = new Map();
+  for (const a of answers) for (const x of a.answer?.deletions ?? []) {
+    if (x.id < since || running.some((r) => r.id === x.id)) continue;
+    const one = found.get(x.id) ?? { id: x.id, root: x.root, at: [] };
+    one.at.push({ deployment: a.deployment, ...x });
+    found.set(x.id, one);
+  }
+  return [...found.values()].map((x) => ({ ...x, ...total(x.at), ...span(x.at) })).sort((a, b) => (a.id < b.id ? 1 : -1));
 }
 
-/** A deletion as a tree: its root, and what it does in each deployment. */
-export function tree(x) {
+/** From the first mark in any deployment to the last change, in milliseconds. */
+function span(at) {
+  return { begin: Math.min(...at.map((a) => Date.parse(a.startTime))), end: Math.max(...at.map((a) => Date.parse(a.updateTime ?? a.startTime))) };
+}
+
+function endedCard(model, running) {
+  const answer = model.ask('api/ended', true), answers = answer.value ?? [], list = ended(answers, running);
+  const silent = answers.filter((a) => a.error).map((a) => a.deployment);
+  return h('section', { class: 'card', 'data-key': 'ended' }, h('h2', {}, 'Ended within seven days'),
+    answer.value ? table(['Root', 'Removed', 'Unset', 'Deployments', 'Began', 'Took'], list.map((x) => [h('a', { href: deletionPage(x.id) }, broken(x.root)), count(x.removed), count(x.unset), count(x.at.length), clock(new Date(x.begin)), seconds((x.end - x.begin) / 1000)]), true) : h('p', { class: 'quiet' }, answer.error ?? 'Asking …'),
+    silent.length ? h('p', { class: 'quiet' }, `Without ${silent.join(', ')}, which did not answer.`) : null);
+}
+
+export function deletionsPage(model) {
+  const all = [...model.deployments.values()], dark = unreachedOf(all);
+  const list = running(all), later = scheduled(all), silence = silent(all);
+  return [h('h1', {}, 'Deletions'), h('p', { class: 'lead' }, list.length ? `${plural(list.length, 'deletion')} with resources in DELETING.` : silence ? 'No deletion is known to have resources in DELETING.' : 'No deletion has resources in DELETING.'), silence,
+    list.map((x) => h('section', { class: 'card', 'data-key': x.id }, tree(x, (name) => { const d = model.deployments.get(name); return d && health(d, dark); }))), later.length ? scheduledCard(later) : null, endedCard(model, list)];
+}
+
+/** One deletion, running or ended. */
+export function deletionPageOf(model, id) {
+  const answer = model.ask(`api/deletion?id=${encodeURIComponent(id)}`), answers = answer.value ?? [];
+  const at = answers.filter((a) => a.answer).map((a) => ({ deployment: a.deployment, ...a.answer })), silent = answers.filter((a) => a.error);
+  if (!at.length) return [h('h1', {}, 'Deletion'), h('p', { class: 'quiet' }, answer.error ?? (answer.value ? `No deployment that answered knows the deletion ${id}: deletions are kept for seven days.` : 'Asking the deployments …'))];
+  const first = at.reduce((a, b) => (a.startTime < b.startTime ? a : b));
+  return [h('h1', {}, `Deletion of ${first.root}`), h('section', { class: 'card' }, tree({ root: first.root, startTime: first.startTime, at, ...total(at) })),
+    silent.length ? h('ul', { class: 'notes' }, silent.map((a) => h('li', { 'data-state': 'away' }, h('i', {}, '✕'), `${a.deployment} did not answer: ${a.error}`))) : null,
+    h('p', { class: 'quiet' }, 'db-controller removals --root ', first.root, ' lists each resource that was removed.')];
+}
+
+/** A deletion as a tree: its root, and what it does in each deployment, and when. The argument stateOf returns the health of a deployment. */
+export function tree(x, stateOf = () => null) {
+  const { begin, end } = span(x.at), runs = x.at.some((a) => !done(a)), until = runs ? Date.now() : end;
   return [h('h2', {}, h('a', { href: resourcePage(x.root) }, broken(x.root))),
     h('p', {}, removedBar(x), ' removed', `, ${references(x)} unset, since ${clock(x.startTime)}`, left(x.left) && `, ${left(x.left)}`),
-    h('ul', { class: 'tree' }, x.at.map((a) => h('li', { 'data-key': a.deployment }, h('a', { href: deploymentPage(a.deployment) }, a.deployment), ' ', removedBar(a), ' removed', expectedUnset(a) ? `, ${references(a)} unset` : '')))];
+    h('ul', { class: 'tree' }, [...x.at].sort((a, b) => (a.startTime < b.startTime ? -1 : 1)).map((a) => h('li', { 'data-key': a.deployment },
+      h('a', { href: deploymentPage(a.deployment) }, a.deployment), ' ', removedBar(a), ' removed', expectedUnset(a) ? `, ${references(a)} unset` : '', h('span', { class: 'quiet' }, when(a, begin)), waits(a, stateOf(a.deployment)), track(a, begin, until))))];
+}
+
+function done(a) { return Number(a.removed ?? 0) >= expected(a) && Number(a.unset ?? 0) >= expectedUnset(a); }
+
+// A deployment counts for half a second before it stores what it has counted.
+function when(a, begin) {
+  const after = (time) => (Date.parse(time) - begin < 1000 ? 'at once' : `after ${seconds((Date.parse(time) - begin) / 1000)}`);
+  return `, began ${after(a.startTime)}, ${done(a) ? `ended ${after(a.updateTime ?? a.startTime)}` : `last change ${ago(a.updateTime)}`}`;
+}
+
+function waits(a, state) { return !done(a) && state && state !== 'ok' && state !== 'working' ? h('span', { 'data-state': state }, ' ', h('i', {}, states[state].sign), states[state].word) : null; }
+
+/** The time of a deletion in one deployment, beside that of the whole deletion. */
+function track(a, begin, until) {
+  const share = (time) => Math.min(1, (time - begin) / Math.max(1, until - begin)) * 100, from = Math.min(98, share(Date.parse(a.startTime))), to = done(a) ? share(Date.parse(a.updateTime ?? a.startTime)) : 100;
+  return svg('svg', { class: done(a) ? 'track' : 'track running', viewBox: '0 0 100 4', preserveAspectRatio: 'none', 'aria-hidden': 'true' }, svg('path', { d: 'M0 2H100' }), svg('rect', { x: from.toFixed(2), y: 0, width: Math.max(2, to - from).toFixed(2), height: 4 }));
 }
 
 function references(x) {

@@ -39,6 +39,7 @@ export function linked(text) {
 export function deploymentPage(name) { return `#/deployment/${encodeURIComponent(name)}`; }
 export function resourcePage(name) { return `#/resource/${encodeURIComponent(name)}`; }
 export function graphPage(name, open = []) { return `#/graph/${encodeURIComponent(new URLSearchParams([['name', name], ...open.map((n) => ['open', n])]))}`; }
+export function deletionPage(id) { return `#/deletion/${encodeURIComponent(id)}`; }
 export function planPage(name) { return `#/plan/${encodeURIComponent(name)}`; }
 export function browsePage(fields) { return `#/browse/${encodeURIComponent(new URLSearchParams(Object.entries(fields).filter(([, v]) => v)))}`; }
 

@@ -4,7 +4,7 @@ import { h, render } from './dom.js';
 import { outstanding } from './health.js';
 import { drawLines, mapPage } from './map.js';
 import { deploymentPageOf } from './deployment.js';
-import { deletionsPage } from './deletions.js';
+import { deletionPageOf, deletionsPage } from './deletions.js';
 import { stuckPage } from './stuck.js';
 import { browsed, browsePageOf } from './browse.js';
 import { planPageOf } from './plan.js';
@@ -88,6 +88,7 @@ function content({ name, of }) {
     case '': return mapPage(model);
     case 'deployment': return deploymentPageOf(model, of);
     case 'deletions': return deletionsPage(model);
+    case 'deletion': return deletionPageOf(model, of);
     case 'stuck': return stuckPage(model, of || undefined);
     case 'browse': return browsePageOf(model, of);
     case 'plan': return planPageOf(model, of);
@@ -101,7 +102,7 @@ function content({ name, of }) {
 function show() {
   due = false;
   if (asking) return;
-  const at = route(), main = { '': 'map', deployment: 'map', plan: 'browse', resource: 'browse', graph: 'browse' }[at.name] ?? at.name;
+  const at = route(), main = { '': 'map', deployment: 'map', plan: 'browse', resource: 'browse', graph: 'browse', deletion: 'deletions' }[at.name] ?? at.name;
   render(page, model.problem && h('p', { class: 'problem', role: 'alert' }, `The environment cannot be read: ${model.problem}`), content(at));
   for (const a of document.querySelectorAll('nav a')) if (a.dataset.page === main) a.setAttribute('aria-current', 'page');
   else a.removeAttribute('aria-current');

@@ -51,6 +51,11 @@ FROM dbcontroller.deletion_progress p CROSS JOIN LATERAL (
     UNION SELECT deletion FROM dbcontroller.deletion_walk WHERE updated_at > now() - ` + walkSilence + `
 ) AND ($2::timestamptz IS NULL OR (p.started_at, p.id) < ($2, $3)) ORDER BY p.started_at DESC, p.id DESC LIMIT $1`
 
+	// The ids are in the order of their beginnings (UUID version 7).
+	endedDeletionsSQL = progressColumnsSQL + `WHERE p.removed >= p.found AND NOT EXISTS (
+    SELECT FROM dbcontroller.deletion_walk r WHERE r.deletion = p.id AND r.updated_at > now() - ` + walkSilence + `
+) AND ($2::uuid IS NULL OR p.id < $2) ORDER BY p.id DESC LIMIT $1`
+
 	deletionsLeftSQL = `
 WITH marked AS (SELECT id, found - removed AS resources FROM dbcontroller.deletion_progress WHERE removed < found),
 walked AS (SELECT deletion, cascades FROM dbcontroller.deletion_walk WHERE updated_at > now() - ` + walkSilence + `)
@@ -81,6 +86,24 @@ func (b *Book) ListDeletions(ctx context.Context, token string, limit int) (out 
 		return nil, "", err
 	}
 	if out, err = b.read(ctx, deletionsPageSQL, limit, after.After(), after.ID); err == nil && len(out) == limit {
+		last := out[limit-1]
+		next = db.Page{At: last.StartedAt, ID: last.ID}.Token()
+	}
+	return out, next, err
+}
+
+// EndedDeletions returns a page of the deletions that have ended here and are kept, the newest deletion first, and the token of the next page.
+// It fails with *peer.InvalidError.
+func (b *Book) EndedDeletions(ctx context.Context, token string, limit int) (out []Deletion, next string, err error) {
+	after, err := db.ParsePage(token)
+	if err != nil {
+		return nil, "", err
+	}
+	var before *uuid.UUID
+	if token != "" {
+		before = &after.ID
+	}
+	if out, err = b.read(ctx, endedDeletionsSQL, limit, before); err == nil && len(out) == limit {
 		last := out[limit-1]
 		next = db.Page{At: last.StartedAt, ID: last.ID}.Token()
 	}

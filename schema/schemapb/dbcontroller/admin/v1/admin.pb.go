@@ -952,12 +952,14 @@ func (x *ForceReleaseResponse) GetReleased() []string {
 
 type ListDeletionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only this deletion (DeleteResourceResponse.deletion); otherwise those with resources in DELETING here, the last begun first.
+	// Only this deletion (DeleteResourceResponse.deletion); otherwise those with resources in DELETING here, or the ended ones, the last begun first.
 	Deletion string `protobuf:"bytes,1,opt,name=deletion,proto3" json:"deletion,omitempty"`
 	// At most 1,000; 100 when it is 0.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of an earlier answer.
-	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// next_page_token of an earlier answer to a request with the same ended.
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// The deletions that have ended here within seven days.
+	Ended         bool `protobuf:"varint,4,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1013,12 +1015,19 @@ func (x *ListDeletionsRequest) GetPageToken() string {
 	return ""
 }
 
+func (x *ListDeletionsRequest) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
+}
+
 type ListDeletionsResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Deletions []*Deletion            `protobuf:"bytes,1,rep,name=deletions,proto3" json:"deletions,omitempty"`
 	// Empty: there are no more.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// The deletions of all pages.
+	// The deletions of all pages; 0 for ended ones, which are not counted.
 	TotalSize     int64 `protobuf:"varint,3,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4294,12 +4303,13 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"unanswered\x12\x1a\n" +
 	"\bapproval\x18\x04 \x01(\tR\bapproval\"2\n" +
 	"\x14ForceReleaseResponse\x12\x1a\n" +
-	"\breleased\x18\x01 \x03(\tR\breleased\"n\n" +
+	"\breleased\x18\x01 \x03(\tR\breleased\"\x84\x01\n" +
 	"\x14ListDeletionsRequest\x12\x1a\n" +
 	"\bdeletion\x18\x01 \x01(\tR\bdeletion\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tR\tpageToken\"\x9d\x01\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\x12\x14\n" +
+	"\x05ended\x18\x04 \x01(\bR\x05ended\"\x9d\x01\n" +
 	"\x15ListDeletionsResponse\x12=\n" +
 	"\tdeletions\x18\x01 \x03(\v2\x1f.dbcontroller.admin.v1.DeletionR\tdeletions\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n" +
