@@ -16,7 +16,7 @@ export function graphPageOf(model, of) {
   const unfolded = [...new Set([name, ...at.getAll('open')])], seen = unfolded.slice(0, mostUnfolded).map((n) => neighbours(model, n));
   const problems = seen.flatMap((s) => s.problems);
   return [h('h1', {}, `References of ${name}`),
-    h('p', { class: 'lead' }, h('a', { href: resourcePage(name) }, 'The resource'), '. What refers to it stands on the left, its targets on the right; + unfolds a resource.'),
+    h('p', { class: 'lead' }, h('a', { href: resourcePage(name) }, 'The resource'), '. What refers to it stands on the left, its targets on the right; + unfolds a resource. A parent shows its children, but a child not its parent.'),
     h('div', { class: 'map', id: 'graph', tabindex: '0', role: 'group', 'aria-label': `References of ${name}` }, drawing(name, unfolded, seen)),
     seen.some((s) => s.asking) ? h('p', { class: 'quiet' }, 'Asking the deployments …') : null,
     unfolded.length > mostUnfolded ? h('p', { class: 'problem' }, `Only ${mostUnfolded} resources can be unfolded at the same time.`) : null,
