@@ -122,7 +122,7 @@ func (s *Writer) stillRuns(ctx context.Context, sv *prepare.Saving) error {
 	}
 	read := s.reading.DoChan(fmt.Sprint(sv.Version.Generation, sv.Epoch), func() (any, error) {
 		// Others wait for it when the first caller has left.
-		ctx, cancel := context.WithTimeout(postgres.WithCaller(context.Background(), postgres.Caller{Lane: postgres.Writes}), gatheredTimeout)
+		ctx, cancel := context.WithTimeout(postgres.WithCaller(context.WithoutCancel(ctx), postgres.Caller{Lane: postgres.Writes}), gatheredTimeout)
 		defer cancel()
 		return nil, s.readRunning(ctx, sv)
 	})
