@@ -493,6 +493,7 @@ func TestAGraphOfReferencesUnfolds(t *testing.T) {
 	b.look("graph", "#/graph/"+url.QueryEscape("name="+url.QueryEscape(root)), "References of "+root)
 	b.is("document.querySelectorAll('#graph g.resource').length === 3")
 	b.is("document.querySelector('#graph [data-behaviour=BLOCK]').textContent.includes('project BLOCK')")
+	b.is("document.querySelector('#graph [data-behaviour=UNSET]').textContent.includes('account UNSET')")
 	place := func(name string) string {
 		return fmt.Sprintf("document.querySelector('#graph g.resource[data-key=%q]').getBoundingClientRect().x", name)
 	}

@@ -242,6 +242,7 @@ func TestLookupsShowWhatTheyGet(t *testing.T) {
 	require.Contains(t, string(view.Explain), "DELETING")
 	require.Contains(t, view.Errors["removals"], "only operators")
 	require.Contains(t, body, holder, "the holder in the other deployment")
+	require.Equal(t, []reference{{"account", root + "/serviceAccounts/robot", "UNSET"}}, view.References)
 
 	_, body = get(t, server, "/api/deletion?id=0193e0a0-0000-7000-8000-000000000001")
 	require.Contains(t, body, "devices.example.com/eastus2")

@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,9 +56,37 @@ const (
 	endedID = "01a226b2-9991-7465-a0a7-6dce752cb2da"
 )
 
+// described are the services of a fleet that have kinds.
+const described = `
+service: iam.example.com
+version: v1
+kinds:
+  - kind: Project
+    patterns: ["projects/{project}"]
+    references: [{ path: account, targets: [ServiceAccount], behaviour: UNSET }]
+  - kind: ServiceAccount
+    patterns: ["projects/{project}/serviceAccounts/{account}"]
+    parents: [{ kind: Project, behaviour: CASCADE_DELETE }]
+---
+service: devices.example.com
+version: v1
+imports: [iam.example.com@v1]
+kinds:
+  - kind: Fleet
+    patterns: ["fleets/{fleet}"]
+    references: [{ path: project, targets: [iam.example.com/Project], behaviour: BLOCK }]
+  - kind: Device
+    patterns: ["fleets/{fleet}/devices/{device}"]
+    parents: [{ kind: Fleet, behaviour: CASCADE_DELETE }]
+`
+
 // newFleet has deployments of services in regions: two of each name the services of the project's examples.
 func newFleet(services, regions int) *fleet {
-	f := &fleet{env: &schema.Environment{}, at: map[schema.DeploymentID]*answers{}}
+	file, err := schema.ParseFile("services.yaml", strings.NewReader(described))
+	if err != nil {
+		panic(err)
+	}
+	f := &fleet{env: &schema.Environment{Services: file.Services}, at: map[schema.DeploymentID]*answers{}}
 	for s := range services {
 		for r := range regions {
 			id := schema.DeploymentID{Service: nth(s, "iam.example.com", "devices.example.com", "service-%d.example.com"), Region: nth(r, "us-west2", "eastus2", "region-%d")}

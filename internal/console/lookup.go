@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"sync"
@@ -135,7 +136,10 @@ func (h *Handler) ended(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	found, err := h.everywhere(ctx, func(ctx context.Context, _ schema.DeploymentID, admin adminv1.AdminServiceClient) (json.RawMessage, error) {
 		answer, err := admin.ListDeletions(ctx, &adminv1.ListDeletionsRequest{Ended: true, PageSize: endedShown})
-		return message(answer), err
+		if err != nil {
+			return nil, err
+		}
+		return message(answer), nil
 	})
 	if err != nil {
 		refuse(w, http.StatusBadGateway, plain(err))
@@ -150,9 +154,18 @@ type resourceView struct {
 	Resource json.RawMessage `json:"resource,omitempty"`
 	Explain  json.RawMessage `json:"explain,omitempty"`
 	Removals json.RawMessage `json:"removals,omitempty"`
+	// References are those of the body and of the name.
+	References []reference `json:"references,omitempty"`
 	// Referrers has a page of each deployment with resources that refer to it.
 	Referrers []at              `json:"referrers,omitempty"`
 	Errors    map[string]string `json:"errors,omitempty"`
+}
+
+// reference is a reference from the resource of a view.
+type reference struct {
+	Path      string `json:"path"`
+	Target    string `json:"target"` // full name
+	Behaviour string `json:"behaviour"`
 }
 
 // resource answers with the resource of the full name ?name=.
@@ -219,6 +232,7 @@ func (h *Handler) referrersAt(ctx context.Context, deployment string, req *resou
 
 func (h *Handler) viewOf(ctx context.Context, name schema.FullName, admin adminv1.AdminServiceClient, resources resourcev1.ResourceServiceClient) *resourceView {
 	view := &resourceView{Name: name.String(), Errors: map[string]string{}}
+	var found *resourcev1.Resource
 	var mu sync.Mutex // of view.Errors
 	var g errgroup.Group
 	part := func(what string, to *json.RawMessage, ask func() (json.RawMessage, error)) {
@@ -233,6 +247,7 @@ func (h *Handler) viewOf(ctx context.Context, name schema.FullName, admin adminv
 	}
 	part("resource", &view.Resource, func() (json.RawMessage, error) {
 		m, err := resources.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name.Name})
+		found = m
 		return message(m), err
 	})
 	part("explain", &view.Explain, func() (json.RawMessage, error) {
@@ -247,5 +262,36 @@ func (h *Handler) viewOf(ctx context.Context, name schema.FullName, admin adminv
 		return message(m), err
 	})
 	_ = g.Wait() // errors are in the view
+	if view.Errors["resource"] == "" {
+		var err error
+		if view.References, err = h.references(ctx, name, found.GetBody().AsMap()); err != nil {
+			view.Errors["references"] = plain(err)
+		}
+	}
 	return view
+}
+
+// references derives the references of a resource as its deployment does, by the version of the environment.
+func (h *Handler) references(ctx context.Context, name schema.FullName, body map[string]any) ([]reference, error) {
+	env, err := h.of.Environment(ctx)
+	if err != nil {
+		return nil, err
+	}
+	model, err := env.Model(name.Deployment)
+	if err != nil {
+		return nil, err
+	}
+	kind, err := model.KindOf(name.Name)
+	if err != nil {
+		return nil, err
+	}
+	if kind.Table != nil {
+		return nil, errors.New("a row of a table refers by its columns, which its deployment alone can read")
+	}
+	found, err := kind.References(name.Deployment, name.Name, body)
+	out := make([]reference, len(found))
+	for i, f := range found {
+		out[i] = reference{f.Path, f.Target.String(), f.Behaviour.String()}
+	}
+	return out, err
 }

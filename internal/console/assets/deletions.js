@@ -83,7 +83,7 @@ function silent(all) {
  * the last one of a list that goes on is left out, since it would lack deployments. Ids are in the order of their beginnings.
  */
 export function ended(answers, running) {
-  const since = answers.filter((a) => a.answer?.nextPageToken).map((a) => a.answer.deletions.at(-1).id).sort().at(-1) ?? '';
+  const since = answers.filter((a) => a.answer?.nextPageToken).map((a) => a.answer.deletions?.at(-1)?.id ?? '').sort().at(-1) ?? '';
   const found = new Map();
   for (const a of answers) for (const x of a.answer?.deletions ?? []) {
     if (x.id < since || running.some((r) => r.id === x.id)) continue;

@@ -42,11 +42,3 @@ export function graphPage(name, open = []) { return `#/graph/${encodeURIComponen
 export function deletionPage(id) { return `#/deletion/${encodeURIComponent(id)}`; }
 export function planPage(name) { return `#/plan/${encodeURIComponent(name)}`; }
 export function browsePage(fields) { return `#/browse/${encodeURIComponent(new URLSearchParams(Object.entries(fields).filter(([, v]) => v)))}`; }
-
-export const fullName = /^\/\/[^/]+\/[^/]+\/.+/;
-
-/** The references of a body: the paths and the full names of resources in it. */
-export function fullNames(body, path = '') {
-  if (typeof body === 'string') return fullName.test(body) ? [[path, body]] : [];
-  return body && typeof body === 'object' ? Object.entries(body).flatMap(([k, v]) => fullNames(v, path ? `${path}.${k}` : k)) : [];
-}

@@ -1,7 +1,7 @@
 // The references of one resource as a graph: holders on the left, targets on the right, unfolded node by node. The address has what is unfolded.
 
 import { h, svg } from './dom.js';
-import { count, fullNames, graphPage, resourcePage } from './format.js';
+import { count, graphPage, resourcePage } from './format.js';
 import { marker } from './map.js';
 
 const node = { width: 240, height: 46 }, between = { x: 190, y: 12 }, margin = 16; // px
@@ -16,24 +16,24 @@ export function graphPageOf(model, of) {
   const unfolded = [...new Set([name, ...at.getAll('open')])], seen = unfolded.slice(0, mostUnfolded).map((n) => neighbours(model, n));
   const problems = seen.flatMap((s) => s.problems);
   return [h('h1', {}, `References of ${name}`),
-    h('p', { class: 'lead' }, h('a', { href: resourcePage(name) }, 'The resource'), '. What refers to it stands on the left, its targets on the right; + unfolds a resource. A parent shows its children, but a child not its parent.'),
+    h('p', { class: 'lead' }, h('a', { href: resourcePage(name) }, 'The resource'), '. What refers to it stands on the left, its targets on the right; + unfolds a resource.'),
     h('div', { class: 'map', id: 'graph', tabindex: '0', role: 'group', 'aria-label': `References of ${name}` }, drawing(name, unfolded, seen)),
     seen.some((s) => s.asking) ? h('p', { class: 'quiet' }, 'Asking the deployments …') : null,
     unfolded.length > mostUnfolded ? h('p', { class: 'problem' }, `Only ${mostUnfolded} resources can be unfolded at the same time.`) : null,
     problems.length ? h('ul', { class: 'notes' }, problems.map((p) => h('li', { 'data-state': 'away' }, h('i', {}, '✕'), p))) : null];
 }
 
-/** The references of a resource, in and out, by holder and target. The behaviour is known to the deployment of the holder. */
+/** The references of a resource, in and out, by holder and target. */
 function neighbours(model, name) {
   const { value: v, error } = model.ask(`api/resource?name=${encodeURIComponent(name)}`, true);
   if (!v) return { name, refs: [], more: 0, asking: !error, problems: error ? [`${name}: ${error}`] : [] };
   const found = (v.referrers ?? []).flatMap((a) => a.answer?.referrers ?? []);
   const holders = found.filter((f) => f.holder !== name).map((f) => ({ from: f.holder, to: name, path: f.path || 'owner', behaviour: f.behaviour?.replace('BEHAVIOUR_', '') }));
   const owners = (v.resource?.ownerReferences ?? []).map((o) => ({ from: name, to: o.name, path: 'owner' }));
-  const targets = [...fullNames(v.resource?.body).map(([path, to]) => ({ from: name, to, path })), ...owners].filter((r) => r.to !== name);
+  const targets = [...(v.references ?? []).map((f) => ({ from: name, to: f.target, path: f.path, behaviour: f.behaviour })), ...owners].filter((r) => r.to !== name);
   return {
     name, refs: [...holders.slice(0, most), ...targets.slice(0, most)], more: Math.max(0, holders.length - most) + Math.max(0, targets.length - most),
-    problems: [v.errors?.referrers && `${name}: ${v.errors.referrers}`, ...(v.referrers ?? []).filter((a) => a.error).map((a) => `${a.deployment} did not answer, so that holders may be missing: ${a.error}`)].filter(Boolean),
+    problems: [v.errors?.referrers && `${name}: ${v.errors.referrers}`, v.errors?.references && `${name}: ${v.errors.references}`, ...(v.referrers ?? []).filter((a) => a.error).map((a) => `${a.deployment} did not answer, so that holders may be missing: ${a.error}`)].filter(Boolean),
   };
 }
 
@@ -43,7 +43,7 @@ function drawing(root, unfolded, seen) {
     if (r.from === s.name && !layers.has(r.to)) layers.set(r.to, (layers.get(s.name) ?? 0) + 1);
     if (r.to === s.name && !layers.has(r.from)) layers.set(r.from, (layers.get(s.name) ?? 0) - 1);
     const key = `${r.from} ${r.to}`;
-    if (r.behaviour || !refs.has(key)) refs.set(key, r); // a body does not say the behaviour
+    refs.set(key, r);
   }
   const first = Math.min(...layers.values()), columns = Map.groupBy(layers.keys(), (name) => layers.get(name) - first);
   const tallest = Math.max(...[...columns.values()].map((c) => c.length)), places = new Map();

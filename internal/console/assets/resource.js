@@ -1,10 +1,12 @@
 // One resource: its state and what it waits for, its body with the references, who refers to it, its deletion, and the record of removals.
 
 import { h } from './dom.js';
-import { ago, broken, clock, deploymentPage, fullName, fullNames, graphPage, linked as linkedText, planPage, plural, resourcePage } from './format.js';
+import { ago, broken, clock, deploymentPage, graphPage, linked as linkedText, planPage, plural, resourcePage } from './format.js';
 import { table } from './table.js';
 import { total, tree } from './deletions.js';
 import { resourceActions } from './actions.js';
+
+const fullName = /^\/\/[^/]+\/[^/]+\/.+/;
 
 export function resourcePageOf(model, name) {
   const form = h('form', { id: 'find', class: 'find', role: 'search' }, h('label', { for: 'name' }, 'Full name'), h('input', { id: 'name', name: 'name', 'data-key': name ?? '', value: name ?? '', placeholder: '//iam.example.com/us-west2/projects/acme', autocomplete: 'off', spellcheck: 'false' }), h('button', {}, 'Show'));
@@ -16,7 +18,7 @@ export function resourcePageOf(model, name) {
     card('State', r || x ? state(r, x) : h('p', {}, v.errors?.resource ?? 'It does not exist.')),
     x?.deletion ? card('Deletion', deletion(model, x.deletion)) : null,
     card('Referred to by', v.errors?.referrers ? h('p', { class: 'quiet' }, v.errors.referrers) : referrers(v.referrers ?? []), h('p', {}, h('a', { href: graphPage(name) }, 'All references as a graph'))),
-    r ? card('References and body', references(r.body), h('details', {}, h('summary', {}, 'Body'), h('pre', {}, JSON.stringify(r.body ?? {}, null, 2)))) : null,
+    r ? card('References and body', references(v), h('details', {}, h('summary', {}, 'Body'), h('pre', {}, JSON.stringify(r.body ?? {}, null, 2)))) : null,
     r?.ownerReferences?.length ? card('Owners', table(['Owner', 'Controller'], r.ownerReferences.map((o) => [linked(o.name), o.controller ? 'yes' : 'no']))) : null,
     r && !x?.deletion ? card('Delete', h('p', {}, h('a', { href: planPage(name) }, 'What a delete would do'), ' in all deployments, and what blocks it.')) : null,
     card('Removals', v.errors?.removals ? h('p', { class: 'quiet' }, v.errors.removals) : removals(v.removals?.removals ?? [])),
@@ -47,7 +49,9 @@ function referrers(answers) {
     more ? h('p', {}, `These are the first ${plural(found.length, 'one')}; \`db-controller referrers\` lists all.`) : null];
 }
 
-function references(body) { return table(['Field', 'Refers to'], fullNames(body).map(([path, name]) => [path, linked(name)])); }
+function references(v) {
+  return v.errors?.references ? h('p', { class: 'quiet' }, v.errors.references) : table(['Field', 'Refers to', 'Behaviour'], (v.references ?? []).map((f) => [f.path, linked(f.target), f.behaviour]));
+}
 
 function removals(list) {
   return table(['When', 'How', 'With', 'Requested by'], list.map((m) => [clock(m.decideTime), m.how, m.via ? linked(m.via) : 'itself', [m.actor, m.toldBy ? `, as told by ${m.toldBy}` : '']]), true);
