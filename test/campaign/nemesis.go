@@ -379,14 +379,7 @@ func (n *Nemesis) alter(s *site, setting string) {
 
 func (n *Nemesis) readOnly(s *site) func() {
 	n.alter(s, "SET default_transaction_read_only = on")
-	return func() {
-		ctx := context.Background()
-		require.NoError(n.t, pgx.BeginTxFunc(ctx, s.admin, pgx.TxOptions{AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, "ALTER DATABASE "+pgx.Identifier{s.database}.Sanitize()+" RESET default_transaction_read_only")
-			return err
-		}))
-		n.sql(s, endSessionsSQL)
-	}
+	return func() { n.alter(s, "RESET default_transaction_read_only") }
 }
 
 func (n *Nemesis) noConnections(s *site) func() {

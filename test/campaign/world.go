@@ -89,6 +89,7 @@ func NewWorld(t testing.TB, binary string, cluster bool, more ...string) *World 
 		cfg, err := pgxpool.ParseConfig(through(t, s.side, direct))
 		require.NoError(t, err)
 		s.database = cfg.ConnConfig.Database
+		cfg.ConnConfig.RuntimeParams["default_transaction_read_only"] = "off" // it also mends a database that the nemesis has made read-only
 		s.admin, err = pgxpool.NewWithConfig(t.Context(), cfg)
 		require.NoError(t, err)
 		t.Cleanup(s.admin.Close)

@@ -104,7 +104,13 @@ func (p *planning) verifyTargets(ctx context.Context) error {
 			}
 			answers, err := ask(asked, d, questions)
 			if err != nil {
-				return fmt.Errorf("ask %s whether the deletion has frozen its resources: %w", d, err)
+				err = fmt.Errorf("ask %s whether the deletion has frozen its resources: %w", d, err)
+			}
+			if err != nil && d != s.Self {
+				return &peer.UnavailableError{Deployments: []schema.DeploymentID{d}, Err: err}
+			}
+			if err != nil {
+				return err
 			}
 			for i := range questions {
 				if i >= len(answers.Verdicts) || answers.Verdicts[i] == peer.Undecided {
