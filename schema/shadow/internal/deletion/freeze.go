@@ -105,12 +105,10 @@ func (p *planning) verifyTargets(ctx context.Context) error {
 			answers, err := ask(asked, d, questions)
 			if err != nil {
 				err = fmt.Errorf("ask %s whether the deletion has frozen its resources: %w", d, err)
-			}
-			if err != nil && d != s.Self {
+				if d == s.Self {
+					return err
+				}
 				return &peer.UnavailableError{Deployments: []schema.DeploymentID{d}, Err: err}
-			}
-			if err != nil {
-				return err
 			}
 			for i := range questions {
 				if i >= len(answers.Verdicts) || answers.Verdicts[i] == peer.Undecided {
