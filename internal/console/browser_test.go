@@ -487,7 +487,7 @@ func TestSigningInInABrowser(t *testing.T) {
 	require.Zero(t, b.number("document.cookie.length"), "scripts do not get the token")
 }
 
-// The references of a resource are a graph: holders on the left, targets on the right. It unfolds by a link, and the address has what is unfolded.
+// The references of a resource are a graph: holders on the left, targets on the right. It unfolds by a link, and the address lists the unfolded resources.
 func TestAGraphOfReferencesUnfolds(t *testing.T) {
 	b := open(t, newFleet(2, 2))
 	b.look("graph", "#/graph/"+url.QueryEscape("name="+url.QueryEscape(root)), "References of "+root)
