@@ -67,7 +67,7 @@ func (c *Client) ReferringDeployments(ctx context.Context, name string) (ids []s
 
 // referrersAt yields the referrers in one deployment, and returns its first page; more is false when the loop has ended.
 func (c *Client) referrersAt(ctx context.Context, at schema.DeploymentID, req *resourcev1.ListReferrersRequest, yield func(*Referrer, error) bool) (first *resourcev1.ListReferrersResponse, more bool, err error) {
-	req.Region = at.Region
+	req.Region, req.Latest = at.Region, isLatest(ctx)
 	for {
 		var page *resourcev1.ListReferrersResponse
 		err := c.untilDefinite(ctx, at, "", func(ctx context.Context, door resourcev1.ResourceServiceClient) (err error) {

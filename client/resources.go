@@ -19,9 +19,17 @@ import (
 // Get reads a resource by its full name, such as //iam.example.com/us-west2/projects/acme. It fails with ErrNotFound.
 func (c *Client) Get(ctx context.Context, name string) (*resourcev1.Resource, error) {
 	return c.call(ctx, name, "", func(ctx context.Context, door resourcev1.ResourceServiceClient) (*resourcev1.Resource, error) {
-		return door.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name})
+		return door.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name, Latest: isLatest(ctx)})
 	})
 }
+
+type latestKey struct{}
+
+// Latest returns a context for gets and lists of the latest state. Without it a deployment may answer them by a standby of its database, which is
+// a second behind at most, and never behind a write of the same person over the same process.
+func Latest(ctx context.Context) context.Context { return context.WithValue(ctx, latestKey{}, true) }
+
+func isLatest(ctx context.Context) bool { return ctx.Value(latestKey{}) != nil }
 
 // Create stores a new resource; its name is the full one. It fails with ErrExists if there is one of this name.
 func (c *Client) Create(ctx context.Context, r *resourcev1.Resource) (*resourcev1.Resource, error) {
@@ -248,7 +256,7 @@ func (c *Client) List(ctx context.Context, id schema.DeploymentID, q Query) iter
 func (c *Client) page(ctx context.Context, id schema.DeploymentID, q Query, token string) (page *resourcev1.ListResourcesResponse, err error) {
 	err = c.untilDefinite(ctx, id, "", func(ctx context.Context, door resourcev1.ResourceServiceClient) (err error) {
 		page, err = door.ListResources(ctx, &resourcev1.ListResourcesRequest{
-			Kind: q.Kind, Filter: q.Filter, OrderBy: q.OrderBy, Region: id.Region, PageSize: maxPageSize, PageToken: token, ShowDeleted: q.ShowDeleted,
+			Kind: q.Kind, Filter: q.Filter, OrderBy: q.OrderBy, Region: id.Region, PageSize: maxPageSize, PageToken: token, ShowDeleted: q.ShowDeleted, Latest: isLatest(ctx),
 		})
 		return err
 	})

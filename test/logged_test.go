@@ -20,6 +20,7 @@ var ofNoRequest = map[string][]string{
 	"schema/shadow/internal/deletedrows": {"RunDeletedRows"},
 	"schema/shadow/internal/db":          {"RunNotifications"},
 	"schema/shadow/internal/cascade":     {"RunProgress", "Close"},
+	"schema/shadow/internal/standby":     {"report"},
 	"schema/shadow/internal/rights":      {"Acquire", "RunRequests", "look", "ask", "settleBeside"},
 	"schema/shadow/internal/verify":      {"RepairAttempts"},
 }

@@ -15,7 +15,7 @@ func TestTheHelpOfServeFitsAScreen(t *testing.T) {
 	require.Less(t, strings.Count(short.out, "\n"), 40)
 	require.Contains(t, short.out, "--deployment")
 	require.NotContains(t, short.out, "--tentative-ttl")
-	require.Contains(t, short.out, "29 flags are not shown: db-controller serve --help-all")
+	require.Contains(t, short.out, "32 flags are not shown: db-controller serve --help-all")
 	for _, args := range [][]string{{"serve", "--help-all"}, {"serve", "--nodes", "0", "--help-all"}} {
 		all := command(t, args...)
 		require.Zero(t, all.code)

@@ -11,6 +11,7 @@ import (
 
 // Query waits for a connection of the caller's lane, which it has until the rows are closed.
 func (l *Lanes) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	l = l.over(ctx)
 	leave, err := l.enter(ctx)
 	if err != nil {
 		return nil, err
@@ -25,6 +26,7 @@ func (l *Lanes) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, e
 
 // QueryRow waits for a connection of the caller's lane, which it has until the row is scanned.
 func (l *Lanes) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	l = l.over(ctx)
 	leave, err := l.enter(ctx)
 	if err != nil {
 		return failedRow{err}
@@ -34,6 +36,7 @@ func (l *Lanes) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 
 // Exec runs a statement over a connection of the caller's lane.
 func (l *Lanes) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	l = l.over(ctx)
 	leave, err := l.enter(ctx)
 	if err != nil {
 		return pgconn.CommandTag{}, err
@@ -79,6 +82,7 @@ func (l *Lanes) Begin(ctx context.Context) (pgx.Tx, error) { return l.BeginTx(ct
 
 // BeginTx begins a transaction over a connection of the caller's lane, which it has until its commit or rollback.
 func (l *Lanes) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
+	l = l.over(ctx)
 	leave, err := l.enter(ctx)
 	if err != nil {
 		return nil, err
@@ -93,6 +97,7 @@ func (l *Lanes) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, err
 
 // SendBatch runs statements over a connection of the caller's lane, which it has until the results are closed.
 func (l *Lanes) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	l = l.over(ctx)
 	leave, err := l.enter(ctx)
 	if err != nil {
 		return pgx.FailedBatchResults(b, err)

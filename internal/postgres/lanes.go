@@ -61,6 +61,8 @@ type Caller struct {
 	Who any
 	// Refused is called for each statement that is refused; may be nil.
 	Refused func()
+	// Standby: the call may be answered by a standby, by a state that is a little older than the primary's.
+	Standby bool
 }
 
 type callerKey struct{}
@@ -76,8 +78,31 @@ func CallerOf(ctx context.Context) Caller {
 	return c
 }
 
+// OfPrimary returns a context for the same caller's reads of the latest state.
+func OfPrimary(ctx context.Context) context.Context {
+	c := CallerOf(ctx)
+	c.Standby = false
+	return WithCaller(ctx, c)
+}
+
 // InControl returns a context for statements of the process in the lane Control.
 func InControl(ctx context.Context) context.Context { return WithCaller(ctx, Caller{Lane: Control}) }
+
+type overKey struct{}
+
+// Over returns a context whose statements and transactions run over the connections of a standby, of whatever lanes of the primary they are
+// asked; with nil, of those again.
+func Over(ctx context.Context, standby *Lanes) context.Context {
+	return context.WithValue(ctx, overKey{}, standby)
+}
+
+// over returns the lanes whose connections serve a context.
+func (l *Lanes) over(ctx context.Context) *Lanes {
+	if standby, _ := ctx.Value(overKey{}).(*Lanes); standby != nil {
+		return standby
+	}
+	return l
+}
 
 // ErrTooMany is the error of a statement whose caller has maxUnderWay others.
 var ErrTooMany = errors.New("256 statements of this caller are running or waiting, and more are not allowed: wait until some of them end")

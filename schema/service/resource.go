@@ -16,6 +16,7 @@ import (
 
 	"github.com/db-controller/db-controller/internal/budget"
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -123,6 +124,10 @@ func (r *resources) get(ctx context.Context, req *resourcev1.GetResourceRequest)
 		return nil, err
 	}
 	found, err := r.reader.Get(ctx, name)
+	if err == nil && int64(found.Revision) < req.GetMinRevision() {
+		ctx = postgres.OfPrimary(ctx)
+		found, err = r.reader.Get(ctx, name)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +162,7 @@ func (r *resources) batchGet(ctx context.Context, req *resourcev1.BatchGetResour
 	}
 	out, bytes := &resourcev1.BatchGetResourcesResponse{}, 0
 	for _, name := range req.GetNames() {
-		found, err := r.getAnywhere(ctx, &resourcev1.GetResourceRequest{Name: name, ReadMask: req.GetReadMask()})
+		found, err := r.getAnywhere(ctx, &resourcev1.GetResourceRequest{Name: name, ReadMask: req.GetReadMask(), Latest: req.GetLatest()})
 		if err != nil {
 			return nil, err
 		}

@@ -177,7 +177,7 @@ func NewServer(cfg Config) (*Server, error) {
 	decommissioned := decommissionCheck{cfg.Store.Gate} // before actFor: it is about the deployment that forwards
 	databases := databaseCheck{cfg.Store.Deployment(), cfg.Store.Gate}
 	rights := newAccess(cfg)
-	lanes, written := callers{refusals(cfg)}, costs.NewWritten(cfg.Callers.MaxWritten, cfg.Callers.Refused)
+	lanes, written := callers{refusals(cfg), cfg.Store.Standby}, costs.NewWritten(cfg.Callers.MaxWritten, cfg.Callers.Refused)
 	cfg.written = written
 	unary := append(slices.Clone(cfg.GRPC.Unary), decommissioned.Unary, forward.actForUnary, lanes.Unary, costs.New(cfg.Callers.Refused).Unary)
 	stream := append(slices.Clone(cfg.GRPC.Stream), decommissioned.Stream, forward.actForStream, lanes.Stream)

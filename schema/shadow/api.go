@@ -17,6 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
+	"github.com/db-controller/db-controller/schema/shadow/internal/standby"
 
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 )
@@ -31,7 +32,13 @@ const (
 	DefaultTentativeQuota = db.DefaultTentativeQuota
 	DefaultBlockingQuota  = db.DefaultBlockingQuota
 	DefaultUnusedQuota    = db.DefaultUnusedQuota
+
+	DefaultReadMaxLag = standby.DefaultMaxLag
+	MinReadMaxLag     = standby.MinMaxLag
 )
+
+// NewStandby returns a standby for Config.Standby, which its Run follows.
+func NewStandby(cfg StandbyConfig) *Standby { return standby.New(cfg) }
 
 // Parameters and results of the store's methods, beside the values of package peer.
 type (
@@ -41,6 +48,9 @@ type (
 	Retention = db.Retention
 	Tuning    = db.Tuning
 	Leases    = gate.Leases
+	// Standby answers reads of people in place of the primary.
+	Standby       = standby.Standby
+	StandbyConfig = standby.Config
 	// UserTransaction is an application's part of a transaction that writes resources.
 	UserTransaction = gate.UserTransaction
 

@@ -7,6 +7,7 @@
 //	schema/peer        the values that deployments exchange, without a database
 //	internal/plan      decisions on a deletion, without a database: walk.go the graph over all deployments,
 //	                   decide.go the decisions inside one database, and on the blockers that the walk found
+//	internal/standby   reads of people that a standby answers, old by a bound; nothing that is kept or decided is read there
 //	internal/db        the pool and its transactions, names and their numbers, feeds; SQL's codes and named arguments;
 //	                   tuning.go the settings that may change while the process works
 //	internal/gate      the conditions that a transaction checks before it writes: epoch, identity of the database, version;

@@ -54,10 +54,16 @@ func openOn(t *testing.T, c *harness.Cluster) (*shadow.Store, *pgxpool.Pool) {
 
 func openOver(t *testing.T, pool *pgxpool.Pool) *shadow.Store {
 	t.Helper()
+	return openWith(t, shadow.Config{Pool: pool})
+}
+
+func openWith(t *testing.T, cfg shadow.Config) *shadow.Store {
+	t.Helper()
 	file, err := schema.ParseFile("services.yaml", strings.NewReader(services))
 	require.NoError(t, err)
 	id := schema.DeploymentID{Service: file.Services[0].Service, Region: "us-west2"}
-	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: id, Times: shadow.Times{PollInterval: time.Hour}})
+	cfg.Deployment, cfg.Times = id, shadow.Times{PollInterval: time.Hour}
+	store, err := shadow.Open(t.Context(), cfg)
 	require.NoError(t, err)
 	model, err := schema.NewModel(file.Services[0].ServiceVersion, file.Services)
 	require.NoError(t, err)

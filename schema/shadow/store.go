@@ -25,6 +25,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rights"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
+	"github.com/db-controller/db-controller/schema/shadow/internal/standby"
 
 	"github.com/db-controller/db-controller/schema/shadow/internal/target"
 	"github.com/db-controller/db-controller/schema/shadow/internal/verify"
@@ -65,6 +66,8 @@ type Store struct {
 	Operate *operate.Operations
 	// Admin switches versions, decommissions deployments and tidies.
 	Admin *admin.Admin
+	// Standby answers reads of people; nil: there is none.
+	Standby *standby.Standby
 
 	db *db.DB
 }
@@ -95,7 +98,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	return &Store{
 		Read: r, Write: w, Deletions: deletion.New(g, t, p, a, c, f, rs), Attempts: a, Targets: t, Owners: owner.New(g, c),
 		Rights: rt, RightRequests: rights.NewGranter(g, rs, rt), Follow: f, Cascade: c, DeletedRows: deletedrows.New(rs, c), Progress: b,
-		Gate: g, Verify: v, Operate: o, Admin: admin.New(g, p, w, c, f, v, rt), db: d,
+		Gate: g, Verify: v, Operate: o, Admin: admin.New(g, p, w, c, f, v, rt), Standby: cfg.Standby, db: d,
 	}, nil
 }
 

@@ -28,10 +28,10 @@ import (
 // Cluster is a PostgreSQL server for one test, whose folder can be copied while it does not run: for restored backups and standbys. It
 // needs the PostgreSQL binaries on this machine; without them the test is skipped or fails, as with Postgres.
 type Cluster struct {
-	t      testing.TB
-	dir    string
-	tls    map[string]string // settings
-	server *launcher.Server
+	t        testing.TB
+	dir      string
+	settings map[string]string // beside those of every server
+	server   *launcher.Server
 }
 
 // NewCluster starts a server in a new folder.
@@ -107,7 +107,7 @@ func NewClusterWith(t testing.TB, certs string) *Cluster {
 	for _, name := range []string{"tls.crt", "tls.key"} {
 		require.NoError(t, os.Chown(filepath.Join(tlsDir, name), int(user.Uid), int(user.Gid)))
 	}
-	c.tls = map[string]string{"ssl": "on", "ssl_cert_file": filepath.Join(tlsDir, "tls.crt"), "ssl_key_file": filepath.Join(tlsDir, "tls.key")}
+	c.settings = map[string]string{"ssl": "on", "ssl_cert_file": filepath.Join(tlsDir, "tls.crt"), "ssl_key_file": filepath.Join(tlsDir, "tls.key")}
 	c.Start()
 	return c
 }
@@ -149,7 +149,7 @@ func (c *Cluster) Start() {
 	settings := map[string]string{
 		"fsync": "off", "shared_buffers": "16MB", "max_connections": "100", // safe as long as the machine itself does not crash
 	}
-	maps.Copy(settings, c.tls)
+	maps.Copy(settings, c.settings)
 	server, err := launcher.Start(c.t.Context(), launcher.Config{Dir: c.dir, Settings: settings})
 	if err != nil {
 		refuse(c.t, choiceFromEnvironment(), err)
@@ -228,10 +228,7 @@ func (c *Cluster) Copy() *Cluster {
 // commits since the copy.
 func (c *Cluster) StartPromoted() {
 	c.t.Helper()
-	signal := filepath.Join(c.dir, "data", "standby.signal")
-	require.NoError(c.t, os.WriteFile(signal, nil, 0o644)) //nolint:gosec // the server's user reads and removes it
-	owner, err := exec.CommandContext(c.t.Context(), "chown", "--reference", filepath.Join(c.dir, "data", "PG_VERSION"), signal).CombinedOutput()
-	require.NoError(c.t, err, "%s", owner)
+	c.signal()
 	c.Start()
 	ctx, cancel := context.WithTimeout(c.t.Context(), wait.Limit)
 	defer cancel()
@@ -243,4 +240,23 @@ func (c *Cluster) StartPromoted() {
 	require.True(c.t, standby)
 	require.NoError(c.t, conn.QueryRow(ctx, `SELECT pg_promote()`).Scan(&promoted))
 	require.True(c.t, promoted)
+}
+
+// StartStandby starts a copy as a standby that follows its primary.
+func (c *Cluster) StartStandby(primary *Cluster) {
+	c.t.Helper()
+	c.signal()
+	of, err := pgx.ParseConfig(primary.DSN(""))
+	require.NoError(c.t, err)
+	c.settings = map[string]string{"primary_conninfo": fmt.Sprintf("host=%s port=%d user=%s password=%s", of.Host, of.Port, of.User, of.Password)}
+	c.Start()
+}
+
+// signal makes the server begin as a standby.
+func (c *Cluster) signal() {
+	c.t.Helper()
+	signal := filepath.Join(c.dir, "data", "standby.signal")
+	require.NoError(c.t, os.WriteFile(signal, nil, 0o644)) //nolint:gosec // the server's user reads and removes it
+	owner, err := exec.CommandContext(c.t.Context(), "chown", "--reference", filepath.Join(c.dir, "data", "PG_VERSION"), signal).CombinedOutput()
+	require.NoError(c.t, err, "%s", owner)
 }

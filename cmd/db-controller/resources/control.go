@@ -34,7 +34,7 @@ func NewRemoveFinalizer() *cobra.Command {
 				return err
 			}
 			if uid == "" {
-				found, err := resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{Name: name.Name})
+				found, err := resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{Name: name.Name, Latest: true})
 				if err != nil {
 					return cli.PlainOf(name, err)
 				}

@@ -229,7 +229,7 @@ func exist(ctx context.Context, c *client.Client, names []schema.FullName) bool 
 	if err != nil {
 		return false
 	}
-	request := &resourcev1.BatchGetResourcesRequest{ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}}}
+	request := &resourcev1.BatchGetResourcesRequest{Latest: true, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}}}
 	for _, name := range names {
 		request.Names = append(request.Names, name.Name)
 	}

@@ -55,7 +55,7 @@ func withoutElements(ctx context.Context, c resourcev1.ResourceServiceClient, up
 		return c.UpdateResource(ctx, update)
 	}
 	for try := 1; ; try++ {
-		stored, err := c.GetResource(ctx, &resourcev1.GetResourceRequest{Name: update.GetResource().GetName()})
+		stored, err := c.GetResource(ctx, &resourcev1.GetResourceRequest{Name: update.GetResource().GetName(), Latest: true})
 		if err != nil {
 			return nil, err
 		}

@@ -163,7 +163,7 @@ func (e *exported) read(ctx context.Context, c *client.Client) error {
 }
 
 func (e *exported) readPage(ctx context.Context, resources resourcev1.ResourceServiceClient, page []schema.FullName) error {
-	req := &resourcev1.BatchGetResourcesRequest{}
+	req := &resourcev1.BatchGetResourcesRequest{Latest: true}
 	for _, name := range page {
 		req.Names = append(req.Names, name.Name)
 	}

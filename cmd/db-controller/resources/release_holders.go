@@ -219,7 +219,7 @@ func (t tie) remove(ctx context.Context, c *client.Client) error {
 		_, err = resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name.Name, AllowMissing: true})
 		return err
 	}
-	holder, err := resources.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name.Name})
+	holder, err := resources.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name.Name, Latest: true})
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,7 @@ func ofResources(count cobra.PositionalArgs) cobra.PositionalArgs {
 
 // NewGet returns the command get.
 func NewGet() *cobra.Command {
+	var latest bool
 	cmd := cli.NewDeploymentCommand("get NAME...", "Show resources by their full names", "  db-controller get //iam.example.com/us-west2/projects/acme -o yaml", ofResources(cobra.MinimumNArgs(1)),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			var found []*resourcev1.Resource
@@ -45,7 +46,7 @@ func NewGet() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				r, err := resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{Name: name.Name})
+				r, err := resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{Name: name.Name, Latest: latest})
 				if err != nil {
 					missing = errors.Join(missing, cli.PlainOf(name, err))
 					continue
@@ -57,9 +58,15 @@ func NewGet() *cobra.Command {
 			}
 			return errors.Join(show(cmd, found, len(args) > 1), missing)
 		})
+	latestFlag(cmd, &latest)
 	cli.NamesToo(cmd)
 	cmd.ValidArgsFunction = cli.CompleteNames(cli.Many)
 	return cmd
+}
+
+// latestFlag is of reads that a standby may answer.
+func latestFlag(cmd *cobra.Command, to *bool) {
+	cmd.Flags().BoolVar(to, "latest", false, "the latest state, also where a deployment answers reads by a standby, which may be a second behind")
 }
 
 // NewList returns the command list.
@@ -76,6 +83,7 @@ func NewList() *cobra.Command {
 	cmd.Flags().IntVar(&l.limit, "limit", 100, "maximum number of resources")
 	cmd.Flags().StringVar(&l.page, "page-token", "", "list what follows an earlier list with the same kind, filter and order, which has printed this token at its end")
 	cmd.Flags().BoolVar(&l.total, "total", false, "print the number of resources, and not the resources: they are read page by page")
+	latestFlag(cmd, &l.latest)
 	cmd.Args = cobra.MatchAll(cli.OfDeployment, cli.AtMostOne("total", "limit"), cli.AtMostOne("total", "page-token"))
 	cli.NamesToo(cmd)
 	cli.CompleteDeploymentAndKind(cmd)
@@ -90,6 +98,7 @@ type listing struct {
 	total bool
 	// showDeleted: also hidden resources.
 	showDeleted bool
+	latest      bool
 }
 
 func (l *listing) run(cmd *cobra.Command, c *client.Client, args []string) error {
@@ -110,7 +119,7 @@ func (l *listing) run(cmd *cobra.Command, c *client.Client, args []string) error
 	found, next := []*resourcev1.Resource(nil), l.page
 	for again := true; again && len(found) < l.limit; again = next != "" {
 		page, err := resources.ListResources(cmd.Context(), &resourcev1.ListResourcesRequest{
-			Kind: l.query.Kind, Filter: l.query.Filter, OrderBy: l.query.OrderBy, PageToken: next, ShowDeleted: l.showDeleted,
+			Kind: l.query.Kind, Filter: l.query.Filter, OrderBy: l.query.OrderBy, PageToken: next, ShowDeleted: l.showDeleted, Latest: l.latest,
 			PageSize: int32(min(l.limit-len(found), 1000)), //nolint:gosec // at most 1,000
 		})
 		if err != nil {
@@ -128,7 +137,7 @@ func (l *listing) run(cmd *cobra.Command, c *client.Client, args []string) error
 // one.
 func (l *listing) follows(ctx context.Context, resources resourcev1.ResourceServiceClient, token string) bool {
 	page, err := resources.ListResources(ctx, &resourcev1.ListResourcesRequest{
-		Kind: l.query.Kind, Filter: l.query.Filter, OrderBy: l.query.OrderBy, PageToken: token, PageSize: 1, ShowDeleted: l.showDeleted, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}},
+		Kind: l.query.Kind, Filter: l.query.Filter, OrderBy: l.query.OrderBy, PageToken: token, PageSize: 1, ShowDeleted: l.showDeleted, Latest: l.latest, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}},
 	})
 	return err != nil || len(page.GetResources()) > 0 // unknown is not none
 }
@@ -146,7 +155,7 @@ func (l *listing) count(cmd *cobra.Command, c *client.Client, id schema.Deployme
 	var all total
 	for token, again := "", true; again; again = token != "" {
 		page, err := resources.ListResources(cmd.Context(), &resourcev1.ListResourcesRequest{
-			Kind: l.query.Kind, Filter: l.query.Filter, PageToken: token, PageSize: 1000, ShowDeleted: l.showDeleted, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}},
+			Kind: l.query.Kind, Filter: l.query.Filter, PageToken: token, PageSize: 1000, ShowDeleted: l.showDeleted, Latest: l.latest, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}},
 		})
 		if err != nil {
 			return cli.Plain(err)

@@ -47,6 +47,7 @@ type deployment struct {
 	// closeCredentials is nil before they are loaded.
 	closeCredentials func()
 	pool             *postgres.Lanes
+	standby          *shadow.Standby // nil: none
 	peers            *peers.Peers
 	store            *shadow.Store
 	metrics          *metrics
@@ -189,14 +190,31 @@ func (d *deployment) listen(ctx context.Context) (err error) {
 	return nil
 }
 
+// newStandby returns the standby that answers reads; nil when there is none. It may be away: Run of the standby connects.
+func (d *deployment) newStandby() *shadow.Standby {
+	read := d.cfg.database.read
+	if read.dsn == "" {
+		return nil
+	}
+	s := shadow.NewStandby(shadow.StandbyConfig{
+		Primary: d.pool, MaxLag: read.maxLag, Logger: d.log,
+		Connect: func(ctx context.Context) (*pgxpool.Pool, error) {
+			return read.pool(ctx, "db-controller "+d.cfg.id.String()+" reads", d.cfg.database.connections, d.log)
+		},
+	})
+	d.endpoints.metrics.MustRegister(standbyCollector{s})
+	return s
+}
+
 func (d *deployment) openStore(ctx context.Context) error {
+	d.standby = d.newStandby()
 	d.peers = peers.New(d.cfg.id, d.credentials)
 	limits := d.cfg.store
 	ended := newDeletionEnded(d.endpoints.metrics)
 	measured := newMeasuredPeers(d.endpoints.metrics, d.peers)
 	return d.waiting.database(ctx, func() (err error) {
 		d.store, err = shadow.Open(ctx, shadow.Config{
-			Pool: d.pool, Deployment: d.cfg.id, Peers: peer.PeersOf(measured), Logger: d.log,
+			Pool: d.pool, Standby: d.standby, Deployment: d.cfg.id, Peers: peer.PeersOf(measured), Logger: d.log,
 			Times:       shadow.Times{TentativeTTL: limits.tentativeTTL, OwnerGrace: limits.ownerGrace, MissingGrace: limits.missingGrace},
 			Limits:      shadow.Limits{Quotas: limits.quotas, QuotaOf: quotaOf(d.peers.Environment, d.cfg.id), BlockRightFrom: limits.blockRightFrom},
 			Retention:   shadow.Retention{Changes: limits.changesKept, Removals: limits.removalsKept},
@@ -389,7 +407,7 @@ func (d *deployment) run(ctx context.Context) error {
 	d.metrics.register(d.endpoints.metrics)
 	g, ctx := errgroup.WithContext(ctx)
 	for _, part := range []func(context.Context) error{
-		d.registry.Run, d.followEnvironments, d.manager.Run, d.store.RunNotifications, d.store.Admin.RunTidy, d.store.Admin.RunStatistics, d.followEpochs, d.audit, d.deleteRows, d.answerRequests, d.store.Progress.RunProgress, d.reconnect,
+		d.registry.Run, d.followEnvironments, d.manager.Run, d.store.RunNotifications, d.store.Admin.RunTidy, d.store.Admin.RunStatistics, d.followEpochs, d.audit, d.deleteRows, d.answerRequests, d.store.Progress.RunProgress, d.reconnect, d.standby.Run,
 	} {
 		g.Go(func() error { return part(ctx) })
 	}
@@ -492,6 +510,7 @@ func (d *deployment) close() {
 	if d.store != nil {
 		d.store.Close()
 	}
+	d.standby.Close()
 	if d.pool != nil {
 		d.pool.Close()
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/internal/token"
+	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 const (
@@ -92,10 +93,36 @@ func (c *serverConfig) everywhere() bool {
 type databaseConfig struct {
 	login
 	controller   login // for the own work of serve; empty: the same login
-	connections  int32 // in the pool
+	read         readConfig
+	connections  int32 // in each pool
 	plaintext    bool
 	migrate      bool
 	startTimeout time.Duration // until the process is ready for the first time
+}
+
+// readConfig is a standby of the database that answers reads of people; an empty DSN: none.
+type readConfig struct {
+	login
+	maxLag time.Duration
+}
+
+func (c *readConfig) flags(f *pflag.FlagSet) {
+	c.file = cli.SecretFlag(f, &c.dsn, "postgres-read", "DSN of a standby of the same database, which answers gets and lists of people; the primary answers while it is away or too late (default: none)")
+	cli.Reloadable(f, cli.Followed, "postgres-read-file")
+	f.DurationVar(&c.maxLag, "read-max-lag", shadow.DefaultReadMaxLag, "with --postgres-read: the greatest age of the state that a read may show, at least 100ms")
+}
+
+func (c *readConfig) check(plaintext bool) error {
+	var wrong error
+	if c.maxLag < shadow.MinReadMaxLag {
+		wrong = fmt.Errorf("--read-max-lag %s: want at least %s", c.maxLag, shadow.MinReadMaxLag)
+	}
+	if c.dsn != "" {
+		if err := cli.CheckDSN(c.dsn, plaintext); err != nil {
+			wrong = errors.Join(wrong, fmt.Errorf("--postgres-read: %w", err))
+		}
+	}
+	return wrong
 }
 
 func (c *databaseConfig) flags(f *pflag.FlagSet, whose, ready string) {

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
+	"github.com/db-controller/db-controller/schema/shadow"
 )
 
 // newBuildInfo describes the binary in labels, as Prometheus does.
@@ -64,4 +65,19 @@ func (c poolCollector) Collect(ch chan<- prometheus.Metric) {
 	counter(waitsDesc, float64(waits))
 	counter(waitedDesc, waited.Seconds())
 	counter(givenUpDesc, float64(givenUp))
+}
+
+// standbyCollector counts the reads that a standby may answer.
+type standbyCollector struct{ of *shadow.Standby }
+
+var standbyDesc = prometheus.NewDesc("dbcontroller_standby_reads_total", "Reads of people that the standby of --postgres-read may answer, by outcome: answered by it, or by the primary because the standby failed or found nothing (failed), was too late or away (late), or because the caller had just written (own).", []string{"outcome"}, nil)
+
+// Describe is prometheus.Collector.
+func (c standbyCollector) Describe(ch chan<- *prometheus.Desc) { ch <- standbyDesc }
+
+// Collect is prometheus.Collector.
+func (c standbyCollector) Collect(ch chan<- prometheus.Metric) {
+	for outcome, n := range c.of.Reads() {
+		ch <- prometheus.MustNewConstMetric(standbyDesc, prometheus.CounterValue, float64(n), outcome.String())
+	}
 }

@@ -168,6 +168,7 @@ func (c *deploymentConfig) flags(f *pflag.FlagSet) {
 	c.database.flags(f, "the deployment's own", "the database answers, the deployment is registered and its version is known")
 	c.database.controller.file = cli.SecretFlag(f, &c.database.controller.dsn, "postgres-controller", "DSN of the same database by another role, for the work of the process: --postgres then needs the role NAME_api alone, and this one NAME_controller")
 	cli.Reloadable(f, cli.Followed, "postgres-controller-file")
+	c.database.read.flags(f)
 	f.Int32Var(&c.database.connections, "connections", 20, "connections to the database; at least 4")
 	c.share.flags(f)
 	c.store.flags(f)
@@ -188,7 +189,7 @@ func (c *deploymentConfig) check() error {
 	} else if c.server.everywhere() {
 		advertised = fmt.Errorf("--listen %s is no address at which other deployments reach this one: give --advertise host:port", c.server.listen)
 	}
-	return errors.Join(named, advertised, c.checkOthers(), c.checkHTTPAPI(), c.database.check(), c.checkController(), c.server.check(), c.share.check(), c.audit.check(), c.store.check())
+	return errors.Join(named, advertised, c.checkOthers(), c.checkHTTPAPI(), c.database.check(), c.checkController(), c.database.read.check(c.database.plaintext), c.server.check(), c.share.check(), c.audit.check(), c.store.check())
 }
 
 // checkController checks the second login: to the same database.
@@ -294,6 +295,6 @@ func NewServe() *cobra.Command {
 	cfg.flags(cmd.Flags())
 	cli.Seldom(cmd, "audit-interval", "audit-log-classes", "audit-log-required", "audit-rate", "authorizer", "authorizer-identity", "block-right-from", "call-memory",
 		"changes-kept", "connections", "console-actions", "console-all", "delegations", "lease", "max-blocking", "max-tentative", "max-unused-rights", "max-written", "missing-grace",
-		"name", "nodes", "owner-grace", "postgres-plaintext", "pprof", "reflection", "removals-kept", "start-timeout", "stop-timeout", "tentative-ttl")
+		"name", "nodes", "owner-grace", "postgres-plaintext", "postgres-read", "postgres-read-file", "pprof", "read-max-lag", "reflection", "removals-kept", "start-timeout", "stop-timeout", "tentative-ttl")
 	return cmd
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/db-controller/db-controller/internal/retry"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
+	"github.com/db-controller/db-controller/schema/shadow/internal/standby"
 )
 
 // Config of a Store. Zero means the default.
@@ -28,6 +29,8 @@ type Config struct {
 	Times      Times
 	Limits     Limits
 	Retention  Retention
+	// Standby answers reads of people; nil: the primary does.
+	Standby *standby.Standby
 	// Guest is set by an application that shares the database: the process adopts the version and the epoch, and changes neither.
 	Guest bool
 	// Delegations lets this deployment grant and use delegations: acting references to other deployments without asking.

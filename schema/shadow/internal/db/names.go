@@ -192,6 +192,7 @@ func (n *names) FieldOf(ctx context.Context, q Querier, id int32) (string, error
 
 // intern returns the id of a name, and stores a new one outside any transaction: a name without rows does no harm.
 func intern[T comparable](ctx context.Context, n *names, m *bimap[T], v T, insert string, args ...any) (int32, error) {
+	ctx = ofPrimary(ctx)
 	n.mu.RLock()
 	id, ok := m.ids[v]
 	n.mu.RUnlock()
@@ -231,12 +232,16 @@ func lookUp[T comparable](ctx context.Context, n *names, q Querier, m *bimap[T],
 	return v, nil
 }
 
+// ofPrimary returns the context of statements whose answers the cache keeps: a standby may have numbers of another epoch.
+func ofPrimary(ctx context.Context) context.Context { return postgres.Over(ctx, nil) }
+
 // Load reads all names that have numbers.
 func (n *names) Load(ctx context.Context) error { return n.load(ctx, n.pool) }
 
 // load reads all names. It takes the mutex only after the query: a goroutine that waits for the mutex may hold the
 // connection that the query needs.
 func (n *names) load(ctx context.Context, q Querier) error {
+	ctx = ofPrimary(ctx)
 	for {
 		n.mu.RLock()
 		generation := n.generation
@@ -289,6 +294,7 @@ func (m bimap[T]) merge(more bimap[T]) {
 
 // KnownField returns the id of a field path, 0 when it was never stored.
 func (n *names) KnownField(ctx context.Context, path string) (int32, error) {
+	ctx = ofPrimary(ctx)
 	n.mu.RLock()
 	id, ok := n.fields.ids[path]
 	generation := n.generation

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 
+	"github.com/db-controller/db-controller/internal/postgres"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
@@ -31,7 +32,7 @@ func (s *Gate) KindOfName(ctx context.Context, name string) (int32, error) {
 
 // CheckRuns fails with ErrAborted when the database has another version than v.
 func (s *Gate) CheckRuns(ctx context.Context, q db.Querier, v *db.Version) error {
-	stored, err := ReadRunning(ctx, q)
+	stored, err := ReadRunning(postgres.Over(ctx, nil), q) // the process adopts it
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 	"github.com/db-controller/db-controller/schema/shadow/internal/rows"
+	"github.com/db-controller/db-controller/schema/shadow/internal/standby"
 )
 
 // Referrer is a resource of this deployment that refers to a resource, or that it owns.
@@ -98,7 +99,9 @@ func (c *referrersCursor) token() string {
 
 // Referrers reads a page of the resources of this deployment that refer to a resource, or that it owns.
 func (s *Operations) Referrers(ctx context.Context, req ReferrersRequest) (*Referrers, error) {
-	return gate.UnlessSkewed(ctx, s.gate, s.Pool, func() (*Referrers, error) { return s.referrers(ctx, req) })
+	return standby.Read(ctx, s.Cfg.Standby, func(ctx context.Context) (*Referrers, error) {
+		return gate.UnlessSkewed(ctx, s.gate, s.Pool, func() (*Referrers, error) { return s.referrers(ctx, req) })
+	})
 }
 
 func (s *Operations) referrers(ctx context.Context, req ReferrersRequest) (*Referrers, error) {

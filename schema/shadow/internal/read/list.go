@@ -17,6 +17,7 @@ import (
 	"github.com/db-controller/db-controller/schema/grant"
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
+	"github.com/db-controller/db-controller/schema/shadow/internal/standby"
 )
 
 // ListRequest asks for a page of resources.
@@ -101,21 +102,27 @@ var ErrCostly = errors.New("the list takes too long: ask for one kind, leave ord
 func (s *Reader) List(ctx context.Context, req ListRequest) ([]peer.Resource, string, error) {
 	bounded, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	found, next, err := s.list(bounded, req)
+	page, err := standby.Read(bounded, s.Cfg.Standby, func(ctx context.Context) (listed, error) { return s.list(ctx, req) })
 	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
 		return nil, "", ErrCostly
 	}
-	return found, next, err
+	return page.resources, page.next, err
 }
 
-func (s *Reader) list(ctx context.Context, req ListRequest) ([]peer.Resource, string, error) {
+// listed is a page of a list, and the token for the next one.
+type listed struct {
+	resources []peer.Resource
+	next      string
+}
+
+func (s *Reader) list(ctx context.Context, req ListRequest) (page listed, err error) {
 	v, err := s.Current()
 	if err != nil {
-		return nil, "", err
+		return page, err
 	}
 	from, err := req.cursor()
 	if err != nil {
-		return nil, "", err
+		return page, err
 	}
 	ids, names := make([]int32, 1), make([]string, 1)
 	if req.Kind != "" {
@@ -124,11 +131,11 @@ func (s *Reader) list(ctx context.Context, req ListRequest) ([]peer.Resource, st
 		ids, names, err = s.kindsToRead(ctx, v)
 	}
 	if err != nil {
-		return nil, "", err
+		return page, err
 	}
 	if from != nil {
 		if from.Kind = s.KindNow(from.Kind); !slices.Contains(names, from.Kind) {
-			return nil, "", &peer.InvalidError{Resource: "page_token", Err: fmt.Errorf("it continues with kind %s, which no longer exists", from.Kind)}
+			return page, &peer.InvalidError{Resource: "page_token", Err: fmt.Errorf("it continues with kind %s, which no longer exists", from.Kind)}
 		}
 	}
 	l := &listing{store: s, req: req, kinds: ids, names: names}
@@ -138,7 +145,7 @@ func (s *Reader) list(ctx context.Context, req ListRequest) ([]peer.Resource, st
 		err = l.byName(ctx, from)
 	}
 	if err != nil {
-		return nil, "", err
+		return page, err
 	}
 	return l.answer()
 }
@@ -304,7 +311,7 @@ func (r *withLast) Scan(dest ...any) error {
 	return r.CollectableRow.Scan(append(dest, r.last)...)
 }
 
-func (l *listing) answer() ([]peer.Resource, string, error) {
+func (l *listing) answer() (listed, error) {
 	more := l.cut || len(l.found) == l.req.Limit
 	out := make([]peer.Resource, len(l.found))
 	for i, r := range l.found {
@@ -316,15 +323,15 @@ func (l *listing) answer() ([]peer.Resource, string, error) {
 		}
 	}
 	if !more || len(out) == 0 {
-		return out, "", nil
+		return listed{resources: out}, nil
 	}
 	last := out[len(out)-1]
 	next := cursor{Request: l.req.hash(), Kind: last.Kind, Name: last.Name}
 	if l.keys != nil {
 		if err := json.Unmarshal(l.keys[len(out)-1], &next.Keys); err != nil {
-			return nil, "", err
+			return listed{}, err
 		}
 	}
 	raw, err := json.Marshal(next)
-	return out, base64.RawURLEncoding.EncodeToString(raw), err
+	return listed{out, base64.RawURLEncoding.EncodeToString(raw)}, err
 }

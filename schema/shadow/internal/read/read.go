@@ -14,6 +14,7 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
+	"github.com/db-controller/db-controller/schema/shadow/internal/standby"
 )
 
 const (
@@ -83,16 +84,20 @@ func scanResource(row pgx.CollectableRow) (r scannedResource, err error) {
 
 // Get reads one resource. It fails with ErrNotFound, *InvalidError, or ErrAborted when this process is behind a switch of the version.
 func (s *Reader) Get(ctx context.Context, name string) (*peer.Resource, error) {
-	return gate.UnlessSkewed(ctx, s.gate, s.Pool, func() (*peer.Resource, error) {
-		kindID, err := s.KindOfName(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		if t := s.rows.Of(kindID); t != nil {
-			return s.row(ctx, t, name)
-		}
-		return LookUp(ctx, s.DB, s.Pool, kindID, name)
+	return standby.Read(ctx, s.Cfg.Standby, func(ctx context.Context) (*peer.Resource, error) {
+		return gate.UnlessSkewed(ctx, s.gate, s.Pool, func() (*peer.Resource, error) { return s.get(ctx, name) })
 	})
+}
+
+func (s *Reader) get(ctx context.Context, name string) (*peer.Resource, error) {
+	kindID, err := s.KindOfName(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if t := s.rows.Of(kindID); t != nil {
+		return s.row(ctx, t, name)
+	}
+	return LookUp(ctx, s.DB, s.Pool, kindID, name)
 }
 
 // LookUp reads one resource through the pool or a transaction. It fails with ErrNotFound.
@@ -137,6 +142,10 @@ type Condition struct {
 // Conditions returns the reasons why a resource is still DELETING, one for each deployment and type; none for a resource in any
 // other state, or that does not exist.
 func (s *Reader) Conditions(ctx context.Context, name string) ([]Condition, error) {
+	return standby.Read(ctx, s.Cfg.Standby, func(ctx context.Context) ([]Condition, error) { return s.conditions(ctx, name) })
+}
+
+func (s *Reader) conditions(ctx context.Context, name string) ([]Condition, error) {
 	kindID, err := s.KindOfName(ctx, name)
 	if err != nil {
 		return nil, err

@@ -488,7 +488,12 @@ type GetResourceRequest struct {
 	// Full name, or a relative name in the called deployment.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The fields to return, such as labels or body.spec.size; empty for all.
-	ReadMask      *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=read_mask,json=readMask,proto3" json:"read_mask,omitempty"`
+	ReadMask *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=read_mask,json=readMask,proto3" json:"read_mask,omitempty"`
+	// The state after all commits before the call. Otherwise a deployment may answer by a standby of its database, which is a second behind at most,
+	// and never behind a write of the same caller over the same process.
+	Latest bool `protobuf:"varint,3,opt,name=latest,proto3" json:"latest,omitempty"`
+	// The answer is of this revision or a later one, if the resource has it.
+	MinRevision   int64 `protobuf:"varint,4,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -537,11 +542,27 @@ func (x *GetResourceRequest) GetReadMask() *fieldmaskpb.FieldMask {
 	return nil
 }
 
+func (x *GetResourceRequest) GetLatest() bool {
+	if x != nil {
+		return x.Latest
+	}
+	return false
+}
+
+func (x *GetResourceRequest) GetMinRevision() int64 {
+	if x != nil {
+		return x.MinRevision
+	}
+	return 0
+}
+
 type BatchGetResourcesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most 1,000, of any regions.
-	Names         []string               `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`
-	ReadMask      *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=read_mask,json=readMask,proto3" json:"read_mask,omitempty"`
+	Names    []string               `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`
+	ReadMask *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=read_mask,json=readMask,proto3" json:"read_mask,omitempty"`
+	// As in GetResourceRequest.
+	Latest        bool `protobuf:"varint,3,opt,name=latest,proto3" json:"latest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -588,6 +609,13 @@ func (x *BatchGetResourcesRequest) GetReadMask() *fieldmaskpb.FieldMask {
 		return x.ReadMask
 	}
 	return nil
+}
+
+func (x *BatchGetResourcesRequest) GetLatest() bool {
+	if x != nil {
+		return x.Latest
+	}
+	return false
 }
 
 type BatchGetResourcesResponse struct {
@@ -650,7 +678,9 @@ type ListResourcesRequest struct {
 	Region   string                 `protobuf:"bytes,6,opt,name=region,proto3" json:"region,omitempty"`
 	ReadMask *fieldmaskpb.FieldMask `protobuf:"bytes,7,opt,name=read_mask,json=readMask,proto3" json:"read_mask,omitempty"`
 	// Also resources with a purge_time.
-	ShowDeleted   bool `protobuf:"varint,8,opt,name=show_deleted,json=showDeleted,proto3" json:"show_deleted,omitempty"`
+	ShowDeleted bool `protobuf:"varint,8,opt,name=show_deleted,json=showDeleted,proto3" json:"show_deleted,omitempty"`
+	// As in GetResourceRequest.
+	Latest        bool `protobuf:"varint,9,opt,name=latest,proto3" json:"latest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -737,6 +767,13 @@ func (x *ListResourcesRequest) GetReadMask() *fieldmaskpb.FieldMask {
 func (x *ListResourcesRequest) GetShowDeleted() bool {
 	if x != nil {
 		return x.ShowDeleted
+	}
+	return false
+}
+
+func (x *ListResourcesRequest) GetLatest() bool {
+	if x != nil {
+		return x.Latest
 	}
 	return false
 }
@@ -1565,7 +1602,9 @@ type ListReferrersRequest struct {
 	// At most 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// The other fields of the request must be those of the previous page.
-	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// As in GetResourceRequest.
+	Latest        bool `protobuf:"varint,6,opt,name=latest,proto3" json:"latest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1633,6 +1672,13 @@ func (x *ListReferrersRequest) GetPageToken() string {
 		return x.PageToken
 	}
 	return ""
+}
+
+func (x *ListReferrersRequest) GetLatest() bool {
+	if x != nil {
+		return x.Latest
+	}
+	return false
 }
 
 type ListReferrersResponse struct {
@@ -3102,15 +3148,18 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"controller\x18\x05 \x01(\bR\n" +
 	"controller\x128\n" +
 	"\x18requires_owner_reference\x18\x06 \x01(\bR\x16requiresOwnerReference\x12&\n" +
-	"\x0funset_on_delete\x18\a \x01(\bR\runsetOnDelete\"a\n" +
+	"\x0funset_on_delete\x18\a \x01(\bR\runsetOnDelete\"\x9c\x01\n" +
 	"\x12GetResourceRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x127\n" +
-	"\tread_mask\x18\x02 \x01(\v2\x1a.google.protobuf.FieldMaskR\breadMask\"i\n" +
+	"\tread_mask\x18\x02 \x01(\v2\x1a.google.protobuf.FieldMaskR\breadMask\x12\x16\n" +
+	"\x06latest\x18\x03 \x01(\bR\x06latest\x12!\n" +
+	"\fmin_revision\x18\x04 \x01(\x03R\vminRevision\"\x81\x01\n" +
 	"\x18BatchGetResourcesRequest\x12\x14\n" +
 	"\x05names\x18\x01 \x03(\tR\x05names\x127\n" +
-	"\tread_mask\x18\x02 \x01(\v2\x1a.google.protobuf.FieldMaskR\breadMask\"]\n" +
+	"\tread_mask\x18\x02 \x01(\v2\x1a.google.protobuf.FieldMaskR\breadMask\x12\x16\n" +
+	"\x06latest\x18\x03 \x01(\bR\x06latest\"]\n" +
 	"\x19BatchGetResourcesResponse\x12@\n" +
-	"\tresources\x18\x01 \x03(\v2\".dbcontroller.resource.v1.ResourceR\tresources\"\x8d\x02\n" +
+	"\tresources\x18\x01 \x03(\v2\".dbcontroller.resource.v1.ResourceR\tresources\"\xa5\x02\n" +
 	"\x14ListResourcesRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
@@ -3120,7 +3169,8 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\border_by\x18\x05 \x01(\tR\aorderBy\x12\x16\n" +
 	"\x06region\x18\x06 \x01(\tR\x06region\x127\n" +
 	"\tread_mask\x18\a \x01(\v2\x1a.google.protobuf.FieldMaskR\breadMask\x12!\n" +
-	"\fshow_deleted\x18\b \x01(\bR\vshowDeleted\"\x81\x01\n" +
+	"\fshow_deleted\x18\b \x01(\bR\vshowDeleted\x12\x16\n" +
+	"\x06latest\x18\t \x01(\bR\x06latest\"\x81\x01\n" +
 	"\x15ListResourcesResponse\x12@\n" +
 	"\tresources\x18\x01 \x03(\v2\".dbcontroller.resource.v1.ResourceR\tresources\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"v\n" +
@@ -3218,7 +3268,7 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\aunknown\x18\x06 \x01(\bR\aunknown\x12\x1e\n" +
 	"\n" +
 	"unanswered\x18\a \x01(\bR\n" +
-	"unanswered\"\xa1\x01\n" +
+	"unanswered\"\xb9\x01\n" +
 	"\x14ListReferrersRequest\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\tR\x06target\x12\x1d\n" +
 	"\n" +
@@ -3226,7 +3276,8 @@ const file_dbcontroller_resource_v1_resource_proto_rawDesc = "" +
 	"\x06region\x18\x03 \x01(\tR\x06region\x12\x1b\n" +
 	"\tpage_size\x18\x04 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x05 \x01(\tR\tpageToken\"\xe6\x02\n" +
+	"page_token\x18\x05 \x01(\tR\tpageToken\x12\x16\n" +
+	"\x06latest\x18\x06 \x01(\bR\x06latest\"\xe6\x02\n" +
 	"\x15ListReferrersResponse\x12V\n" +
 	"\treferrers\x18\x01 \x03(\v28.dbcontroller.resource.v1.ListReferrersResponse.ReferrerR\treferrers\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n" +
