@@ -13,7 +13,7 @@ BIN := bin/db-controller
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help build fips demo adoption-proof test test-loaded test-postgresql test-short campaign mutants bench fuzz scan-schemas generate lint verify vulnerabilities sbom hostile clusters browser docs packages upgrade release release-ready release-files postgresql python orms clean
+.PHONY: help build fips demo adoption-proof test test-loaded test-postgresql test-short campaign mutants bench fuzz scan-schemas generate lint verify vulnerabilities sbom hostile clusters browser docs packages upgrade release release-ready release-files postgresql languages orms clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,7 +35,7 @@ adoption-proof: postgresql orms build ## applications in Django, SQLAlchemy and 
 # The compiler needs a quarter less processor time when it collects its garbage later.
 COMPILE = GOGC=400 $(GO)
 
-test: postgresql python build ## every test; what has many goroutines with the race detector
+test: postgresql languages build ## every test; what has many goroutines with the race detector
 	CGO_ENABLED=0 $(COMPILE) build -trimpath ./... # once, for all the groups of tests that start together
 	@sh test/run.sh
 
@@ -44,7 +44,7 @@ test-postgresql: ## make test on another major version of PostgreSQL: VERSION=17
 	[ -x "$$bin/postgres" ] || { echo "there is no $$bin/postgres: install the package postgresql-$(VERSION), or name the folder by PGBIN"; exit 1; }; \
 	"$$bin/postgres" --version && PATH="$$bin:$$PATH" $(MAKE) test
 
-test-loaded: postgresql python build ## make test RUNS (default 10) times beside LOOPS (default 16) busy loops; hours
+test-loaded: postgresql languages build ## make test RUNS (default 10) times beside LOOPS (default 16) busy loops; hours
 	@sh test/loaded.sh
 
 test-short: postgresql ## the tests without whole processes
@@ -173,8 +173,8 @@ comma := ,
 postgresql: # installs the server's programs where they are missing and it can
 	@sh deploy/install-postgresql.sh
 
-python: # installs gRPC for Python where it is missing and it can
-	@sh deploy/install-python-grpc.sh
+languages: # installs gRPC for Python, and TypeScript, where they are missing and it can
+	@sh deploy/install-languages.sh
 
 orms: # installs Django, SQLAlchemy and psycopg for Debian's Python where they are missing and it can
 	@sh deploy/install-orms.sh

@@ -33,7 +33,8 @@ type httpAPI struct {
 	issuer     *harness.Issuer
 }
 
-func newHTTPAPI(t *testing.T) *httpAPI {
+// newHTTPAPI starts services of which one deployment, by its names, has an API over HTTP.
+func newHTTPAPI(t *testing.T, of, services string) *httpAPI {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("starts two processes")
@@ -42,15 +43,16 @@ func newHTTPAPI(t *testing.T) *httpAPI {
 	at, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, at.Close())
-	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, oneTarget, playground.Config{Args: []string{"--tokens", issuer.Tokens("db")}})}
-	p := f.Deployments[f.id(aWest+"x/y")]
+	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, services, playground.Config{Args: []string{"--tokens", issuer.Tokens("db")}})}
+	id := f.id(of + "x/y")
+	p := f.Deployments[id]
 	require.NoError(t, p.Stop())
 	p.Add("--http-api")
 	p.Add(at.Addr().String())
 	p.Add("--console")
 	p.Add("--console-actions")
 	require.NoError(t, p.Start())
-	f.ready("a.example.com/us-west2")
+	f.ready(id.String())
 	raw, err := os.ReadFile(filepath.Join(f.ClientCerts(), "ca.crt"))
 	require.NoError(t, err)
 	roots := x509.NewCertPool()
@@ -81,7 +83,7 @@ func (a *httpAPI) call(method, path, token, body string) (int, map[string]any) {
 // The gateway returns the answers of gRPC to callers with a token, and refuses others.
 func TestTheHTTPAPI(t *testing.T) {
 	t.Parallel()
-	a := newHTTPAPI(t)
+	a := newHTTPAPI(t, aWest, oneTarget)
 	for _, token := range []string{"", "wrong", a.token + "x"} {
 		code, answer := a.call("GET", "/v1/resources/targets/t1", token, "")
 		require.Equal(t, http.StatusUnauthorized, code, "%v", answer)
@@ -118,7 +120,7 @@ func TestTheHTTPAPI(t *testing.T) {
 // A watch over HTTP sends a line for each event, ends with its caller, and one too many is refused.
 func TestWatchesOverHTTP(t *testing.T) {
 	t.Parallel()
-	a := newHTTPAPI(t)
+	a := newHTTPAPI(t, aWest, oneTarget)
 	watch := func(more string) (code int, events io.Reader, end func()) {
 		ctx, cancel := context.WithCancel(t.Context())
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url+"/v1/resources:watch?kind=Target"+more, nil)
@@ -172,7 +174,7 @@ func TestTheExampleForCurl(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("curl is not installed")
 	}
-	a := newHTTPAPI(t)
+	a := newHTTPAPI(t, aWest, oneTarget)
 	text, err := os.ReadFile("../docs/http.md")
 	require.NoError(t, err)
 	script := regexp.MustCompile("(?s)```sh\n(.*?)```").FindSubmatch(text)

@@ -39,23 +39,16 @@ func TestTheExampleForOtherLanguages(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
-	text, err := os.ReadFile("../docs/other-languages.md")
-	require.NoError(t, err)
-	block := func(language string) string {
-		found := regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllSubmatch(text, -1)
-		require.Len(t, found, 1, language)
-		return string(found[0][1])
-	}
 	dir := t.TempDir()
 	require.NoError(t, os.Symlink(filepath.Join(harness.Root(t), "schema"), filepath.Join(dir, "schema")))
-	sh := exec.Command("sh", "-eu", "-c", block("sh"))
+	sh := exec.Command("sh", "-eu", "-c", documented(t, "sh"))
 	sh.Dir = dir
 	out, err := sh.CombinedOutput()
 	require.NoError(t, err, string(out))
 
 	p := harness.NewProcesses(t, project)
 	for _, d := range p.Deployments {
-		said := (&harness.Python{Modules: filepath.Join(dir, "modules") + ":" + pythonClient(t)}).Run(t, block("python"), d.Address, p.ClientCerts(), "projects/acme")
+		said := (&harness.Python{Modules: filepath.Join(dir, "modules") + ":" + pythonClient(t)}).Run(t, documented(t, "python"), d.Address, p.ClientCerts(), "projects/acme")
 		require.Equal(t, "stored projects/acme in iam.example.com/us-west2 with the title Acme\nrefused: NOT_FOUND\ndeleted projects/acme\n", said)
 	}
 }

@@ -27,7 +27,7 @@ type Python struct {
 	Modules string
 }
 
-// NewPython generates the modules. Without the packages of deploy/install-python-grpc.sh the test is skipped; on a build machine
+// NewPython generates the modules. Without the packages of deploy/install-languages.sh the test is skipped; on a build machine
 // (CI=true) it fails.
 func NewPython(t testing.TB) *Python {
 	t.Helper()
@@ -55,13 +55,27 @@ func NeedsPython(t testing.TB) {
 			_, err = exec.LookPath(program)
 		}
 	}
-	if err == nil {
-		return
+	if err != nil {
+		missing(t, "gRPC for Python", err)
 	}
+}
+
+// NeedsTypescript skips a test where the compiler of TypeScript or Node is missing, and fails it on a build machine.
+func NeedsTypescript(t testing.TB) {
+	t.Helper()
+	for _, program := range []string{"tsc", "node"} {
+		if _, err := exec.LookPath(program); err != nil {
+			missing(t, "TypeScript", err)
+		}
+	}
+}
+
+func missing(t testing.TB, what string, err error) {
+	t.Helper()
 	if os.Getenv("CI") == "true" {
-		t.Fatalf("gRPC for Python is missing, deploy/install-python-grpc.sh installs it: %v", err)
+		t.Fatalf("%s is missing, deploy/install-languages.sh installs it: %v", what, err)
 	}
-	t.Skipf("gRPC for Python is missing, deploy/install-python-grpc.sh installs it: %v", err)
+	t.Skipf("%s is missing, deploy/install-languages.sh installs it: %v", what, err)
 }
 
 // Run runs a program with arguments and returns its output. It fails the test when the program fails.
@@ -75,6 +89,12 @@ func (p *Python) RunUntil(t testing.TB, text string, then func(), program string
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), python, append([]string{"-c", program}, args...)...)
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+p.Modules, "PYTHONDONTWRITEBYTECODE=1")
+	return RunUntil(t, cmd, text, then)
+}
+
+// RunUntil runs a program, calls then when it has printed a text, and returns its output. It fails the test when the program fails.
+func RunUntil(t testing.TB, cmd *exec.Cmd, text string, then func()) string {
+	t.Helper()
 	var failed strings.Builder
 	cmd.Stderr = &failed
 	out, err := cmd.StdoutPipe()
