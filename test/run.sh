@@ -47,20 +47,16 @@ concurrent=^\($(awk '
 	/^func / { name = match($0, /^func Test[A-Za-z0-9_]+/) ? substr($0, 6, RLENGTH - 5) : "" }
 	name != "" && /go func|errgroup|\.Go\(|SecondProcess|synctest/ { print name; name = "" }' schema/shadow/*_test.go | paste -sd '|')\)\$
 
-# Both groups with the race detector use what the first command compiles.
 {
-	CGO_ENABLED=1 go test -race -vet=off -ldflags='-s -w' -run '^$' ./schema/shadow >/dev/null
-	CGO_ENABLED=1 run race "$(echo $racing)" -race -p 2 "$@" &
-	race=$!
+	CGO_ENABLED=1 run race "$(echo $racing)" -race -p 2 "$@"
+	race=$?
 	CGO_ENABLED=1 run concurrent ./schema/shadow -race -run "$concurrent" "$@"
-	concurrent=$?
-	wait "$race"
-	exit $((concurrent + $?))
+	exit $((race + $?))
 } &
 racers=$!
-# The tests of both wait for databases and processes most of the time.
-CGO_ENABLED=0 run store ./schema/shadow -parallel 4 -skip "$concurrent" "$@" &
+CGO_ENABLED=0 run store ./schema/shadow -skip "$concurrent" "$@" &
 storers=$!
+# Its tests wait for processes most of the time.
 CGO_ENABLED=0 run processes ./test -parallel 6 "$@" &
 processors=$!
 CGO_ENABLED=0 go vet -trimpath ./... &
