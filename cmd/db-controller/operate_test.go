@@ -99,7 +99,7 @@ func busy() *adminv1.StatusResponse {
 			{Of: "iam.example.com/us-west2"}, {Of: "devices.example.com/eastus2", Handler: "OWNED_PENDING"}, {Of: "iam.example.com/us-west2", Handler: "OWNED_DELETING"},
 		},
 		Epoch:              &adminv1.StatusResponse_Epoch{Id: "e", Ordinal: 2, Since: ago(time.Hour), Unconfirmed: []string{"x.example.com/r"}, AwaitingRegistry: true},
-		Delegations:        []*adminv1.StatusResponse_Delegations{{Deployment: "iam.example.com/eu", ActingHeld: 1}},
+		Delegations:        []*adminv1.StatusResponse_Delegations{{Deployment: "iam.example.com/eu", ActingHeld: 1, BlockHeld: 2}},
 		Kept:               []*adminv1.StatusResponse_Kept{{Kind: "Old", Resources: 4, Sample: "olds/o"}},
 		Deletions:          []*adminv1.Deletion{{Root: "//iam.example.com/us-west2/projects/p", Found: 9, Removed: 4, StartTime: ago(time.Minute)}},
 		Derivations:        []*adminv1.StatusResponse_Derivation{{Kind: "Key", Done: 3, Total: 7, SetAside: 1}},
@@ -125,7 +125,7 @@ func TestTheStatusNamesEachFact(t *testing.T) {
 		`^owned-pending for devices.example.com/eastus2 is paused \(db-controller resume --handler\)$`, `^owned-deleting is paused \(db-controller resume --handler\)$`,
 		`^the database was failed over or restored 1 time, last noticed 1h0m0s ago$`, `^NOTHING IS DELETED until the registry returns`,
 		`^DELETIONS WAIT until these deployments have confirmed their references: x.example.com/r \(for one that stays down`,
-		`^5 references without a target`, `^delegations: may refer to 1 resource of iam.example.com/eu without asking$`, `^kept: 4 resources of kind Old, such as olds/o,`,
+		`^5 references without a target`, `^delegations: without asking, may refer to 1 resource of iam.example.com/eu by acting references, and block 2$`, `^kept: 4 resources of kind Old, such as olds/o,`,
 		`^deletion of //iam.example.com/us-west2/projects/p, for .*: here 4 of 9 resources removed$`, `^deriving references of Key again: 3 of 7 done, 1 set aside$`,
 		`^confirm +devices.example.com/eastus2 +12 +1m`,
 	} {

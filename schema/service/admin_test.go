@@ -55,7 +55,7 @@ func (s *adminStore) Outstanding(context.Context) ([]shadow.Outstanding, error) 
 }
 
 func (s *adminStore) Delegations(context.Context) ([]shadow.Delegations, error) {
-	return []shadow.Delegations{{Deployment: other, ActingHeld: 7}}, s.failing["Delegations"]
+	return []shadow.Delegations{{Deployment: other, ActingHeld: 7, BlockHeld: 3}}, s.failing["Delegations"]
 }
 
 func (s *adminStore) Waiting(context.Context) (waiting, incomplete int64, err error) {
@@ -221,7 +221,7 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 		require.Equal(t, began.Add(-90*time.Second).UTC(), got.GetOutstanding()[0].GetOldestTime().AsTime())
 		require.Equal(t, int64(1), got.GetDerivations()[0].GetSetAside())
 		require.Equal(t, "olds/a", got.GetKept()[0].GetSample())
-		require.Equal(t, int64(7), got.GetDelegations()[0].GetActingHeld())
+		require.Equal(t, []int64{7, 3}, []int64{got.GetDelegations()[0].GetActingHeld(), got.GetDelegations()[0].GetBlockHeld()})
 		require.Equal(t, []int64{3, 2}, []int64{got.GetAttachedRows().GetWaiting(), got.GetAttachedRows().GetIncomplete()})
 		require.Equal(t, []uint32{1, 2}, got.GetProcesses()[0].GetShards())
 		require.Equal(t, int64(2), got.GetProcesses()[0].GetExpireTime().GetSeconds())

@@ -94,7 +94,7 @@ func (a *admin) addKept(ctx context.Context, out *adminv1.StatusResponse) error 
 func (a *admin) addDelegations(ctx context.Context, out *adminv1.StatusResponse) error {
 	all, err := a.delegations.Delegations(ctx)
 	for _, d := range all {
-		out.Delegations = append(out.Delegations, &adminv1.StatusResponse_Delegations{Deployment: d.Deployment.String(), ActingHeld: d.ActingHeld})
+		out.Delegations = append(out.Delegations, &adminv1.StatusResponse_Delegations{Deployment: d.Deployment.String(), ActingHeld: d.ActingHeld, BlockHeld: d.BlockHeld})
 	}
 	return err
 }

@@ -190,7 +190,7 @@ func printStatus(out cli.Printer, s *adminv1.StatusResponse) {
 		out.Line("%s", line)
 	}
 	for _, d := range s.GetDelegations() {
-		out.Line("delegations: may refer to %s of %s without asking", cli.Plural(d.GetActingHeld(), "resource"), d.GetDeployment())
+		out.Line("delegations: without asking, may refer to %s of %s by acting references, and block %d", cli.Plural(d.GetActingHeld(), "resource"), d.GetDeployment(), d.GetBlockHeld())
 	}
 	if rows := s.GetAttachedRows(); rows != nil {
 		out.Line("attached tables: %s for a right or a deletion, %s without a target (attach --status)",

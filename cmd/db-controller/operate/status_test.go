@@ -108,7 +108,7 @@ func statusSaysWhatAnOperatorHasToKnow(t *testing.T) {
 				Deletions:    []*adminv1.Deletion{{Root: "//x/1", StartTime: ago(time.Minute), Found: 5, Removed: 2}},
 			},
 			[]string{
-				"kept: 2 resources of kind Old, such as olds/1", "may refer to 1 resource of b.example.com/east without asking",
+				"kept: 2 resources of kind Old, such as olds/1", "may refer to 1 resource of b.example.com/east by acting references, and block 0",
 				"attached tables: 1 row waits for a right or a deletion, 2 values without a target (attach --status)",
 				"deletion of //x/1, for 1m: here 2 of 5 resources removed",
 			},

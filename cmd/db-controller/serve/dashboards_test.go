@@ -28,7 +28,7 @@ func exported() map[string]bool {
 	newDeletes(registry)
 	newDeletionEnded(registry)
 	newMeasuredPeers(registry, nil)
-	registry.MustRegister(poolCollector{}, registryCollector{}, environmentCollector{}, readiness{}, auditLogFailing(nil), certificateExpiry(nil),
+	registry.MustRegister(poolCollector{}, standbyCollector{}, registryCollector{}, environmentCollector{}, readiness{}, auditLogFailing(nil), certificateExpiry(nil),
 		grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram()))
 	descriptions := make(chan *prometheus.Desc)
 	go func() {
@@ -50,7 +50,11 @@ func exported() map[string]bool {
 func TestAlertsAndDashboardsNameMetricsThatAreExported(t *testing.T) {
 	t.Parallel()
 	names := exported()
-	expressions := append(alertExpressions(t), dashboardExpressions(t)...)
+	dashboard := readDashboard(t)
+	expressions := alertExpressions(t)
+	for _, p := range dashboard.all() {
+		expressions = append(expressions, p.expressions(t)...)
+	}
 	require.Greater(t, len(expressions), 25)
 	for _, expression := range expressions {
 		for _, name := range metricName.FindAllString(withoutLabels.ReplaceAllString(expression, ""), -1) {
@@ -90,23 +94,96 @@ func alertExpressions(t *testing.T) (out []string) {
 	return out
 }
 
-func dashboardExpressions(t *testing.T) (out []string) {
+// panel of the dashboard; one of the type row has further ones, which are hidden until somebody opens it.
+type panel struct {
+	Title, Type string
+	GridPos     struct{ X, Y, W, H int }
+	Targets     []struct{ Expr string }
+	Panels      []panel
+}
+
+type dashboard struct{ Panels []panel }
+
+func readDashboard(t *testing.T) (d dashboard) {
 	t.Helper()
 	raw, err := os.ReadFile("../../../deploy/grafana/db-controller.json")
 	require.NoError(t, err)
-	var dashboard struct {
-		Panels []struct {
-			Title   string
-			Targets []struct{ Expr string }
+	require.NoError(t, json.Unmarshal(raw, &d))
+	return d
+}
+
+// all returns the panels with queries.
+func (d dashboard) all() (out []panel) {
+	for _, p := range d.Panels {
+		if out = append(out, p.Panels...); p.Type != "row" {
+			out = append(out, p)
 		}
 	}
-	require.NoError(t, json.Unmarshal(raw, &dashboard))
-	for _, panel := range dashboard.Panels {
-		require.NotEmpty(t, panel.Targets, panel.Title)
-		for _, target := range panel.Targets {
-			out = append(out, target.Expr)
+	return out
+}
+
+func (p panel) expressions(t *testing.T) (out []string) {
+	t.Helper()
+	require.NotEmpty(t, p.Targets, p.Title)
+	for _, target := range p.Targets {
+		out = append(out, target.Expr)
+	}
+	return out
+}
+
+// The first screen of the dashboard shows the metrics of each alert that calls somebody, and its panels fill it without overlapping.
+func TestTheFirstScreenAnswersWhetherItIsUs(t *testing.T) {
+	t.Parallel()
+	shown, taken := map[string]bool{}, map[[2]int]string{}
+	for _, p := range readDashboard(t).Panels {
+		if p.Type == "row" {
+			require.GreaterOrEqual(t, p.GridPos.Y, 20)
+			continue
+		}
+		for _, expression := range p.expressions(t) {
+			for _, name := range metricName.FindAllString(expression, -1) {
+				shown[name] = true
+			}
+		}
+		for x := range p.GridPos.W {
+			for y := range p.GridPos.H {
+				at := [2]int{p.GridPos.X + x, p.GridPos.Y + y}
+				require.Empty(t, taken[at], "%s lies over another panel", p.Title)
+				require.Less(t, at[0], 24)
+				require.Less(t, at[1], 20)
+				taken[at] = p.Title
+			}
 		}
 	}
+	require.Len(t, taken, 24*20)
+	for name, expression := range pages(t) {
+		for _, metric := range metricName.FindAllString(withoutLabels.ReplaceAllString(expression, ""), -1) {
+			require.True(t, shown[metric], "%s calls somebody for %s, which the first screen does not show", name, metric)
+		}
+	}
+}
+
+// pages returns the expressions of the alerts that call somebody.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	raw, err := os.ReadFile("../../../deploy/prometheus/alerts.yaml")
+	require.NoError(t, err)
+	var alerts struct {
+		Groups []struct {
+			Rules []struct {
+				Alert, Expr string
+				Labels      map[string]string
+			}
+		}
+	}
+	require.NoError(t, yaml.Unmarshal(raw, &alerts))
+	out := map[string]string{}
+	for _, rule := range alerts.Groups[0].Rules {
+		if rule.Labels["severity"] == "page" {
+			out[rule.Alert] = rule.Expr
+		}
+	}
+	require.NotEmpty(t, out)
 	return out
 }
 

@@ -15,11 +15,12 @@ const (
 	// DeleteUnavailable is a delete that waits: for deployments that do not answer, or have not compared
 	// after a failover, or for the operator who has paused deletions.
 	DeleteUnavailable DeleteResult = "unavailable"
+	DeleteNotFound    DeleteResult = "not_found" // which callers who repeat a delete get
 	DeleteFailed      DeleteResult = "failed"
 )
 
 // DeleteResults are all of them.
-var DeleteResults = []DeleteResult{DeleteRemoved, DeleteGoesOn, DeleteBlocked, DeleteProtected, DeleteUndecided, DeleteUnavailable, DeleteFailed}
+var DeleteResults = []DeleteResult{DeleteRemoved, DeleteGoesOn, DeleteBlocked, DeleteProtected, DeleteUndecided, DeleteUnavailable, DeleteNotFound, DeleteFailed}
 
 // OfDelete returns the result of a delete with this answer, or with this status.
 func OfDelete(r peer.DeleteResult, err error) DeleteResult {
@@ -38,6 +39,8 @@ func OfDelete(r peer.DeleteResult, err error) DeleteResult {
 		return DeleteUndecided
 	case "UNAVAILABLE":
 		return DeleteUnavailable
+	case "NOT_FOUND":
+		return DeleteNotFound
 	}
 	return DeleteFailed
 }

@@ -25,7 +25,7 @@ func TestDeletesAreCountedByTheirResults(t *testing.T) {
 		{peer.DeleteResult{}, &peer.UnavailableError{Err: peer.ErrPaused}, DeleteUnavailable},
 		{peer.DeleteResult{}, &peer.ProtectedError{}, DeleteProtected},
 		{peer.DeleteResult{}, errors.New("fault"), DeleteFailed},
-		{peer.DeleteResult{}, peer.ErrNotFound, DeleteFailed},
+		{peer.DeleteResult{}, peer.ErrNotFound, DeleteNotFound},
 	} {
 		got := OfDelete(c.result, Status(zap.NewNop(), c.err))
 		require.Equal(t, c.want, got, "%v", c.err)

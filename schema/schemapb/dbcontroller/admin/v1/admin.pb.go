@@ -3425,7 +3425,9 @@ type StatusResponse_Delegations struct {
 	// The other deployment.
 	Deployment string `protobuf:"bytes,1,opt,name=deployment,proto3" json:"deployment,omitempty"`
 	// Resources there to which this deployment may refer by acting references.
-	ActingHeld    int64 `protobuf:"varint,2,opt,name=acting_held,json=actingHeld,proto3" json:"acting_held,omitempty"`
+	ActingHeld int64 `protobuf:"varint,2,opt,name=acting_held,json=actingHeld,proto3" json:"acting_held,omitempty"`
+	// Resources there that it may block without asking.
+	BlockHeld     int64 `protobuf:"varint,3,opt,name=block_held,json=blockHeld,proto3" json:"block_held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3470,6 +3472,13 @@ func (x *StatusResponse_Delegations) GetDeployment() string {
 func (x *StatusResponse_Delegations) GetActingHeld() int64 {
 	if x != nil {
 		return x.ActingHeld
+	}
+	return 0
+}
+
+func (x *StatusResponse_Delegations) GetBlockHeld() int64 {
+	if x != nil {
+		return x.BlockHeld
 	}
 	return 0
 }
@@ -4365,7 +4374,7 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\frequest_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\vrequestTime\x12\x17\n" +
 	"\atold_by\x18\x0e \x01(\tR\x06toldBy\x12\x1a\n" +
 	"\bdeletion\x18\x0f \x01(\tR\bdeletion\"\x0f\n" +
-	"\rStatusRequest\"\x87\x1b\n" +
+	"\rStatusRequest\"\xa6\x1b\n" +
 	"\x0eStatusResponse\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
@@ -4441,13 +4450,15 @@ const file_dbcontroller_admin_v1_admin_proto_rawDesc = "" +
 	"\x06primed\x18\x03 \x01(\bR\x06primed\x129\n" +
 	"\n" +
 	"heard_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\theardTime\x12\x12\n" +
-	"\x04lost\x18\x05 \x01(\x03R\x04lost\x1aN\n" +
+	"\x04lost\x18\x05 \x01(\x03R\x04lost\x1am\n" +
 	"\vDelegations\x12\x1e\n" +
 	"\n" +
 	"deployment\x18\x01 \x01(\tR\n" +
 	"deployment\x12\x1f\n" +
 	"\vacting_held\x18\x02 \x01(\x03R\n" +
-	"actingHeld\x1aP\n" +
+	"actingHeld\x12\x1d\n" +
+	"\n" +
+	"block_held\x18\x03 \x01(\x03R\tblockHeld\x1aP\n" +
 	"\x04Kept\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tresources\x18\x02 \x01(\x03R\tresources\x12\x16\n" +
