@@ -38,7 +38,7 @@ func TestReadsLeaveThePrimary_I37(t *testing.T) {
 		f.mustPut(aWest+"targets/own", fields{"n": float64(i)})
 		require.InDelta(t, i, f.get(aWest + "targets/own").GetBody().AsMap()["n"], 0, "a person sees her own write at once")
 	}
-	require.Positive(t, reads("own"))
+	require.Positive(t, reads("recent"))
 	f.eventually("the standby answers", func() bool {
 		require.InDelta(t, 49, f.get(aWest + "targets/own").GetBody().AsMap()["n"], 0)
 		return reads("answered") > 0

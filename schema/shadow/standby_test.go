@@ -125,7 +125,8 @@ func TestReadsThatMayBeOldAreOfTheStandby_I37(t *testing.T) {
 	require.Equal(t, "old", r.label(r.person("ada"), "targets/a"))
 	require.Equal(t, "new", r.label(t.Context(), "targets/a"), "reads of the process are of the primary")
 	require.Equal(t, "new", r.label(postgres.OfPrimary(r.person("ada")), "targets/a"), "so are reads of the latest state")
-	require.Equal(t, "new", r.label(r.person("ada"), "targets/b"), "the primary is asked for a resource that the standby does not find")
+	require.Equal(t, "new", r.label(r.person("eve"), "targets/b"), "the primary is asked for a resource that the standby does not find")
+	require.Equal(t, "new", r.label(r.person("eve"), "targets/a"), "after that nothing older is shown")
 
 	page, _, err := r.store.Read.List(r.person("ada"), shadow.ListRequest{Limit: 10})
 	require.NoError(t, err)
@@ -145,7 +146,7 @@ func TestReadsThatMayBeOldAreOfTheStandby_I37(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, referrers.List, 1)
 
-	r.store.Standby.Wrote("ada")
+	r.store.Standby.Saw("ada")
 	require.Equal(t, "new", r.label(r.person("ada"), "targets/a"), "her own write")
 	require.Equal(t, "old", r.label(r.person("bob"), "targets/a"))
 }

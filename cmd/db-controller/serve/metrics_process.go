@@ -70,7 +70,7 @@ func (c poolCollector) Collect(ch chan<- prometheus.Metric) {
 // standbyCollector counts the reads that a standby may answer.
 type standbyCollector struct{ of *shadow.Standby }
 
-var standbyDesc = prometheus.NewDesc("dbcontroller_standby_reads_total", "Reads of people that the standby of --postgres-read may answer, by outcome: answered by it, or by the primary because the standby failed or found nothing (failed), was too late or away (late), or because the caller had just written (own).", []string{"outcome"}, nil)
+var standbyDesc = prometheus.NewDesc("dbcontroller_standby_reads_total", "Reads of people that the standby of --postgres-read may answer, by outcome: answered by it, or by the primary because the standby failed or found nothing (failed), was too late or away (late), or because the caller had written, or seen the latest state, a moment before (recent).", []string{"outcome"}, nil)
 
 // Describe is prometheus.Collector.
 func (c standbyCollector) Describe(ch chan<- *prometheus.Desc) { ch <- standbyDesc }

@@ -1,8 +1,8 @@
 // Package standby lets a standby of the deployment's database answer reads of people in place of the primary.
 //
-// A read of the standby may be old by a bound, and is no older than the last write of its caller over this process. Everything else is read
-// from the primary: what the protocol decides by, what a caller wants to be the latest state, and each read that the standby does not
-// answer. So a standby that is away, late or wrong costs the primary its reads, and nothing else.
+// A read of the standby may be old by a bound. It is no older than the last write of its caller over this process, or than the last state of the
+// primary that the caller asked for. Everything else is read from the primary: what the protocol decides by, what a caller wants to be the latest
+// state, and each read that the standby does not answer. So a standby that is away, late or wrong costs the primary its reads, and nothing else.
 package standby
 
 import (
@@ -35,10 +35,10 @@ type Config struct {
 
 // Standby is a server that replays the log of the deployment's database. Nil is none. It is safe for concurrent use.
 type Standby struct {
-	cfg     Config
-	lanes   atomic.Pointer[postgres.Lanes] // nil before it was reached
-	writers writers
-	reads   [outcomes]atomic.Int64
+	cfg    Config
+	lanes  atomic.Pointer[postgres.Lanes] // nil before it was reached
+	recent recent
+	reads  [outcomes]atomic.Int64
 
 	// asked receives when a read asks for the standby: without reads nothing is sampled. One place.
 	asked chan struct{}
@@ -54,15 +54,15 @@ const (
 	Answered Outcome = iota // by the standby
 	Failed                  // by the primary, after the standby had failed or had not found the resource
 	Late                    // by the primary: the standby's state is too old, or not known
-	Own                     // by the primary: the caller has written a moment ago
+	Recent                  // by the primary: the caller has written, or seen the latest state, a moment ago
 	outcomes
 )
 
-func (o Outcome) String() string { return [...]string{"answered", "failed", "late", "own"}[o] }
+func (o Outcome) String() string { return [...]string{"answered", "failed", "late", "recent"}[o] }
 
 // New returns a Standby, which Run follows.
 func New(cfg Config) *Standby {
-	return &Standby{cfg: cfg, asked: make(chan struct{}, 1), writers: writers{keep: cfg.MaxLag}}
+	return &Standby{cfg: cfg, asked: make(chan struct{}, 1), recent: recent{keep: cfg.MaxLag}}
 }
 
 // Read answers a call by the standby if the caller's reads may be old (postgres.Caller.Standby) and the standby is fit for it; otherwise, and when
@@ -81,6 +81,7 @@ func Read[T any](ctx context.Context, s *Standby, answer func(ctx context.Contex
 	if postgres.Unavailable(err) {
 		s.shows.Store(nil)
 	}
+	defer func() { s.Saw(postgres.CallerOf(ctx).Who) }() // what is gone stays gone
 	return answer(ctx)
 }
 
@@ -99,17 +100,17 @@ func (s *Standby) over(ctx context.Context) (context.Context, bool) {
 	case shows == nil || now.Sub(*shows) > s.cfg.MaxLag:
 		s.reads[Late].Add(1)
 		return ctx, false
-	case s.writers.lately(caller.Who, now):
-		s.reads[Own].Add(1)
+	case s.recent.has(caller.Who, now):
+		s.reads[Recent].Add(1)
 		return ctx, false
 	}
 	return postgres.Over(ctx, s.lanes.Load()), true
 }
 
-// Wrote records that a caller's write has ended: for a while its reads are of the primary.
-func (s *Standby) Wrote(who any) {
+// Saw records that a caller's write, or its read of the latest state, has ended: for a while its reads are of the primary.
+func (s *Standby) Saw(who any) {
 	if s != nil {
-		s.writers.wrote(who, time.Now())
+		s.recent.add(who, time.Now())
 	}
 }
 
@@ -160,9 +161,17 @@ func (s *Standby) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(min(s.cfg.MaxLag, DefaultMaxLag) / samples):
+		case <-time.After(s.pause(err)):
 		}
 	}
+}
+
+// pause returns the time until the next sample. A server that cannot be used is not asked, and not connected to, as often.
+func (s *Standby) pause(failed error) time.Duration {
+	if failed != nil && !errors.Is(failed, errBehind) {
+		return time.Second
+	}
+	return min(s.cfg.MaxLag, DefaultMaxLag) / samples
 }
 
 // sample is a position in the primary's log, which all commits before a time are below.
