@@ -127,6 +127,15 @@ func openConsole(t *testing.T, h http.Handler) *browser {
 	return b
 }
 
+// The kinds that run and their references, as a picture that scrolls by itself and as a table.
+func TestKindsInABrowser(t *testing.T) {
+	b := open(t, newFleet(2, 2))
+	b.look("kinds", "#/kinds", "The versions that run.")
+	b.is("document.querySelector('nav a[aria-current]').textContent === 'Kinds'")
+	b.is("document.querySelector('.kinds img').naturalWidth > 200")
+	b.is("[...document.querySelectorAll('tbody tr')].some((r) => /devices.example.com.*iam.example.com/s.test(r.innerText))")
+}
+
 // Who changed the environment, for operators; others are told how to see it.
 func TestChangesInABrowser(t *testing.T) {
 	b := openConsole(t, NewHandler(withRegistry{newFleet(2, 2)}))

@@ -1,5 +1,5 @@
 // Package console serves a page that shows the deployments of an environment: a map of services and regions with the watches between
-// them, outstanding work over time, running deletions, stuck resources and work with their reasons, single resources, and who changed the environment. The page
+// them, outstanding work over time, running deletions, stuck resources and work with their reasons, single resources, the kinds and their references, and who changed the environment. The page
 // only reads unless actions are allowed. It is embedded, loads nothing from elsewhere, and is kept up to date by server-sent events.
 package console
 
@@ -42,6 +42,8 @@ func NewHandler(of Deployments) *Handler {
 	h.mux.HandleFunc("GET /api/deletion", h.deletion)
 	h.mux.HandleFunc("GET /api/ended", h.ended)
 	h.mux.HandleFunc("GET /api/changes", h.changes)
+	h.mux.HandleFunc("GET /api/kinds", h.kinds)
+	h.mux.HandleFunc("GET /api/kinds.svg", h.kindsPicture)
 	return h
 }
 

@@ -10,6 +10,7 @@ import { browsed, browsePageOf } from './browse.js';
 import { planPageOf } from './plan.js';
 import { resourcePageOf, wanted } from './resource.js';
 import { graphPageOf } from './graph.js';
+import { kindsPage } from './kinds.js';
 import { changesPage } from './changes.js';
 import { act, allow } from './actions.js';
 
@@ -94,6 +95,7 @@ function content({ name, of }) {
     case 'plan': return planPageOf(model, of);
     case 'resource': return resourcePageOf(model, of);
     case 'graph': return graphPageOf(model, of);
+    case 'kinds': return kindsPage(model);
     case 'changes': return changesPage(model);
     default: return [h('h1', {}, 'No such page'), h('p', {}, h('a', { href: '#/' }, 'The map'))];
   }

@@ -1,4 +1,4 @@
-package operate
+package kindgraph
 
 import (
 	"cmp"
@@ -35,8 +35,8 @@ type layout struct {
 	width, height float64
 }
 
-// svg writes the graph as a picture: targets to the left of their holders, so that deletions go from left to right.
-func (g *kindGraph) svg(out io.Writer) error {
+// SVG writes the graph as a picture: targets to the left of their holders, so that deletions go from left to right.
+func (g *Graph) SVG(out io.Writer) error {
 	l := g.layout()
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" width="%.0f" height="%.0f" font-family="sans-serif" font-size="12">
@@ -44,12 +44,12 @@ func (g *kindGraph) svg(out io.Writer) error {
 <rect width="100%%" height="100%%" fill="#ffffff"/>
 `, l.width, l.height, l.width, l.height)
 	leaves, arrives := map[string]int{}, map[string]int{}
-	for i, e := range g.edges {
-		b.WriteString(l.arrow(e, l.ways[i], leaves[e.from], arrives[e.to]))
-		leaves[e.from]++
-		arrives[e.to]++
+	for i, e := range g.Edges {
+		b.WriteString(l.arrow(e, l.ways[i], leaves[e.From], arrives[e.To]))
+		leaves[e.From]++
+		arrives[e.To]++
 	}
-	for _, kind := range g.kinds {
+	for _, kind := range g.Kinds {
 		at := l.kinds[kind]
 		service, name := ofKind(kind)
 		fmt.Fprintf(&b, `<g><rect x="%.0f" y="%.0f" width="%.0f" height="%.0f" rx="7" fill="#f4f6fa" stroke="#44546a"/>`, at.x, at.y, at.width, at.height)
@@ -62,8 +62,8 @@ func (g *kindGraph) svg(out io.Writer) error {
 }
 
 // arrow draws the references of a kind to another one: the nth arrow that leaves the one, and the mth that arrives at the other.
-func (l *layout) arrow(e kindEdge, way []*place, n, m int) string {
-	from, to := l.kinds[e.from], l.kinds[e.to]
+func (l *layout) arrow(e Edge, way []*place, n, m int) string {
+	from, to := l.kinds[e.From], l.kinds[e.To]
 	y := from.y + edgeHeight*(float64(n)+0.6)
 	endX, endY := to.x+to.width, to.y+10+float64(m%int(max(1, (to.height-16)/7)))*7
 	text := func(x float64, anchor string) string {
@@ -99,14 +99,14 @@ func (l *layout) arrow(e kindEdge, way []*place, n, m int) string {
 }
 
 // label is the text beside an arrow.
-func (e kindEdge) label() string { return strings.Join(e.fields, ", ") + " " + e.behaviour }
+func (e Edge) label() string { return strings.Join(e.Fields, ", ") + " " + e.Behaviour }
 
 // layout gives each kind the column that is the length of the longest way to a kind that refers to none.
-func (g *kindGraph) layout() *layout {
+func (g *Graph) layout() *layout {
 	l := &layout{kinds: map[string]*place{}}
 	depths, leaving := g.depths(), map[string]int{}
-	for _, e := range g.edges {
-		leaving[e.from]++
+	for _, e := range g.Edges {
+		leaving[e.From]++
 	}
 	add := func(column int, p *place) *place {
 		for len(l.columns) <= column {
@@ -115,7 +115,7 @@ func (g *kindGraph) layout() *layout {
 		l.columns[column] = append(l.columns[column], p)
 		return p
 	}
-	for _, kind := range g.kinds {
+	for _, kind := range g.Kinds {
 		service, name := ofKind(kind)
 		l.kinds[kind] = add(depths[kind], &place{
 			kind: kind, height: max(leastHeight, edgeHeight*(float64(leaving[kind])+0.3)),
@@ -123,8 +123,8 @@ func (g *kindGraph) layout() *layout {
 		})
 	}
 	gaps := make([]float64, len(l.columns)+1) // before each column
-	for _, e := range g.edges {
-		column, end := depths[e.from], depths[e.to]
+	for _, e := range g.Edges {
+		column, end := depths[e.From], depths[e.To]
 		room := edgeLetter*float64(len([]rune(e.label()))) + 70
 		if end >= column {
 			gaps[column+1] = max(gaps[column+1], room+40)
@@ -133,13 +133,13 @@ func (g *kindGraph) layout() *layout {
 		}
 		gaps[column] = max(gaps[column], room)
 		var way []*place
-		last := l.kinds[e.from]
+		last := l.kinds[e.From]
 		for c := column - 1; c > end; c-- {
 			pass := add(c, &place{height: passHeight})
 			last.to, way, last = append(last.to, pass), append(way, pass), pass
 		}
-		last.to = append(last.to, l.kinds[e.to])
-		l.ways = append(l.ways, append(way, l.kinds[e.to]))
+		last.to = append(last.to, l.kinds[e.To])
+		l.ways = append(l.ways, append(way, l.kinds[e.To]))
 	}
 	l.arrange(gaps)
 	return l
@@ -175,10 +175,10 @@ func (p *place) aim() (y float64) {
 }
 
 // depths returns for each kind the number of arrows of the longest way from it. An arrow that closes a circle does not count.
-func (g *kindGraph) depths() map[string]int {
+func (g *Graph) depths() map[string]int {
 	to, out, on := map[string][]string{}, map[string]int{}, map[string]bool{}
-	for _, e := range g.edges {
-		to[e.from] = append(to[e.from], e.to)
+	for _, e := range g.Edges {
+		to[e.From] = append(to[e.From], e.To)
 	}
 	var visit func(kind string) int
 	visit = func(kind string) int {
@@ -195,7 +195,7 @@ func (g *kindGraph) depths() map[string]int {
 		on[kind], out[kind] = false, depth
 		return depth
 	}
-	for _, kind := range g.kinds {
+	for _, kind := range g.Kinds {
 		visit(kind)
 	}
 	return out
