@@ -18,21 +18,24 @@ const maxActionBytes = 8 << 10
 
 // action is a request of a person to a deployment. The deployment checks the rights of the person, and stores the reason.
 type action struct {
-	// Do is pause, resume, retry, delete or undelete.
+	// Do is pause, resume, retry, delete, detach or undelete.
 	Do         string `json:"do"`
 	Deployment string `json:"deployment"`
 	// Handler is the one to pause or resume; empty: deletions.
 	Handler string `json:"handler"`
 	// Of is the other deployment for which it is done; empty: all.
 	Of string `json:"of"`
-	// Name is the full name of the resource to retry, delete or undelete; empty: the work of the deployment is retried.
-	Name   string `json:"name"`
+	// Name is the full name of the resource to retry, delete, detach or undelete; empty: the work of the deployment is retried.
+	Name string `json:"name"`
+	// Path and Target are the reference that detach removes from the resource.
+	Path   string `json:"path"`
+	Target string `json:"target"`
 	Reason string `json:"reason"`
 	// Retention is the time for which a delete hides the resource, such as 7d; empty: as its kind says.
 	Retention string `json:"retention"`
 }
 
-// AllowActions lets people pause, resume, retry, delete and undelete from the page, which only reads without it. It is called before the handler serves.
+// AllowActions lets people pause, resume, retry, delete, detach and undelete from the page, which only reads without it. It is called before the handler serves.
 func (h *Handler) AllowActions() *Handler {
 	h.acts = true
 	h.mux.HandleFunc("POST /api/action", h.act)
@@ -108,8 +111,10 @@ func (h *Handler) carryOut(ctx context.Context, a action) error {
 		err = h.delete(ctx, id, name, a.Retention)
 	case "undelete":
 		err = h.undelete(ctx, id, name)
+	case "detach":
+		err = h.detach(ctx, schema.FullName{Deployment: id, Name: name}, a.Path, a.Target)
 	default:
-		err = fmt.Errorf("do=%s: want pause, resume, retry, delete or undelete", a.Do)
+		err = fmt.Errorf("do=%s: want pause, resume, retry, delete, detach or undelete", a.Do)
 	}
 	return err
 }

@@ -35,25 +35,27 @@ func TestActionsAreDoneByTheDeploymentWithTheirReason(t *testing.T) {
 		{`{"do":"delete","name":"` + root + `","retention":"7d"}`, "delete iam.example.com/us-west2 projects/acme 168h0m0s"},
 		{`{"do":"delete","name":"` + root + `","retention":""}`, "delete iam.example.com/us-west2 projects/acme 0s"},
 		{`{"do":"undelete","name":"` + root + `"}`, "undelete iam.example.com/us-west2 projects/acme"},
+		{`{"do":"detach","name":"` + root + `","path":"account","target":"` + root + `/serviceAccounts/robot"}`, "update iam.example.com/us-west2 projects/acme body without account"},
 	} {
 		w := ask(h, c.body, "Sec-Fetch-Site", "same-origin", "Origin", "http://here")
 		require.Equal(t, 200, w.Code, w.Body)
 		require.Equal(t, c.did, f.did[len(f.did)-1])
 	}
 	for want, body := range map[string]string{
-		"want pause, resume, retry, delete or undelete": `{"do":"drop","deployment":"iam.example.com/us-west2","reason":"r"}`,
-		"InvalidArgument: reason":                       `{"do":"pause","deployment":"iam.example.com/us-west2"}`,
-		"cannot be reached":                             `{"do":"pause","deployment":"elsewhere.example.com/mars","reason":"r"}`,
-		"unknown field":                                 `{"do":"pause","deployment":"iam.example.com/us-west2","reason":"r","force":true}`,
-		"too large":                                     `{"do":"` + strings.Repeat("x", maxActionBytes) + `"}`,
-		"deployment":                                    `{"do":"pause","deployment":"x","reason":"r"}`,
-		"want //service/region/name":                    `{"do":"retry","name":"projects/acme","reason":"r"}`,
+		"want pause, resume, retry, delete, detach or undelete": `{"do":"drop","deployment":"iam.example.com/us-west2","reason":"r"}`,
+		"InvalidArgument: reason":                               `{"do":"pause","deployment":"iam.example.com/us-west2"}`,
+		"cannot be reached":                                     `{"do":"pause","deployment":"elsewhere.example.com/mars","reason":"r"}`,
+		"does not name the resource":                            `{"do":"detach","name":"` + root + `","path":"account","target":"` + root + `"}`,
+		"unknown field":                                         `{"do":"pause","deployment":"iam.example.com/us-west2","reason":"r","force":true}`,
+		"too large":                                             `{"do":"` + strings.Repeat("x", maxActionBytes) + `"}`,
+		"deployment":                                            `{"do":"pause","deployment":"x","reason":"r"}`,
+		"want //service/region/name":                            `{"do":"retry","name":"projects/acme","reason":"r"}`,
 	} {
 		w := ask(h, body)
 		require.GreaterOrEqual(t, w.Code, 400, body)
 		require.Contains(t, w.Body.String(), want)
 	}
-	require.Len(t, f.did, 7)
+	require.Len(t, f.did, 8)
 }
 
 // Pages of other sites, forms and links change nothing, and neither does a page that only reads.

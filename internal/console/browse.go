@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"github.com/db-controller/db-controller/internal/detach"
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
@@ -100,4 +101,12 @@ func (h *Handler) undelete(ctx context.Context, id schema.DeploymentID, name str
 	}
 	_, err = resources.UndeleteResource(ctx, &resourcev1.UndeleteResourceRequest{Name: name})
 	return err
+}
+
+func (h *Handler) detach(ctx context.Context, holder schema.FullName, path, target string) error {
+	resources, err := h.of.Resources(ctx, holder.Deployment)
+	if err != nil {
+		return err
+	}
+	return detach.Reference(ctx, resources, holder, path, target)
 }

@@ -421,7 +421,12 @@ func TestBrowsingAndDeletingInABrowser(t *testing.T) {
 	b.do(chromedp.Click(`//a[text()="Next page"]`))
 	b.is("document.querySelector('main').innerText.includes('hidden until')")
 	b.look("plan-blocked", "#/plan/"+url.QueryEscape("//iam.example.com/us-west2/projects/blocked"), "What blocks it")
-	b.is("!document.querySelector('.act')")
+	b.is("!document.querySelector('select[name=retention]')") // no delete
+	b.do(chromedp.Click("form.act button"))
+	b.is("document.querySelector('form.act [role=status]').textContent.includes('detach: done.')")
+	require.Len(t, f.did, 1)
+	require.Contains(t, f.did[0], "body without account")
+	f.did = nil
 	b.look("plan", "#/plan/"+url.QueryEscape(root), "1 Project removed in iam.example.com/us-west2")
 	b.is("document.querySelector('main').innerText.includes('13 resources removed, 3 references unset')")
 	b.do(chromedp.Click("form.act button"))

@@ -280,6 +280,16 @@ func (a *answers) UndeleteResource(_ context.Context, req *resourcev1.UndeleteRe
 	return &resourcev1.Resource{}, nil
 }
 
+func (a *answers) UpdateResource(_ context.Context, req *resourcev1.UpdateResourceRequest, _ ...grpc.CallOption) (*resourcev1.Resource, error) {
+	defer a.lock()()
+	without := ""
+	if _, has := req.GetResource().GetBody().AsMap()["account"]; !has {
+		without = " without account"
+	}
+	a.fleet.did = append(a.fleet.did, fmt.Sprintf("update %s %s %s%s", a.id, req.GetResource().GetName(), strings.Join(req.GetUpdateMask().GetPaths(), ","), without))
+	return &resourcev1.Resource{}, nil
+}
+
 // lock returns with the answers fixed.
 func (a *answers) lock() func() {
 	a.fleet.mu.Lock()
@@ -354,6 +364,10 @@ func (a *answers) ListRemovals(context.Context, *adminv1.ListRemovalsRequest, ..
 }
 
 func (a *answers) GetResource(_ context.Context, req *resourcev1.GetResourceRequest, _ ...grpc.CallOption) (*resourcev1.Resource, error) {
+	if strings.HasSuffix(holder, "/"+req.GetName()) {
+		body, err := structpb.NewStruct(map[string]any{"account": "//" + west.String() + "/projects/blocked"})
+		return &resourcev1.Resource{Name: req.GetName(), Body: body}, err
+	}
 	if req.GetName() != "projects/acme" {
 		return nil, status.Error(codes.NotFound, req.GetName()+" does not exist")
 	}

@@ -8,12 +8,11 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/fieldmaskpb"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/db-controller/db-controller/client"
 	"github.com/db-controller/db-controller/cmd/db-controller/cli"
 	"github.com/db-controller/db-controller/cmd/db-controller/direct"
+	"github.com/db-controller/db-controller/internal/detach"
 	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
@@ -37,8 +36,6 @@ func (r *releasing) flags(cmd *cobra.Command) {
 const (
 	detachUnset  = "unset"
 	detachDelete = "delete"
-
-	ownerPath = "@owner" // of a referrer that is owned
 )
 
 func (r *releasing) given() bool { return r.detach != "" || r.orphan }
@@ -66,7 +63,7 @@ func (t tie) String() string {
 	if t.Action == detachDelete {
 		return t.Holder + " is deleted"
 	}
-	if t.Path == ownerPath {
+	if t.Path == detach.OwnerPath {
 		return fmt.Sprintf("%s is no longer owned by %s", t.Holder, t.Target)
 	}
 	return fmt.Sprintf("%s: %s no longer names %s", t.Holder, t.Path, t.Target)
@@ -198,7 +195,7 @@ func orphans(ctx context.Context, c *client.Client, all []tie, name string, name
 		if err != nil {
 			return nil, cli.Plain(err)
 		}
-		if slices.Contains(names, referrer.GetHolder()) || referrer.GetPath() != ownerPath && !schema.Behaviour(referrer.GetBehaviour()).Cascades() {
+		if slices.Contains(names, referrer.GetHolder()) || referrer.GetPath() != detach.OwnerPath && !schema.Behaviour(referrer.GetBehaviour()).Cascades() {
 			continue
 		}
 		if referrer.GetPath() == schema.ParentPath {
@@ -219,29 +216,5 @@ func (t tie) remove(ctx context.Context, c *client.Client) error {
 		_, err = resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name.Name, AllowMissing: true})
 		return err
 	}
-	holder, err := resources.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name.Name, Latest: true})
-	if err != nil {
-		return err
-	}
-	same := func(value string) bool { return cli.FullNameIn(name.Deployment.String(), value) == t.Target }
-	update := &resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{Name: name.Name, Uid: holder.GetUid(), Revision: holder.GetRevision()}}
-	if t.Path == ownerPath {
-		update.Resource.OwnerReferences = slices.DeleteFunc(holder.GetOwnerReferences(), func(o *resourcev1.OwnerReference) bool { return same(o.GetName()) })
-		update.UpdateMask = &fieldmaskpb.FieldMask{Paths: []string{"owner_references"}}
-	} else {
-		path, err := schema.ParsePath(t.Path)
-		if err != nil {
-			return fmt.Errorf("%s cannot be unset in its body: use --detach=delete, or change it with its owner", t.Path)
-		}
-		body := holder.GetBody().AsMap()
-		if path.Unset(body, same) == 0 {
-			return status.Errorf(codes.Aborted, "%s of its body does not name the resource: it has changed meanwhile, or it is a row of a table, which SQL changes (or --detach=delete)", t.Path)
-		}
-		if update.Resource.Body, err = structpb.NewStruct(body); err != nil {
-			return err
-		}
-		update.UpdateMask = &fieldmaskpb.FieldMask{Paths: []string{"body"}}
-	}
-	_, err = resources.UpdateResource(ctx, update)
-	return err
+	return detach.Reference(ctx, resources, name, t.Path, t.Target)
 }

@@ -162,7 +162,7 @@ func (c *deploymentConfig) flags(f *pflag.FlagSet) {
 	f.StringVar(&c.authorizer.is, "authorizer-identity", "user/authorizer", "identity in the certificate of the authorization service")
 	f.StringVar(&c.api.listen, "http-api", "", "host:port for the API as HTTPS and JSON, for people who come with --tokens (default: none)")
 	f.BoolVar(&c.api.console, "console", false, "serve the console with --http-api, at /console/, for people who sign in with a token; it shows this deployment, and only reads")
-	f.BoolVar(&c.api.actions, "console-actions", false, "with --console: people may pause, resume, retry, delete and undelete from the page, with their own rights")
+	f.BoolVar(&c.api.actions, "console-actions", false, "with --console: people may pause, resume, retry, delete, detach and undelete from the page, with their own rights")
 	f.BoolVar(&c.api.all, "console-all", false, "with --console: show all deployments of the environment; the tokens of people who look are sent to each of them")
 	c.server.flags(f)
 	c.database.flags(f, "the deployment's own", "the database answers, the deployment is registered and its version is known")

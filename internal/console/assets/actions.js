@@ -40,6 +40,14 @@ export function deleteAction(name, accepted) {
     h('label', {}, 'How ', h('select', { name: 'retention' }, until.map(([v, text]) => h('option', { value: v }, text))))], 'Delete it', false);
 }
 
+/** The button that takes the reference out of a resource that blocks. */
+export function detachAction(b) {
+  if (!allowed || !b.path || b.undecided || b.unanswered) return null;
+  const key = `${b.holder} ${b.path} ${b.target}`, answer = answers.get(key);
+  return h('form', { class: 'act small', 'data-act': key, 'data-key': key }, Object.entries({ do: 'detach', name: b.holder, path: b.path, target: b.target }).map(([name, value]) => h('input', { type: 'hidden', name, value })),
+    h('button', { title: `Unset ${b.path} of ${b.holder}` }, 'Detach'), h('span', { role: 'status', 'data-state': answer?.state ?? null }, answer ? [h('i', {}, answer.state === 'ok' ? '✓' : '✕'), ` ${answer.text}`] : ''));
+}
+
 function form(key, fields, title, reasoned = true) {
   if (!allowed) return null;
   const answer = answers.get(key);

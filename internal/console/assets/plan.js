@@ -3,7 +3,7 @@
 import { h } from './dom.js';
 import { broken, count, deploymentPage, linked, plural, resourcePage, seconds } from './format.js';
 import { table } from './table.js';
-import { deleteAction } from './actions.js';
+import { deleteAction, detachAction } from './actions.js';
 
 export function planPageOf(model, name) {
   const head = [h('h1', {}, 'Plan of a delete'), h('p', { class: 'lead' }, h('a', { href: resourcePage(name) }, broken(name)))];
@@ -12,7 +12,7 @@ export function planPageOf(model, name) {
   const plan = answer.value, groups = plan.groups ?? [];
   return [head, verdict(plan, groups),
     h('section', { class: 'card', 'data-key': 'effect' }, h('h2', {}, 'What it does'), h('ul', { class: 'tree' }, below(groups, -1))),
-    plan.blockers?.length ? h('section', { class: 'card', 'data-key': 'blockers' }, h('h2', {}, 'What blocks it'), table(['Resource', 'By the field', 'Blocks', ''], plan.blockers.map((b) => [linked(b.holder), b.path ?? '', linked(b.target), certainty(b)]), true),
+    plan.blockers?.length ? h('section', { class: 'card', 'data-key': 'blockers' }, h('h2', {}, 'What blocks it'), table(['Resource', 'By the field', 'Blocks', ''], plan.blockers.map((b) => [linked(b.holder), b.path ?? '', linked(b.target), [certainty(b), detachAction(b)]]), true),
       Number(plan.hiddenBlockers ?? 0) ? h('p', { class: 'quiet' }, `and ${plural(plan.hiddenBlockers, 'blocker')} that you may not read`) : null) : null,
     deleteAction(name, plan.accepted === true)];
 }
