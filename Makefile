@@ -140,7 +140,7 @@ docs: ## build the documentation site into bin/docs, which loads nothing from ot
 hostile: postgresql build ## the attacks that docs/attacks.md names; minutes
 	DBCONTROLLER_TEST_HOSTILE=1 $(GO) test -count=1 -timeout 40m -run "^($$(grep -oE '`(Test|Fuzz)[A-Za-z0-9_]+`' docs/attacks.md | tr -d '`' | sort -u | paste -sd '|' -))$$" ./...
 
-clusters: postgresql build ## beside Patroni with etcd, HAProxy, PgBouncer and pgBackRest: failovers under load, restores; minutes
+clusters: postgresql build ## beside Patroni with etcd, HAProxy, PgBouncer, pgBackRest and pg_repack: failovers under load, restores; minutes
 	sh deploy/install-clusters.sh
 	DBCONTROLLER_TEST_CLUSTERS=1 $(GO) test -count=1 -timeout 40m -run '^TestClusters' -v ./test/clusters
 

@@ -1,18 +1,21 @@
 #!/bin/sh
-# install-clusters.sh installs Patroni with etcd, HAProxy, PgBouncer and pgBackRest
-# if they are missing: make clusters runs db-controller beside them. It starts no
+# install-clusters.sh installs Patroni with etcd, HAProxy, PgBouncer, pgBackRest
+# and pg_repack if they are missing: make clusters runs db-controller beside them. It starts no
 # service: the tests run the programs themselves, in folders of their own.
 #
 # It installs only as root on Debian and its relatives. Everywhere else it prints
 # the command and fails: without the programs there is nothing to run.
 set -eu
 
-packages="patroni python3-etcd etcd-server haproxy pgbouncer pgbackrest"
+# pg_repack is of one version of PostgreSQL: the newest one that is installed.
+major=$(ls /usr/lib/postgresql 2>/dev/null | sort -n | tail -1)
+packages="patroni python3-etcd etcd-server haproxy pgbouncer pgbackrest postgresql-${major:-15}-repack"
 
 present() {
 	for program in patroni patronictl etcd haproxy pgbouncer pgbackrest setpriv; do
 		[ -x "/usr/bin/$program" ] || [ -x "/usr/sbin/$program" ] || return 1
 	done
+	[ -x "/usr/lib/postgresql/$major/bin/pg_repack" ] || return 1
 	/usr/bin/python3 -c 'import etcd' 2>/dev/null # Patroni's package only recommends it
 }
 

@@ -1,4 +1,4 @@
-// Package clusters runs db-controller beside the programs that operators run: Patroni with etcd, HAProxy, PgBouncer and pgBackRest.
+// Package clusters runs db-controller beside the programs that operators run: Patroni with etcd, HAProxy, PgBouncer, pgBackRest and pg_repack.
 package clusters
 
 import (
@@ -75,7 +75,7 @@ type fixture struct {
 func chosen(t *testing.T) {
 	t.Helper()
 	if os.Getenv("DBCONTROLLER_TEST_CLUSTERS") == "" {
-		t.Skip("needs Patroni, etcd, HAProxy, PgBouncer and pgBackRest, and minutes: run make clusters")
+		t.Skip("needs Patroni, etcd, HAProxy, PgBouncer, pgBackRest and pg_repack, and minutes: run make clusters")
 	}
 }
 

@@ -60,14 +60,17 @@ func (w *writer) count() int {
 	return len(w.done)
 }
 
-// load is what both deployments are written to meanwhile, over both ways to the cluster.
+// both are the deployments of targets, which reach the cluster in two ways.
+var both = map[string]string{aWest: "west", aEast: "east"}
+
+// load is what the deployments are written to meanwhile: targets in some of them, and holders of these.
 type load struct {
 	f       *fixture
 	end     func()
 	writers map[string]*writer
 }
 
-func (f *fixture) load(event string) *load {
+func (f *fixture) load(event string, of map[string]string) *load {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	l := &load{f: f, writers: map[string]*writer{}}
 	var all sync.WaitGroup
@@ -76,7 +79,7 @@ func (f *fixture) load(event string) *load {
 		l.writers[name] = w
 		all.Go(func() { w.run(ctx, f, prefix, content) })
 	}
-	for at, region := range map[string]string{aWest: "west", aEast: "east"} {
+	for at, region := range of {
 		write("targets, "+region, at+"targets/"+event+"-", func(int) fields { return nil })
 		for _, behaviour := range []string{"block", "cascade"} {
 			write(behaviour+" targets, "+region, bWest+"holders/"+event+"-"+region+"-"+behaviour+"-", func(i int) fields {
@@ -166,7 +169,7 @@ func (f *fixture) through(event string, epoch int64, loses bool, happen func()) 
 		logs[way] = len(logged(f.t, f.Deployments[id(f.t, at)].Log(), 0))
 		pages[way] = f.watched(ctx, at)
 	}
-	l := f.load(event)
+	l := f.load(event, both)
 	began := time.Now()
 	happen()
 	f.t.Logf("%s: done after %.1f s", event, time.Since(began).Seconds())
