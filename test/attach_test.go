@@ -171,6 +171,9 @@ CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Cu
 	code, out = command("detach")
 	require.Zero(t, code, out)
 	require.Contains(t, out, "nothing to do")
+	code, out = command("attach", "--status")
+	require.Equal(t, 3, code, out)
+	require.Contains(t, out, "Order  the version that runs declares its table, which is not attached")
 	code, out = command("detach", "--kind", "Order") // which is declared
 	require.Zero(t, code, out)
 	code, out = command("detach", "--kind", "Ordr")

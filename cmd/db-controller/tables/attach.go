@@ -410,8 +410,10 @@ func (f *attachFlags) list(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	var without []string
 	if running != nil {
 		attach.Declared(all, running)
+		without = slices.DeleteFunc(withoutTable(all, running), func(kind string) bool { return !f.wants(kind) })
 	}
 	all = slices.DeleteFunc(all, func(a *attach.Attached) bool { return !f.wants(a.Kind) })
 	out, drifted, lacking := cli.PrinterOf(cmd), 0, 0
@@ -438,12 +440,18 @@ func (f *attachFlags) list(cmd *cobra.Command) error {
 			out.Line("    ! %s\n      %s", g.Text, g.SQL)
 		}
 	}
-	if len(all) == 0 {
+	if len(all) == 0 && len(without) == 0 {
 		out.Line("no such table is attached")
+	}
+	for _, kind := range without {
+		out.Line("%s  the version that runs declares its table, which is not attached: its rows refer to nothing; attach it", kind)
 	}
 	why := attach.WhyNotWaiting(cmd.Context(), conn)
 	if why != nil {
 		why = cli.WithCode(cli.Findings, fmt.Errorf("statements on strict tables do not wait for rights, and fail with RD001 while one is lacking: %w", why))
+	}
+	if len(without) > 0 {
+		why = errors.Join(cli.WithCode(cli.Findings, fmt.Errorf("not attached: %s", strings.Join(without, ", "))), why)
 	}
 	if err := out.Document(all); err != nil || drifted+lacking == 0 {
 		return errors.Join(err, why)
@@ -452,6 +460,17 @@ func (f *attachFlags) list(cmd *cobra.Command) error {
 		return fmt.Errorf("rights are lacking on %s: grant them", report.Several(int64(lacking), "table"))
 	}
 	return fmt.Errorf("%s from the attachments that the version that runs needs: attach again", report.Several(int64(drifted), "difference"))
+}
+
+// withoutTable returns the kinds of a model whose tables are not attached, or are detached.
+func withoutTable(all []*attach.Attached, running *schema.Model) (kinds []string) {
+	for _, name := range running.KindNames() {
+		kind, err := running.Kind(name)
+		if err == nil && kind.Table != nil && !slices.ContainsFunc(all, func(a *attach.Attached) bool { return a.Kind == name && a.Ready }) {
+			kinds = append(kinds, name)
+		}
+	}
+	return kinds
 }
 
 func waiting(n int64) string {
