@@ -66,25 +66,30 @@ func TestAlertsAndDashboardsNameMetricsThatAreExported(t *testing.T) {
 // withoutLabels matches text in braces, whose names are names of labels.
 var withoutLabels = regexp.MustCompile(`\{[^}]*\}|by \([^)]*\)`)
 
-func alertExpressions(t *testing.T) (out []string) {
+// alert is a rule of deploy/prometheus/alerts.yaml.
+type alert struct {
+	Alert, Expr         string
+	Labels, Annotations map[string]string
+}
+
+func readAlerts(t *testing.T) []alert {
 	t.Helper()
 	raw, err := os.ReadFile("../../../deploy/prometheus/alerts.yaml")
 	require.NoError(t, err)
-	var alerts struct {
-		Groups []struct {
-			Rules []struct {
-				Alert, Expr string
-				Annotations map[string]string
-			}
-		}
-	}
+	var alerts struct{ Groups []struct{ Rules []alert } }
 	require.NoError(t, yaml.Unmarshal(raw, &alerts))
+	return alerts.Groups[0].Rules
+}
+
+func alertExpressions(t *testing.T) (out []string) {
+	t.Helper()
+	rules := readAlerts(t)
 	runbooks, err := os.ReadFile("../../../docs/runbooks.md")
 	require.NoError(t, err)
-	require.Equal(t, len(alerts.Groups[0].Rules), strings.Count(string(runbooks), "\n## "))
+	require.Equal(t, len(rules), strings.Count(string(runbooks), "\n## "))
 	played, err := os.ReadFile("testdata/alerts_test.yaml")
 	require.NoError(t, err)
-	for _, rule := range alerts.Groups[0].Rules {
+	for _, rule := range rules {
 		require.NotEmpty(t, rule.Annotations["summary"], rule.Alert)
 		require.Equal(t, "docs/runbooks.md#"+strings.ToLower(rule.Alert), rule.Annotations["runbook"], "the page has a section for each alert")
 		require.Contains(t, string(runbooks), "\n## "+rule.Alert+"\n")
@@ -166,19 +171,8 @@ func TestTheFirstScreenAnswersWhetherItIsUs(t *testing.T) {
 // pages returns the expressions of the alerts that call somebody.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
-	raw, err := os.ReadFile("../../../deploy/prometheus/alerts.yaml")
-	require.NoError(t, err)
-	var alerts struct {
-		Groups []struct {
-			Rules []struct {
-				Alert, Expr string
-				Labels      map[string]string
-			}
-		}
-	}
-	require.NoError(t, yaml.Unmarshal(raw, &alerts))
 	out := map[string]string{}
-	for _, rule := range alerts.Groups[0].Rules {
+	for _, rule := range readAlerts(t) {
 		if rule.Labels["severity"] == "page" {
 			out[rule.Alert] = rule.Expr
 		}
