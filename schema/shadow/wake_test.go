@@ -28,21 +28,24 @@ type awake struct {
 	delivered map[schema.DeploymentID]*[2]map[int64]bool
 }
 
-// keepAwake follows the box until the test ends. Its stores have to poll after an hour.
+// keepAwake follows the box until the test ends, and returns when each watch has read its snapshot. Its stores have to poll after an hour.
 func keepAwake(t *testing.T, b *harness.Box) *awake {
 	t.Helper()
 	a := &awake{t: t, b: b, delivered: map[schema.DeploymentID]*[2]map[int64]bool{}}
 	for id := range b.Stores {
 		a.delivered[id] = &[2]map[int64]bool{{}, {}}
 	}
+	var begun sync.WaitGroup
 	for id, store := range b.Stores {
-		follow := func(run func(context.Context) error) {
+		follow := func(run func(ctx context.Context, begun func()) error) {
+			begun.Add(1)
+			once := sync.OnceFunc(begun.Done)
 			ctx, cancel := context.WithCancel(context.Background())
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
 				for ctx.Err() == nil {
-					_ = run(ctx) // a new epoch ends a watch
+					_ = run(ctx, once) // a new epoch ends a watch
 				}
 			}()
 			t.Cleanup(func() { cancel(); <-done })
@@ -51,8 +54,11 @@ func keepAwake(t *testing.T, b *harness.Box) *awake {
 		for i := range shards {
 			shards[i] = int16(i)
 		}
-		follow(func(ctx context.Context) error {
+		follow(func(ctx context.Context, begun func()) error {
 			return store.Read.WatchWork(ctx, shards, "", func(e schema.Event[schema.Work]) error {
+				if e.EndOfSnapshot {
+					begun()
+				}
 				for _, w := range e.Items {
 					a.take(id, 0, w.Seq)
 				}
@@ -60,8 +66,11 @@ func keepAwake(t *testing.T, b *harness.Box) *awake {
 			})
 		})
 		for holder := range b.Stores {
-			follow(func(ctx context.Context) error {
+			follow(func(ctx context.Context, begun func()) error {
 				return store.Read.WatchDeletions(ctx, holder, "", func(e schema.Event[schema.Deletion]) error {
+					if e.EndOfSnapshot {
+						begun()
+					}
 					for _, d := range e.Items {
 						a.take(id, 1, d.Seq)
 					}
@@ -70,6 +79,7 @@ func keepAwake(t *testing.T, b *harness.Box) *awake {
 			})
 		}
 	}
+	begun.Wait()
 	return a
 }
 
