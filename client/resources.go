@@ -25,8 +25,8 @@ func (c *Client) Get(ctx context.Context, name string) (*resourcev1.Resource, er
 
 type latestKey struct{}
 
-// Latest returns a context for gets and lists of the latest state. Without it a deployment may answer them by a standby of its database, which is
-// a second behind at most, and never behind a write of the same person over the same process.
+// Latest returns a context for gets and lists of the latest state. Without it a deployment may answer them by a standby of its database: by a state
+// that is old by a bound, a second by default, and never older than the last write of the same person over the same process.
 func Latest(ctx context.Context) context.Context { return context.WithValue(ctx, latestKey{}, true) }
 
 func isLatest(ctx context.Context) bool { return ctx.Value(latestKey{}) != nil }

@@ -66,7 +66,7 @@ func NewGet() *cobra.Command {
 
 // latestFlag is of reads that a standby may answer.
 func latestFlag(cmd *cobra.Command, to *bool) {
-	cmd.Flags().BoolVar(to, "latest", false, "the latest state, also where a deployment answers reads by a standby, which may be a second behind")
+	cmd.Flags().BoolVar(to, "latest", false, "the latest state, also where a deployment answers reads by a standby, whose state may be a second old")
 }
 
 // NewList returns the command list.

@@ -489,8 +489,8 @@ type GetResourceRequest struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The fields to return, such as labels or body.spec.size; empty for all.
 	ReadMask *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=read_mask,json=readMask,proto3" json:"read_mask,omitempty"`
-	// The state after all commits before the call. Otherwise a deployment may answer by a standby of its database, which is a second behind at most,
-	// and never behind a write of the same caller over the same process.
+	// The state after all commits before the call. Otherwise a deployment may answer by a standby of its database: by a state that is old by a
+	// bound, a second by default, and never older than the last write of the same caller over the same process.
 	Latest bool `protobuf:"varint,3,opt,name=latest,proto3" json:"latest,omitempty"`
 	// The answer is of this revision or a later one, if the resource has it.
 	MinRevision   int64 `protobuf:"varint,4,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
