@@ -78,9 +78,6 @@ func Read[T any](ctx context.Context, s *Standby, answer func(ctx context.Contex
 		return out, err
 	}
 	s.reads[Failed].Add(1)
-	if postgres.Unavailable(err) {
-		s.shows.Store(nil)
-	}
 	defer func() { s.Saw(postgres.CallerOf(ctx).Who) }() // what is gone stays gone
 	return answer(ctx)
 }
