@@ -143,9 +143,9 @@ func TestWatchesThatAreBehindAreNamed(t *testing.T) {
 func TestAProcessWhoseLeaseHasExpiredIsMarked(t *testing.T) {
 	t.Parallel()
 	p := &adminv1.StatusResponse_Process{Name: "one", Shards: []uint32{1, 2, 3}, JoinTime: ago(time.Hour), ExpireTime: ago(-time.Minute)}
-	require.Equal(t, "process one has 3 of 64 shards, since 1h0m0s", processLine(p))
+	require.Regexp(t, `^process one has 3 of 64 shards, since 1h\d+m\d+s$`, processLine(p))
 	p.ExpireTime = ago(10 * time.Second)
-	require.Equal(t, "THE LEASE OF PROCESS one EXPIRED 10s ago: nobody works on its 3 shards of 64", processLine(p))
+	require.Regexp(t, `^THE LEASE OF PROCESS one EXPIRED \d+s ago: nobody works on its 3 shards of 64$`, processLine(p))
 }
 
 func TestStatusOfAllNamesThoseThatDoNotAnswer(t *testing.T) {
