@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
@@ -107,7 +110,7 @@ type readConfig struct {
 }
 
 func (c *readConfig) flags(f *pflag.FlagSet) {
-	c.file = cli.SecretFlag(f, &c.dsn, "postgres-read", "DSN of a standby of the same database, which answers gets and lists of people; the primary answers while it is away or too late (default: none)")
+	c.file = cli.SecretFlag(f, &c.dsn, "postgres-read", "DSN of one standby of the same database, at its own address, which answers gets and lists of people; the primary answers while it is away or too late (default: none)")
 	cli.Reloadable(f, cli.Followed, "postgres-read-file")
 	f.DurationVar(&c.maxLag, "read-max-lag", shadow.DefaultReadMaxLag, "with --postgres-read: the greatest age of the state that a read may show, at least 100ms")
 }
@@ -120,9 +123,17 @@ func (c *readConfig) check(plaintext bool) error {
 	if c.dsn != "" {
 		if err := cli.CheckDSN(c.dsn, plaintext); err != nil {
 			wrong = errors.Join(wrong, fmt.Errorf("--postgres-read: %w", err))
+		} else if severalServers(c.dsn) {
+			wrong = errors.Join(wrong, errors.New("--postgres-read names several servers: name one standby, since the age of its state is measured for all connections"))
 		}
 	}
 	return wrong
+}
+
+// severalServers reports whether the connections of a DSN may be to different servers.
+func severalServers(dsn string) bool {
+	cfg, err := pgx.ParseConfig(dsn)
+	return err == nil && slices.ContainsFunc(cfg.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.Host != cfg.Host || f.Port != cfg.Port })
 }
 
 func (c *databaseConfig) flags(f *pflag.FlagSet, whose, ready string) {

@@ -26,7 +26,7 @@ const (
 // Config of a Standby.
 type Config struct {
 	Primary postgres.Statements
-	// Connect opens the pool of the standby.
+	// Connect opens the pool of the standby. All of its connections have to be to one server: a sample proves the state of the server that it asked.
 	Connect func(ctx context.Context) (*pgxpool.Pool, error)
 	// MaxLag is the greatest age of the state that a read may show.
 	MaxLag time.Duration
@@ -78,7 +78,7 @@ func Read[T any](ctx context.Context, s *Standby, answer func(ctx context.Contex
 		return out, err
 	}
 	s.reads[Failed].Add(1)
-	defer func() { s.Saw(postgres.CallerOf(ctx).Who) }() // what is gone stays gone
+	defer func() { s.Saw(postgres.CallerOf(ctx).Who) }() // a later read must not show a resource that this one does not find
 	return answer(ctx)
 }
 
@@ -133,7 +133,7 @@ func (s *Standby) Close() {
 const (
 	// samples is the least number of samples within MaxLag.
 	samples = 4
-	// sampleTimeout bounds a sample. A late one does no harm: what it shows has the time of its begin.
+	// sampleTimeout bounds a sample. A sample that ends late does no harm: the state that it proves has the time of its begin.
 	sampleTimeout = 10 * time.Second
 )
 
