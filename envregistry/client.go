@@ -306,7 +306,7 @@ func (c *Client) knowsDatabase(env *schema.Environment) {
 		return
 	}
 	why := fmt.Sprintf("the registry knows this deployment over the database %s, and this process runs over %s: start it over the former one, or, "+
-		"if that one is lost for good, db-controller accept-database %s", d.Database, c.cfg.Database, c.cfg.Deployment)
+		"if that one is lost for good, db-controller decommission %s --former-database", d.Database, c.cfg.Database, c.cfg.Deployment)
 	found := &anotherDatabase{why, time.Now()}
 	if before := c.another.Load(); before != nil {
 		found.since = before.since

@@ -164,7 +164,7 @@ type Rights struct {
 }
 
 // Decisions of operators that the rights may require two operators for: the commands of these names.
-var Decisions = []string{"decommission", "force-release", "accept-database", "waive"}
+var Decisions = []string{"decommission", "force-release"}
 
 // MaxRemovals is the greatest limit of removals: a look-ahead counts no more.
 const MaxRemovals = 9999

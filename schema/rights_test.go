@@ -15,7 +15,7 @@ func TestRightsAreCheckedWithLineAndRemedy(t *testing.T) {
 		"default: perhaps": `f.yaml:2: rights.default: default: "perhaps"; write deny, or allow`,
 		"quotas: [{holders: a, targets: '*/*', blocking: 1}]":                `f.yaml:2: rights.quotas[0]: deployment "a"; write service/region, service/*, */region`,
 		"quotas: [{holders: '*/*', targets: '*/*'}]":                         `f.yaml:2: rights.quotas[0]: a quota has numbers greater than 0; write blocking: N, tentative: N, or both`,
-		"two_operators: [delete]":                                            `f.yaml:2: rights: two_operators: unknown decision "delete"; the decisions are decommission, force-release, accept-database, waive`,
+		"two_operators: [delete]":                                            `f.yaml:2: rights: two_operators: unknown decision "delete"; the decisions are decommission, force-release`,
 		"max_removals: 10000":                                                `f.yaml:2: rights.max_removals: max_removals: 10000; write a number of resources, at most 9999, or leave it out for any number`,
 		"defalt: deny":                                                       `f.yaml:2: rights: unknown key "defalt"; the keys here are cascade_needs_delete, default, grants`,
 		"grants: [{ identity: user/ann, verbs: [read], kinds: A }]":          `unknown key "kinds"; the keys here are group, identity, kind, name, verbs`,

@@ -54,7 +54,7 @@ deployments:
 rights:
   default: deny
   cascade_needs_delete: true
-  two_operators: [waive]
+  two_operators: [force-release]
   quotas: [{holders: a.example.com/eu, targets: "*/*", blocking: 5, tentative: 6}]
   max_removals: 1000
   grants:

@@ -128,7 +128,7 @@ func TestAnUnknownCertificateStopsNoDelete_I13_I15(t *testing.T) {
 	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
 	require.ErrorContains(t, err, lost)
 
-	out, err = run(t, "waive", of, "--of", lost, "--reason", "it does not exist", "--yes", "--context", f.Context)
+	out, err = run(t, "force-release", of, "--comparison-of", lost, "--reason", "it does not exist", "--yes", "--context", f.Context)
 	require.NoError(t, err, out)
 	f.mustDelete(aWest + "targets/three")
 	for _, name := range []string{evil, unlisted, lost} {

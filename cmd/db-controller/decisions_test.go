@@ -77,15 +77,15 @@ func TestDecisionsNeedAReasonAndAConfirmation(t *testing.T) {
 	t.Parallel()
 	d := &decided{}
 	at := deciding(t, d)
-	waive := []string{"waive", "iam.example.com/us-west2", "--of", "devices.example.com/eastus2"}
-	accept := []string{"accept-database", "iam.example.com/us-west2"}
+	waive := []string{"force-release", "iam.example.com/us-west2", "--comparison-of", "devices.example.com/eastus2"}
+	accept := []string{"decommission", "iam.example.com/us-west2", "--former-database"}
 	for _, decision := range [][]string{waive, accept} {
 		for _, given := range [][]string{nil, {"--yes"}, {"--reason", "lost"}} {
 			got := command(t, append(append(append([]string{}, at...), decision...), given...)...)
 			require.Equal(t, cli.WrongUsage, got.code, "%q %q: %s", decision, given, got.errOut)
 		}
 	}
-	require.Equal(t, cli.WrongUsage, command(t, append(at, "waive", "iam.example.com/us-west2", "--of", "devices", "--reason", "x", "--yes")...).code)
+	require.Equal(t, cli.WrongUsage, command(t, append(at, "force-release", "iam.example.com/us-west2", "--comparison-of", "devices", "--reason", "x", "--yes")...).code)
 	require.Empty(t, d.waived)
 	require.Empty(t, d.accepted)
 }
@@ -93,11 +93,11 @@ func TestDecisionsNeedAReasonAndAConfirmation(t *testing.T) {
 func TestAWaivedComparisonIsStoredWithItsReason(t *testing.T) {
 	t.Parallel()
 	d := &decided{}
-	args := append(deciding(t, d), "waive", "iam.example.com/us-west2", "--of", "devices.example.com/eastus2", "--reason", "down for days", "--yes")
+	args := append(deciding(t, d), "force-release", "iam.example.com/us-west2", "--comparison-of", "devices.example.com/eastus2", "--reason", "down for days", "--yes")
 	got := command(t, args...)
 	require.Zero(t, got.code, got.errOut)
 	require.Equal(t, "iam.example.com/us-west2 no longer waits for devices.example.com/eastus2\n", got.out)
-	wrong := append(deciding(t, d), "waive", "iam.example.com/us-west2", "--of", "devices.example.com/eastus22", "--reason", "down for days", "--yes")
+	wrong := append(deciding(t, d), "force-release", "iam.example.com/us-west2", "--comparison-of", "devices.example.com/eastus22", "--reason", "down for days", "--yes")
 	got = command(t, wrong...)
 	require.Equal(t, ran{cli.Refused, "", "error: devices.example.com/eastus22 is not registered, and iam.example.com/us-west2 does not wait for it; it waits for: devices.example.com/eastus2\n"}, got)
 	require.Equal(t, []string{"devices.example.com/eastus2: down for days"}, d.waived)
@@ -111,7 +111,7 @@ func TestAWaivedComparisonIsStoredWithItsReason(t *testing.T) {
 func TestAnAcceptedDatabaseIsThatOfTheDeployment(t *testing.T) {
 	t.Parallel()
 	d := &decided{}
-	args := append(deciding(t, d), "accept-database", "iam.example.com/us-west2", "--reason", "disk lost", "--yes")
+	args := append(deciding(t, d), "decommission", "iam.example.com/us-west2", "--former-database", "--reason", "disk lost", "--yes")
 	got := command(t, args...)
 	require.Zero(t, got.code, got.errOut)
 	require.Contains(t, got.out, "iam.example.com/us-west2 uses the database db-2\n")

@@ -177,8 +177,8 @@ func TestResultsForProgramsAreOneDocument(t *testing.T) {
 		`{"name":"//iam.example.com/us-west2/projects/none","state":"GONE"}`:                      {"delete", "--ignore-not-found", "//iam.example.com/us-west2/projects/none"},
 		`{"name":"` + acmeName + `","state":"ACTIVE"}`:                                            {"explain", acmeName},
 		`{"changes":[]}`: {"apply", write(t, "regions: [us-west2]\n")},
-		`{"changes":["iam.example.com/us-west2"]}`:                         {"remove", "iam.example.com/us-west2"},
-		`{"deployment":"iam.example.com/us-west2","of":"a.example.com/r"}`: {"waive", "iam.example.com/us-west2", "--of", "a.example.com/r", "--reason", "r", "--yes"},
+		`{"changes":["iam.example.com/us-west2"]}`:                                   {"remove", "iam.example.com/us-west2"},
+		`{"deployment":"iam.example.com/us-west2","comparisonOf":"a.example.com/r"}`: {"force-release", "iam.example.com/us-west2", "--comparison-of", "a.example.com/r", "--reason", "r", "--yes"},
 	} {
 		for _, format := range []string{"json", "yaml"} {
 			got := command(t, slices.Concat(at, args, []string{"-o", format})...)

@@ -26,8 +26,7 @@ var printed = map[string][]string{
 	"get environment": {"environment"}, "get services": {"services"}, "get rights": {"rights"}, "get deployments": {"deployments"}, "get regions": {"regions"},
 	"get kinds": {"kinds"}, "get references": {"references"}, "history": {"history"}, "who-can": {"holders"},
 	"apply": {"changes"}, "remove": {"changes"}, "set-version": {"version-set"}, "pause": {"pause"}, "resume": {"pause"}, "retry": {"retried"},
-	"waive": {"waived", "signed"}, "force-release": {"releasable", "released", "signed"}, "decommission": {"decommission-plan", "decision", "signed"},
-	"accept-database": {"decision", "signed"},
+	"force-release": {"releasable", "released", "waived", "signed"}, "decommission": {"decommission-plan", "decision", "signed"},
 
 	"status": {"status", "statuses"}, "stuck": {"stuck"}, "doctor": {"findings"}, "verify": {"verification"}, "version": {"build"},
 }

@@ -142,7 +142,7 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		{[]string{"migrate", "down", "--postgres", "postgres://localhost/x", "--reason", "r"}, "--yes"},
 		{[]string{"decommission", "iam.example.com/us-west2"}, "--reason is missing"},
 		{[]string{"decommission", "iam.example.com/us-west2", "--reason", "r"}, "--yes"},
-		{[]string{"accept-database", "iam.example.com/us-west2", "--reason", "r"}, "--yes"},
+		{[]string{"decommission", "iam.example.com/us-west2", "--former-database", "--reason", "r"}, "--yes"},
 		{[]string{"certs", "--dir", t.TempDir(), "somebody"}, "somebody"},
 		{[]string{"certs", "--dir", t.TempDir(), "host/a b"}, `identity "host/a b": want host/NAME`},
 	} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -94,11 +95,11 @@ func TestADecisionIsSignedByOneOperatorAndSentByAnother(t *testing.T) {
 		"decommission": {
 			[]string{"decommission", east}, []string{"--reason", "closed", "--blocking", "CASCADE_DELETE"}, []string{approval.Registry, west},
 		},
-		"waive": {
-			[]string{"waive", west, "--of", "devices.example.com/eastus2"}, []string{"--reason", "down"}, []string{west},
+		"force-release --comparison-of": {
+			[]string{"force-release", west, "--comparison-of", "devices.example.com/eastus2"}, []string{"--reason", "down"}, []string{west},
 		},
-		"accept-database": {
-			[]string{"accept-database", west}, []string{"--reason", "lost"}, []string{east, approval.Registry},
+		"decommission --former-database": {
+			[]string{"decommission", west, "--former-database"}, []string{"--reason", "lost"}, []string{east, approval.Registry},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -112,7 +113,7 @@ func TestADecisionIsSignedByOneOperatorAndSentByAnother(t *testing.T) {
 			got := run(ada, append(c.signed, "--propose", file)...)
 			require.Zero(t, got.code, got.errOut)
 			require.Contains(t, got.out, "signed by operator/ada; nothing has changed. Another operator sends it until ")
-			require.Contains(t, got.out, "--approve "+file+" --yes")
+			require.Contains(t, got.out, "  db-controller "+strings.Join(c.args, " ")+" --approve "+file+" --yes\n")
 			require.Empty(t, d.got)
 			require.Equal(t, cli.WrongUsage, run(ada, append(c.signed, "--propose", file)...).code, "the file exists")
 

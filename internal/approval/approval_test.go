@@ -126,9 +126,9 @@ func TestEachRequestWithAnApprovalIsADecision(t *testing.T) {
 		&adminv1.DecommissionRequest{ValidateOnly: true}: "",
 		&registryv1.DecommissionDeploymentRequest{}:      "decommission",
 		&adminv1.ForceReleaseRequest{}:                   "force-release",
-		&adminv1.AcceptDatabaseRequest{}:                 "accept-database",
-		&registryv1.AcceptDatabaseRequest{}:              "accept-database",
-		&adminv1.WaiveComparisonRequest{}:                "waive",
+		&adminv1.AcceptDatabaseRequest{}:                 "decommission",
+		&registryv1.AcceptDatabaseRequest{}:              "decommission",
+		&adminv1.WaiveComparisonRequest{}:                "force-release",
 	} {
 		require.Equal(t, decision, approval.Decision(request), "%T", request)
 	}

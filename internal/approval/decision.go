@@ -17,14 +17,10 @@ func Decision(req Request) string {
 			return ""
 		}
 		return "decommission"
-	case *registryv1.DecommissionDeploymentRequest:
+	case *registryv1.DecommissionDeploymentRequest, *adminv1.AcceptDatabaseRequest, *registryv1.AcceptDatabaseRequest:
 		return "decommission"
-	case *adminv1.ForceReleaseRequest:
+	case *adminv1.ForceReleaseRequest, *adminv1.WaiveComparisonRequest:
 		return "force-release"
-	case *adminv1.AcceptDatabaseRequest, *registryv1.AcceptDatabaseRequest:
-		return "accept-database"
-	case *adminv1.WaiveComparisonRequest:
-		return "waive"
 	}
 	return ""
 }

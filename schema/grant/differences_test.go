@@ -44,8 +44,8 @@ func TestDifferencesNameWhoGainsAndWhoLoses(t *testing.T) {
 			[]string{"everybody loses the right to delete what takes resources along that the caller may not delete"},
 		},
 		{
-			"decisions of two operators", "rights: {two_operators: [waive]}", "rights: {two_operators: [decommission]}",
-			[]string{"decommission needs two operators", "waive needs one operator, no longer two"},
+			"decisions of two operators", "rights: {two_operators: [force-release]}", "rights: {two_operators: [decommission]}",
+			[]string{"decommission needs two operators", "force-release needs one operator, no longer two"},
 		},
 		{
 			"quotas", "rights: {quotas: [{holders: '*/*', targets: a.example.com/*, blocking: 5}]}", "rights: {quotas: [{holders: '*/*', targets: a.example.com/*, blocking: 6, tentative: 7}]}",

@@ -300,7 +300,7 @@ type DatabaseError struct {
 
 func (e *DatabaseError) Error() string {
 	return fmt.Sprintf("%s runs over database %s instead of its recorded database %s: start it over the recorded one, or restore a backup of that; "+
-		"if that one is lost for good, accept the new one: db-controller accept-database %s", e.Deployment, e.Spoken, e.Known, e.Deployment)
+		"if that one is lost for good, decommission it: db-controller decommission %s --former-database", e.Deployment, e.Spoken, e.Known, e.Deployment)
 }
 
 // CallerDatabase is the key of WithCallerDatabase.

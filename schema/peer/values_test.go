@@ -84,7 +84,7 @@ func TestReasonsOfRefusalsAreComplete(t *testing.T) {
 func TestErrorsNameTheirSubject(t *testing.T) {
 	t.Parallel()
 	e := &peer.DatabaseError{Deployment: iam, Known: uuid.UUID{1}, Spoken: uuid.UUID{2}}
-	for _, part := range []string{"iam.example.com/us-west2 runs over database " + e.Spoken.String(), "instead of its recorded database " + e.Known.String(), "db-controller accept-database iam.example.com/us-west2"} {
+	for _, part := range []string{"iam.example.com/us-west2 runs over database " + e.Spoken.String(), "instead of its recorded database " + e.Known.String(), "db-controller decommission iam.example.com/us-west2 --former-database"} {
 		require.ErrorContains(t, e, part)
 	}
 	wrong := errors.New("want a number")

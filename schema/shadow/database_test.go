@@ -58,7 +58,7 @@ func TestAnEmptyDatabaseAbortsNoAttempt_I2_I5(t *testing.T) {
 	var unavailable *peer.UnavailableError
 	require.ErrorAs(t, err, &unavailable)
 	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unavailable.Deployments)
-	require.ErrorContains(t, err, "accept-database")
+	require.ErrorContains(t, err, "--former-database")
 	settleThrough(b)
 	back()
 	require.Equal(t, 1, b.Count(aWest, "blockade"))

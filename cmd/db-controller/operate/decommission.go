@@ -23,11 +23,11 @@ import (
 // NewDecommission returns the command decommission.
 func NewDecommission() *cobra.Command {
 	var reason, blocking string
-	var yes, unlisted bool
+	var yes, unlisted, database bool
 	var two twoOperators
 	cmd := &cobra.Command{
-		Use:   "decommission DEPLOYMENT --reason TEXT --yes",
-		Short: "Remove a deployment permanently: the registry and every other deployment stop waiting for it",
+		Use:   "decommission DEPLOYMENT [--former-database] --reason TEXT --yes",
+		Short: "Declare that a deployment, or its former database, will never come back",
 		Long: `Declare to the registry and to every other deployment that a deployment will never come back.
 
 Until then its resources count as existing. Afterwards, in all other deployments:
@@ -35,9 +35,17 @@ Until then its resources count as existing. Afterwards, in all other deployments
   - references to its resources are unset or cascade, as declared; blocking references act as --blocking says
   - its resources are removed from owner lists; a resource that loses its last owner is deleted
   - its calls are refused, and its name cannot be used again
-Without --yes the command counts what it would do in each deployment. It lists the deployments that do not answer: run it again when they do.`,
-		Example: `  db-controller decommission iam.example.com/us-west2 --reason "region closed, ticket 4711" --yes`,
-		Args:    cobra.ExactArgs(1),
+Without --yes the command counts what it would do in each deployment. It lists the deployments that do not answer: run it again when they do.
+
+With --former-database only the former database of the deployment will never come back, and its present one has replaced it. Until then the
+others ignore messages of a new database; a restored backup and a failover need no declaration. Afterwards, once both sides have compared their
+records, in all other deployments:
+  - resources that were blocked by resources of the lost database can be deleted
+  - references to resources of the lost database are marked as dangling: a person decides
+  - resources whose only owners were in the lost database are deleted`,
+		Example: `  db-controller decommission iam.example.com/us-west2 --reason "region closed, ticket 4711" --yes
+  db-controller decommission iam.example.com/us-west2 --former-database --reason "disk lost, no backup, ticket 4711" --yes`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := schema.ParseDeploymentID(args[0])
 			if err != nil {
@@ -48,6 +56,15 @@ Without --yes the command counts what it would do in each deployment. It lists t
 			}
 			if reason == "" && two.approve == "" {
 				return cli.Usage("--reason is missing: the reason is stored with the decision")
+			}
+			if database {
+				if cmd.Flags().Changed("blocking") || unlisted {
+					return cli.Usage("--former-database takes no --blocking and no --unlisted")
+				}
+				if !yes && two.propose == "" {
+					return cli.Usage("the former database of %s cannot be used again afterwards: add --yes to continue (--help describes the effects)", id)
+				}
+				return decommissionDatabase(cmd, id, reason, &two)
 			}
 			decided := decommissioning{
 				id:          id,
@@ -76,6 +93,7 @@ Without --yes the command counts what it would do in each deployment. It lists t
 	cmd.ValidArgsFunction = cli.CompleteDeployments(1)
 	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which every deployment stores")
 	cmd.Flags().StringVar(&blocking, "blocking", schema.Unset.String(), "effect of blocking references to resources of this deployment: UNSET or CASCADE_DELETE")
+	cmd.Flags().BoolVar(&database, "former-database", false, "only the former database will never come back: the present one has replaced it")
 	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: this cannot be undone")
 	cmd.Flags().BoolVar(&unlisted, "unlisted", false, "accept a deployment that the registry does not list; other deployments may still wait for it")
 	two.flags(cmd)

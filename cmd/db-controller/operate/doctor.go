@@ -333,7 +333,7 @@ func (d *doctor) deletions(where string, s *adminv1.StatusResponse) {
 		d.add(severe, where, "make the registry answer; if it was restored too, apply the files that describe all deployments", "nothing is deleted until the registry returns the deployments that may refer to resources here")
 	}
 	if waiting := e.GetUnconfirmed(); len(waiting) > 0 {
-		d.add(severe, where, "start these deployments; for one that stays down: db-controller waive, or decommission", "deletions wait until these deployments have compared their references: %s", strings.Join(waiting, ", "))
+		d.add(severe, where, "start these deployments; for one that stays down: db-controller force-release --comparison-of, or decommission", "deletions wait until these deployments have compared their references: %s", strings.Join(waiting, ", "))
 	}
 	for _, p := range s.GetPauses() {
 		command := "db-controller resume " + where

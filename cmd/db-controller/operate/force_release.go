@@ -23,6 +23,7 @@ type forceRelease struct {
 	reason string
 	yes    bool
 
+	comparisonOf  string
 	unconfirmedOf string
 	unanswered    bool
 	two           twoOperators
@@ -31,12 +32,16 @@ type forceRelease struct {
 // NewForceRelease returns the command force-release.
 func NewForceRelease() *cobra.Command {
 	var f forceRelease
-	cmd := cli.NewDeploymentCommand("force-release RESOURCE|DEPLOYMENT [--key KEY ... | --unconfirmed-of OTHER] [--reason TEXT --yes]", "Release wrong rows that keep a resource, for operators", `  db-controller force-release //iam.example.com/us-west2/projects/acme
+	cmd := cli.NewDeploymentCommand("force-release RESOURCE|DEPLOYMENT [--key KEY ... | --unconfirmed-of OTHER | --comparison-of OTHER] [--reason TEXT --yes]", "Go on without a deployment that does not answer, or release wrong rows that keep a resource, for operators", `  db-controller force-release //iam.example.com/us-west2/projects/acme
   db-controller force-release //iam.example.com/us-west2/projects/acme --key 'OWNEE_ENTRY|0198…' --reason "ticket 4711" --yes
-  db-controller force-release iam.example.com/us-west2 --unconfirmed-of devices.example.com/eastus2 --reason "its region burnt down" --yes`, cobra.ExactArgs(1),
+  db-controller force-release iam.example.com/us-west2 --unconfirmed-of devices.example.com/eastus2 --reason "its region burnt down" --yes
+  db-controller force-release iam.example.com/us-west2 --comparison-of devices.example.com/eastus2 --reason "it is down for days, ticket 4711" --yes`, cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if err := f.two.check(cmd, "key", "reason", "unanswered"); err != nil {
 				return err
+			}
+			if f.comparisonOf != "" || cmd.Flags().Changed("comparison-of") {
+				return f.runComparison(cmd, c, args[0])
 			}
 			if f.unconfirmedOf != "" {
 				return f.runUnconfirmed(cmd, c, args[0])
@@ -47,7 +52,7 @@ func NewForceRelease() *cobra.Command {
 			}
 			return f.run(cmd, c, name)
 		})
-	cmd.Long = `Release wrong rows that keep a resource. First try retry, verify --repair, and decommission of a deployment that never comes back.
+	cmd.Long = `Release what keeps a resource, or the deletions of a deployment, and will not end by itself. First try retry, verify --repair, and decommission of a deployment that never comes back.
 
 Without --key the command lists the rows that tie the resource to others, with a key for each that can be released: blockades of references in
 other deployments; entries of deployments with other references to it, or with resources that it owns, which can be released while it is being
@@ -58,6 +63,10 @@ With --unconfirmed-of it lists, and with --yes it releases, the references of a 
 it has never confirmed: their write may or may not have been committed, or they are rights to refer that nothing is known to use. Each refuses
 the deletion of its target while that deployment is silent. Confirmed references stay.
 
+With --comparison-of DEPLOYMENT deletes again without waiting for the comparison of another one. After a failover or a restore of either database,
+it deletes nothing until the other one has compared its references, without a limit of time. The wait is ended once: targets of references that
+DEPLOYMENT has lost can be deleted, and the references are marked as dangling when the other one compares later.
+
 The deployment of a holder entry is asked first to end its rights to refer to the resource without asking; if it does not answer, nothing is
 released. With --unanswered the entry is released all the same: if that deployment has a right, it goes on writing references to the resource,
 also when that is gone, until it answers (end_rights in status). They dangle, and only verify there reports them.
@@ -67,6 +76,7 @@ deployment that run with --delegations give them again.`
 	cmd.ValidArgsFunction = cli.CompleteNames(1)
 	cmd.Flags().StringArrayVar(&f.keys, "key", nil, "key of a row to release, from the list; can be repeated")
 	cmd.Flags().StringVar(&f.reason, "reason", "", "the reason, which the deployment stores")
+	cmd.Flags().StringVar(&f.comparisonOf, "comparison-of", "", "service/region of a deployment that has not compared after a failover or a restore: delete without its comparison")
 	cmd.Flags().StringVar(&f.unconfirmedOf, "unconfirmed-of", "", "service/region of a deployment that does not answer: all references that it has never confirmed")
 	cmd.Flags().BoolVar(&f.unanswered, "unanswered", false, "release the entry of holders also when their deployment does not end its right to refer")
 	cmd.Flags().BoolVar(&f.yes, "yes", false, "confirm: this cannot be undone")

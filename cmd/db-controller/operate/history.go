@@ -42,7 +42,7 @@ func NewHistory() *cobra.Command {
 			return out.Document(cli.Messages(found))
 		})
 	cmd.Long = `Show who changed regions, services, deployments and rights, when, and what changed: the newest change first. It has each apply, remove,
-set-version, accept-database and decommission.`
+set-version and decommission.`
 	cmd.Flags().IntVar(&limit, "limit", 20, "maximum number of changes")
 	return cmd
 }

@@ -40,7 +40,7 @@ func Outputs() cli.Outputs {
 		"retried": {About: "What tries again.", Value: []retried{}},
 		"waived": {About: "A comparison that is not waited for.", Value: struct {
 			Deployment string `json:"deployment"`
-			Of         string `json:"of"`
+			Of         string `json:"comparisonOf"`
 		}{}},
 		"version-set": {About: "The version of a deployment.", Value: struct {
 			Deployment string `json:"deployment"`

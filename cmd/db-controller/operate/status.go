@@ -345,7 +345,7 @@ func epochLines(s *adminv1.StatusResponse) []string {
 	}
 	if len(e.GetUnconfirmed()) > 0 {
 		lines = append(lines, "DELETIONS WAIT until these deployments have confirmed their references: "+strings.Join(e.GetUnconfirmed(), ", ")+
-			" (for one that stays down: db-controller waive, or decommission)")
+			" (for one that stays down: db-controller force-release --comparison-of, or decommission)")
 	}
 	if n := s.GetDanglingReferences(); n > 0 {
 		lines = append(lines, fmt.Sprintf("%s without a target: db-controller verify lists them, a person decides about each, or about all (--repair --dangling=act)", cli.Plural(n, "reference")))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -77,8 +78,22 @@ func (o *twoOperators) write(cmd *cobra.Command, orders ...order) error {
 	}
 	out, until := cli.PrinterOf(cmd), now.Add(approval.Lifetime).UTC().Truncate(time.Second)
 	out.Line("%s has the decision, signed by %s; nothing has changed. Another operator sends it until %s:", o.propose, own.Identity, until.Format(time.RFC3339))
-	out.Line("  db-controller %s %s --approve %s --yes", cmd.Name(), strings.Join(cmd.Flags().Args(), " "), o.propose)
+	out.Line("  db-controller %s --approve %s --yes", strings.Join(slices.Concat([]string{cmd.Name()}, cmd.Flags().Args(), subjectFlags(cmd)), " "), o.propose)
 	return out.Document(map[string]string{"file": o.propose, "signedBy": own.Identity.String(), "until": until.Format(time.RFC3339)})
+}
+
+// subjectFlags returns the given flags that say what a decision is about: the other operator gives them too.
+func subjectFlags(cmd *cobra.Command) (given []string) {
+	for _, name := range []string{"former-database", "unconfirmed-of", "comparison-of"} {
+		switch flag := cmd.Flags().Lookup(name); {
+		case flag == nil || !flag.Changed:
+		case flag.Value.Type() == "bool":
+			given = append(given, "--"+name)
+		default:
+			given = append(given, "--"+name, flag.Value.String())
+		}
+	}
+	return given
 }
 
 // read returns the requests in the file of --approve, each with its approval. It fails when one is not valid now.

@@ -18,7 +18,7 @@ import (
 
 const twoOperators = `
 rights:
-  two_operators: [decommission, force-release, accept-database]
+  two_operators: [decommission]
   operators:
     - {identity: operator/ada, verbs: [read, operate, grant]}
     - {identity: operator/omar, verbs: [read, operate]}

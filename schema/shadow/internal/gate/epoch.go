@@ -248,7 +248,7 @@ func (s *Gate) OutdoEpoch(ctx context.Context, by schema.DeploymentID, known uui
 		return err
 	}
 	if _, again := s.outdone.LoadOrStore(by, true); again {
-		return fmt.Errorf("%s has reported a later epoch than the one sent to it, for the second time: to stop waiting for it, use db-controller waive", by)
+		return fmt.Errorf("%s has reported a later epoch than the one sent to it, for the second time: to stop waiting for it, use db-controller force-release --comparison-of", by)
 	}
 	var lost bool
 	err = s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {

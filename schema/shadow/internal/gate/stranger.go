@@ -64,7 +64,7 @@ func (s *Gate) Readmit(ctx context.Context, who schema.DeploymentID) (bool, erro
 		return false, err
 	}
 	s.Log.Warn("a deployment that neither the environment nor this database knows has shown a position of this database: nothing is deleted until it has compared its references; "+
-		"apply its description, so that it can be called, or waive its comparison", zap.Stringer("deployment", who), requestid.Field(ctx))
+		"apply its description, so that it can be called, or end the wait (db-controller force-release --comparison-of)", zap.Stringer("deployment", who), requestid.Field(ctx))
 	if err := s.awaitPeer(ctx, id); err != nil {
 		return false, err
 	}

@@ -12,50 +12,6 @@ import (
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
 
-// NewAcceptDatabase returns the command accept-database.
-func NewAcceptDatabase() *cobra.Command {
-	var reason string
-	var yes bool
-	var two twoOperators
-	cmd := &cobra.Command{
-		Use:   "accept-database DEPLOYMENT --reason TEXT --yes",
-		Short: "Declare that the current database of a deployment has replaced its former one for good",
-		Long: `Declare to every other deployment that the current database of a deployment has replaced its former one for good.
-
-Until then the others ignore messages of a new database. A restored backup and a failover need no declaration. After it, once both sides have
-compared their records, in all other deployments:
-  - resources that were blocked by resources of the lost database can be deleted
-  - references to resources of the lost database are marked as dangling: a person decides
-  - resources whose only owners were in the lost database are deleted
-The command lists the deployments that do not answer: run it again when they do.`,
-		Example: `  db-controller accept-database iam.example.com/us-west2 --reason "disk lost, no backup, ticket 4711" --yes`,
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := schema.ParseDeploymentID(args[0])
-			if err != nil {
-				return cli.Usage("%w", err)
-			}
-			if err := two.check(cmd, "reason"); err != nil {
-				return err
-			}
-			if reason == "" && two.approve == "" {
-				return cli.Usage("--reason is missing: the reason is stored with the decision")
-			}
-			if !yes && two.propose == "" {
-				return cli.Usage("the former database of %s cannot be used again afterwards: add --yes to continue (--help describes the effects)", id)
-			}
-			return acceptDatabase(cmd, id, reason, &two)
-		},
-	}
-	cli.ContextFlag(cmd)
-	cli.OutputFlag(cmd)
-	cmd.ValidArgsFunction = cli.CompleteDeployments(1)
-	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which every deployment stores")
-	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: this cannot be undone")
-	two.flags(cmd)
-	return cmd
-}
-
 // acceptance returns the requests to the deployments and to the registry that another operator has signed.
 func (o *twoOperators) acceptance(cmd *cobra.Command, current *adminv1.AcceptDatabaseRequest) (*adminv1.AcceptDatabaseRequest, *registryv1.AcceptDatabaseRequest, error) {
 	orders, err := o.read(cmd)
@@ -78,7 +34,8 @@ func (o *twoOperators) acceptance(cmd *cobra.Command, current *adminv1.AcceptDat
 	return deployments[0], registry[0], nil
 }
 
-func acceptDatabase(cmd *cobra.Command, id schema.DeploymentID, reason string, two *twoOperators) error {
+// decommissionDatabase declares to all other deployments and to the registry that the former database of a deployment will never come back.
+func decommissionDatabase(cmd *cobra.Command, id schema.DeploymentID, reason string, two *twoOperators) error {
 	c, err := cli.OpenClient(cmd)
 	if err != nil {
 		return err

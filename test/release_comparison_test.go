@@ -11,7 +11,7 @@ import (
 )
 
 // An operator lets a deployment delete again that waits for another one's comparison: with a reason, with --yes, and once.
-func TestWaiveLetsDeletesGoOn_I13(t *testing.T) {
+func TestDeletesGoOnWithoutAComparison_I13(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	const deployment, other = "a.example.com/us-west2", "b.example.com/eastus2"
@@ -29,25 +29,25 @@ func TestWaiveLetsDeletesGoOn_I13(t *testing.T) {
 	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
 	require.ErrorContains(t, err, other)
 
-	waive := func(args ...string) (string, error) {
-		return run(t, append([]string{"waive", deployment, "--context", f.Context}, args...)...)
+	release := func(args ...string) (string, error) {
+		return run(t, append([]string{"force-release", deployment, "--context", f.Context}, args...)...)
 	}
 	for want, args := range map[string][]string{
-		"--of: ":                   {"--reason", "it burnt", "--yes"},
-		"--reason is missing":      {"--of", other, "--yes"},
-		"add --yes to continue":    {"--of", other, "--reason", "it burnt"},
-		`--of: region "eastus2/x"`: {"--of", other + "/x", "--reason", "it burnt", "--yes"},
+		"--comparison-of: ":                   {"--comparison-of", "", "--reason", "it burnt", "--yes"},
+		"--reason is missing":                 {"--comparison-of", other, "--yes"},
+		"add --yes to continue":               {"--comparison-of", other, "--reason", "it burnt"},
+		`--comparison-of: region "eastus2/x"`: {"--comparison-of", other + "/x", "--reason", "it burnt", "--yes"},
 	} {
-		out, err := waive(args...)
+		out, err := release(args...)
 		require.Error(t, err)
 		require.Contains(t, out, want)
 	}
 	require.Equal(t, codes.Unavailable, status.Code(f.delete(aWest+"targets/t")), "nothing was said yet")
-	out, err := waive("--of", other+"x", "--reason", "it burnt", "--yes")
+	out, err := release("--comparison-of", other+"x", "--reason", "it burnt", "--yes")
 	require.Error(t, err)
 	require.Contains(t, out, other+"x is not registered, and "+deployment+" does not wait for it; it waits for: "+other+"\n")
 	for _, says := range []string{" no longer waits for " + other, "nothing has changed: " + deployment + " did not wait for " + other + "; it waits for: none"} {
-		out, err := waive("--of", other, "--reason", "it burnt", "--yes")
+		out, err := release("--comparison-of", other, "--reason", "it burnt", "--yes")
 		require.NoError(t, err, out)
 		require.Contains(t, out, says)
 	}
