@@ -18,14 +18,14 @@ import (
 
 const server = "iam.example.com/us-west2"
 
-func authority(t *testing.T) *playground.Authority {
+func authority(t testing.TB) *playground.Authority {
 	t.Helper()
 	a, err := playground.NewAuthority()
 	require.NoError(t, err)
 	return a
 }
 
-func load(t *testing.T, a *playground.Authority, role identity.Role, name string, changes ...func(*x509.Certificate)) *identity.Credentials {
+func load(t testing.TB, a *playground.Authority, role identity.Role, name string, changes ...func(*x509.Certificate)) *identity.Credentials {
 	t.Helper()
 	dir := t.TempDir()
 	require.NoError(t, a.Issue(dir, identity.Identity{Role: role, Name: name}, changes...))
