@@ -21,7 +21,7 @@ rights:
   default: deny
   grants:
     - { identity: user/root, verbs: [read, write, delete, refer] }
-    - { identity: user/eve, verbs: [read, write], name: targets/note }
+    - { identity: user/eve, verbs: [read, write], name: targets/note* }
     - { identity: user/eve, verbs: [read, write, delete, refer], name: targets/eve-* }
 `
 
@@ -48,7 +48,13 @@ func TestWriteIsNotDelete(t *testing.T) {
 	requires.OwnerReferences[0].UnsetOnDelete, requires.OwnerReferences[0].RequiresOwnerReference = true, true
 	second := owned("note", "eve-1").GetResource()
 	second.OwnerReferences = append(second.OwnerReferences, kept.GetOwnerReferences()...)
+	// While the keeper lives, it keeps what eve-1 owns too: without it, eve-1 takes the note along.
+	twice := owned("note-2", "eve-1").GetResource()
+	twice.OwnerReferences = append(twice.OwnerReferences, owned("note-2", "keeper").GetResource().GetOwnerReferences()...)
+	_, err = root.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: twice})
+	require.NoError(t, err)
 	for what, in := range map[string]*resourcev1.Resource{
+		"no other owner":     owned("note-2", "eve-1").GetResource(),
 		"a cascading target": target("note", "targets/eve-1").GetResource(), "an owner": owned("note", "eve-1").GetResource(), "a second owner": second,
 		"an owner that does not let it stay": bound, "an owner that has to refer to it": requires,
 	} {
@@ -84,7 +90,7 @@ func TestWriteIsNotDelete(t *testing.T) {
 	// Other changes, references that it has already, and resources that the writer creates are allowed.
 	labelled := owned("note", "keeper").GetResource()
 	labelled.OwnerReferences[0].UnsetOnDelete, labelled.Labels = true, map[string]string{"by": "eve"}
-	for _, in := range []*resourcev1.Resource{labelled, target("eve-3", "targets/eve-1").GetResource(), owned("eve-4", "eve-1").GetResource(), target("note").GetResource()} {
+	for _, in := range []*resourcev1.Resource{labelled, target("eve-3", "targets/eve-1").GetResource(), owned("eve-4", "eve-1").GetResource(), target("note").GetResource(), twice, target("note-2").GetResource()} {
 		_, err := eve.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: in})
 		require.NoError(t, err, in.GetName())
 	}

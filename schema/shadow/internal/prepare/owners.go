@@ -100,6 +100,13 @@ func (p *Preparer) compareOwners(ctx context.Context, model *schema.Model, wr *W
 		}
 		wr.DropOwners = append(wr.DropOwners, row)
 	}
+	if len(left) > 0 { // the dropped owners kept the resource while they lived: now it goes with the others alone
+		for _, o := range owners {
+			if !o.UnsetOnDelete || o.Requires {
+				wr.takes(ownersPath, o.Owner)
+			}
+		}
+	}
 	var err error
 	wr.Owners = owners
 	wr.OwnersText, err = OwnersJSON(owners)
