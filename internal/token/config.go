@@ -190,13 +190,17 @@ func (i *Issuer) prefix() string {
 	return *i.Prefix
 }
 
+func (i *Issuer) groupsPrefix() string {
+	if i.GroupsPrefix == nil {
+		return i.prefix()
+	}
+	return *i.GroupsPrefix
+}
+
 // groups returns the groups of a user of the issuer. The groups of another issuer have another prefix, so
 // that a grant to a group holds for one issuer.
 func (i *Issuer) groups(names []string) []string {
-	prefix := i.prefix()
-	if i.GroupsPrefix != nil {
-		prefix = *i.GroupsPrefix
-	}
+	prefix := i.groupsPrefix()
 	out := make([]string, len(names))
 	for j, name := range names {
 		out[j] = prefix + name

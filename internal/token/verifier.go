@@ -125,6 +125,9 @@ func (v *Verifier) Follow(ctx context.Context, interval time.Duration, log *zap.
 // RequireForwarded reports whether a person that another deployment speaks for needs a token of their own.
 func (v *Verifier) RequireForwarded() bool { return v.current.Load().requireForwarded }
 
+// Denied returns the error of a user who is denied; nil for others.
+func (v *Verifier) Denied(who identity.Identity) error { return v.current.Load().denied.user(who) }
+
 // Verify implements identity.TokenVerifier: a token with two dots is a signed one, any other a shared key.
 func (v *Verifier) Verify(ctx context.Context, token string) (who identity.Caller, err error) {
 	c := v.current.Load()
@@ -136,8 +139,8 @@ func (v *Verifier) Verify(ctx context.Context, token string) (who identity.Calle
 	default:
 		who, err = c.shared(token)
 	}
-	if err == nil && slices.Contains(c.denied.Identities, who.Identity.String()) {
-		err = fmt.Errorf("%s is denied here: ask an operator", who.Identity)
+	if err == nil {
+		err = c.denied.user(who.Identity)
 	}
 	if err != nil {
 		return identity.Caller{}, err
@@ -201,16 +204,42 @@ func (c *content) signed(ctx context.Context, token string) (identity.Caller, er
 	if err != nil {
 		return identity.Caller{}, err
 	}
+	if c.ofAnotherIssuer((*Issuer).prefix, i.prefix(), who.Name) {
+		return identity.Caller{}, fmt.Errorf("the token is not accepted: the name %s begins with the prefix of another issuer's users: ask for another name", who.Name)
+	}
+	groups := slices.DeleteFunc(i.groups(texts(claims[i.GroupsClaim])), func(group string) bool { return c.ofAnotherIssuer((*Issuer).groupsPrefix, i.groupsPrefix(), group) })
 	return identity.Caller{
-		Identity: who, Groups: i.groups(texts(claims[i.GroupsClaim])), Proof: "token of " + i.Issuer.Issuer, Token: token,
+		Identity: who, Groups: groups, Proof: "token of " + i.Issuer.Issuer, Token: token,
 		Expires: verified.Expiry.Add(i.ClockSkew),
 	}, nil
 }
 
-// check refuses a token that is denied by its claim jti.
+// ofAnotherIssuer reports whether a text of an issuer with a prefix begins with the longer prefix of another issuer, whose text it could be.
+func (c *content) ofAnotherIssuer(prefixOf func(*Issuer) string, prefix, text string) bool {
+	for _, other := range c.issuers {
+		if p := prefixOf(&other.Issuer); len(p) > len(prefix) && strings.HasPrefix(text, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// check refuses a token that is denied by its claim jti, which is a text (RFC 7519).
 func (d Denied) check(claims map[string]any) error {
-	if id, _ := claims["jti"].(string); id != "" && slices.Contains(d.Tokens, id) {
+	id, is := claims["jti"].(string)
+	switch {
+	case claims["jti"] != nil && !is:
+		return errors.New("its claim jti is no text")
+	case id != "" && slices.Contains(d.Tokens, id):
 		return errors.New("it was withdrawn: get a new one")
+	}
+	return nil
+}
+
+// user returns the error of a user who is denied.
+func (d Denied) user(who identity.Identity) error {
+	if slices.Contains(d.Identities, who.String()) {
+		return fmt.Errorf("%s is denied here: ask an operator", who)
 	}
 	return nil
 }

@@ -333,6 +333,7 @@ func TestClaimsOfSignedTokensAreChecked(t *testing.T) {
 		"issued at a quoted number":  {sign(map[string]any{"iat": fmt.Sprint(now.Unix())}), "its claim iat is not a number of seconds"},
 		"an end that is quoted":      {sign(map[string]any{"exp": fmt.Sprint(now.Add(time.Hour).Unix())}), "its claim exp is not a number of seconds"},
 		"an end beyond all numbers":  {sign(map[string]any{"exp": 1e300}), "not accepted"},
+		"a number as its name":       {sign(map[string]any{"jti": 1}), "its claim jti is no text"},
 		"for another client":         {sign(map[string]any{"azp": "mail"}), `its claim azp is "mail"`},
 		"for no client":              {good.sign(t, nil), `its claim azp is ""`},
 		"a logout token":             {typed("logout+jwt"), `its type is "logout+jwt"`},
@@ -370,9 +371,20 @@ func TestGroupsOfIssuersDiffer(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []string{"sre", "dev"}, first.Groups)
 	}
+	// A name, or a group, of the first issuer that begins with the prefix of the second one would be the second one's.
+	v, _ := load(t, second(", prefix: b-, groups_prefix: guest-"))
+	_, err := v.Verify(t.Context(), good.sign(t, map[string]any{"sub": "b-ann"}))
+	require.ErrorContains(t, err, "the name b-ann begins with the prefix of another issuer's users")
+	who, err := v.Verify(t.Context(), good.sign(t, map[string]any{"groups": []string{"guest-sre", "b-dev", "sre"}}))
+	require.NoError(t, err)
+	require.Equal(t, []string{"b-dev", "sre"}, who.Groups)
+	who, err = v.Verify(t.Context(), good.sign(t, map[string]any{"iss": "https://partner.example.org", "sub": "b-ann"}))
+	require.NoError(t, err)
+	require.Equal(t, "user/b-b-ann", who.Identity.String())
+
 	path := filepath.Join(t.TempDir(), "tokens.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(second("")), 0o600))
-	_, err := token.Load(path)
+	_, err = token.Load(path)
 	require.ErrorContains(t, err, "issuers[1]: its users would be those of the first issuer: declare prefix")
 }
 

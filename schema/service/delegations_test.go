@@ -19,6 +19,8 @@ type strict struct{ identity.TokenVerifier }
 
 func (strict) RequireForwarded() bool { return true }
 
+func (strict) Denied(identity.Identity) error { return nil }
+
 // A deployment whose authorization service, or whose tokens, decide who may refer to its resources gives no
 // deployment the right to refer to them without asking.
 func TestWhoDecidesByWhatOthersDoNotKnowDelegatesNothing(t *testing.T) {

@@ -25,6 +25,8 @@ func (issued) Verify(_ context.Context, token string) (identity.Caller, error) {
 
 func (i issued) RequireForwarded() bool { return i.required }
 
+func (issued) Denied(identity.Identity) error { return nil }
+
 // The token of a person travels with the request, and proves the person and the groups; without it they are the word of the other region.
 func TestTheTokenOfAPersonTravelsWithTheRequest(t *testing.T) {
 	t.Parallel()

@@ -295,25 +295,33 @@ func TestTheStateOfADeploymentTellsNothingOfHiddenResources(t *testing.T) {
 			Resources: []*adminv1.ListStuckResponse_Resource{stuck(hidden), stuck(seen)}, TotalSize: 2, Work: []*adminv1.ListStuckResponse_Work{{Group: "g", Count: 1, LastError: "secret at 10.0.0.1:5432"}},
 		},
 		adminv1.AdminService_ListDeletions_FullMethodName: &adminv1.ListDeletionsResponse{Deletions: deletions(), TotalSize: 2},
+		// Of a resource that the caller may read: the last failure is of its deployment, perhaps about another resource, and the root of its deletion is hidden.
+		adminv1.AdminService_Explain_FullMethodName: &adminv1.ExplainResponse{
+			Name: seen, Uid: "uid-n-1", Reasons: []*adminv1.ExplainResponse_Reason{{Type: "release", Message: "waits for b.example.com/eastus2", LastError: "secret at 10.0.0.1:5432"}}, Deletion: deletions()[0],
+		},
 	}
 	methods := adminv1.File_dbcontroller_admin_v1_admin_proto.Services().ByName("AdminService").Methods()
 	for i := range methods.Len() {
 		method := fmt.Sprintf("/%s/%s", methods.Get(i).Parent().FullName(), methods.Get(i).Name())
-		if access.Covers(method) && method != adminv1.AdminService_Explain_FullMethodName { // which is about one resource, and needs read
+		if access.Covers(method) {
 			require.Contains(t, answers, method, "what does it tell of resources that the caller may not read?")
 		}
 	}
 	for method, answer := range answers {
-		out, err := call(a, ann, method, nil, func(context.Context, any) (any, error) { return answer, nil })
+		var req any
+		if method == adminv1.AdminService_Explain_FullMethodName {
+			req = &adminv1.ExplainRequest{Name: "things/ann-1"}
+		}
+		out, err := call(a, ann, method, req, func(context.Context, any) (any, error) { return answer, nil })
 		require.NoError(t, err)
 		text := prototext.Format(out.(proto.Message))
 		require.NotContains(t, strings.ToLower(strings.ReplaceAll(text, "a resource that you may not read", "")), "secret", method)
 		require.NotContains(t, text, "ret\"", "%s: the uid, kind or holder of the secret", method)
 		require.NotContains(t, text, "10.0.0.1", method)
-		if !strings.Contains(method, "ListStuck") {
-			require.Contains(t, text, "id-seen", method)
-		} else {
+		if strings.Contains(method, "ListStuck") || strings.Contains(method, "Explain") {
 			require.Contains(t, text, "uid-n-1")
+		} else {
+			require.Contains(t, text, "id-seen", method)
 		}
 	}
 }
@@ -486,7 +494,10 @@ func establish(person *schemav1.EstablishReferencesRequest_Person, uid []byte, n
 }
 
 // tokens knows one token.
-type tokens struct{ required bool }
+type tokens struct {
+	required bool
+	denied   string
+}
 
 func (tokens) Verify(_ context.Context, token string) (identity.Caller, error) {
 	if token != "of ann" {
@@ -496,6 +507,13 @@ func (tokens) Verify(_ context.Context, token string) (identity.Caller, error) {
 }
 
 func (t tokens) RequireForwarded() bool { return t.required }
+
+func (t tokens) Denied(who identity.Identity) error {
+	if t.denied == who.String() {
+		return errors.New("denied")
+	}
+	return nil
+}
 
 // refusal is the error that the handler of one attempt reads.
 func refusal(t *testing.T, a *access.Access, by context.Context, attempt *schemav1.EstablishReferencesRequest_Attempt) (refused error) {
@@ -531,6 +549,7 @@ func TestTheRightToReferIsThatOfThePersonWhoWrites(t *testing.T) {
 		{tokens{}, establish(&schemav1.EstablishReferencesRequest_Person{Identity: "user/bob", Token: "of ann"}, nil, "things/shared"), false},
 		{tokens{}, establish(&schemav1.EstablishReferencesRequest_Person{Identity: "user/ann", Token: "forged"}, nil, "things/shared"), false},
 		{tokens{}, establish(ann, nil, "things/shared"), true}, // by the word of the deployment
+		{tokens{denied: "user/ann"}, establish(ann, nil, "things/shared"), false},
 		{tokens{required: true}, establish(ann, nil, "things/shared"), false},
 		{tokens{required: true}, establish(proved, nil, "things/shared"), true},
 	} {

@@ -18,6 +18,8 @@ type Tokens interface {
 	identity.TokenVerifier
 	// RequireForwarded: no identity is believed without a token.
 	RequireForwarded() bool
+	// Denied returns the error of a user who is denied, also on the word of a deployment.
+	Denied(who identity.Identity) error
 }
 
 // Person is a person for whom another deployment speaks.
@@ -36,6 +38,11 @@ func Believe(ctx context.Context, tokens Tokens, by schema.DeploymentID, p Perso
 	}
 	if who.Role != identity.RoleUser {
 		return identity.Caller{}, fmt.Errorf("%s may not act for %s: a deployment forwards the calls of users only", by, who)
+	}
+	if tokens != nil {
+		if err := tokens.Denied(who); err != nil {
+			return identity.Caller{}, err
+		}
 	}
 	switch {
 	case tokens != nil && p.Token != "":

@@ -69,16 +69,20 @@ func (a *Access) redact(who identity.Caller, hide *hider, out any, err error) er
 	switch out := out.(type) {
 	case *adminv1.ExplainResponse:
 		hide.message(out.ProtoReflect())
+		a.hideErrors(who, out)
+		if out.GetDeletion().GetRoot() == hiddenName {
+			out.Deletion = nil
+		}
 	case *adminv1.ListStuckResponse:
 		hide.message(out.ProtoReflect())
+		a.hideErrors(who, out)
 		out.Resources = slices.DeleteFunc(out.GetResources(), func(r *adminv1.ListStuckResponse_Resource) bool { return r.GetName() == hiddenName })
-		a.hideErrors(who, out.GetWork(), nil)
 	case *adminv1.ListDeletionsResponse:
 		hide.message(out.ProtoReflect())
 		out.Deletions = readableDeletions(out.GetDeletions())
 	case *adminv1.StatusResponse:
 		hide.message(out.ProtoReflect())
-		a.hideErrors(who, nil, out)
+		a.hideErrors(who, out)
 		out.Deletions = readableDeletions(out.GetDeletions())
 		out.Scheduled = slices.DeleteFunc(out.GetScheduled(), func(d *adminv1.StatusResponse_ScheduledDeletion) bool { return d.GetRoot() == hiddenName })
 		granted := a.granted(who)
@@ -147,29 +151,36 @@ func (a *Access) hideContents(hide *hider, r *resourcev1.Resource) {
 }
 
 // hideErrors hides the errors of handlers, and the reasons of checks, which have addresses and identities, from callers without the right to read every resource here.
-func (a *Access) hideErrors(who identity.Caller, work []*adminv1.ListStuckResponse_Work, status *adminv1.StatusResponse) {
+func (a *Access) hideErrors(who identity.Caller, out any) {
 	if a.granted(who) == nil && (a.cfg.Outside == nil || who.Role == identity.RoleOperator) {
 		return
 	}
-	for _, w := range work {
-		if w.GetLastError() != "" {
-			w.LastError = hiddenError
+	hide := func(text *string) {
+		if *text != "" {
+			*text = hiddenError
 		}
 	}
-	for _, f := range status.GetFailures() {
-		f.Error = hiddenError
-	}
-	for _, c := range status.GetNotReady() {
-		c.Reason = hiddenError
-	}
-	for _, o := range status.GetOutstanding() {
-		if o.GetProblem() != "" {
-			o.Problem = hiddenError
+	switch out := out.(type) {
+	case *adminv1.ExplainResponse:
+		for _, r := range out.GetReasons() {
+			hide(&r.LastError)
 		}
-	}
-	for _, d := range status.GetScheduled() {
-		if d.GetReason() != "" {
-			d.Reason = hiddenError
+	case *adminv1.ListStuckResponse:
+		for _, w := range out.GetWork() {
+			hide(&w.LastError)
+		}
+	case *adminv1.StatusResponse:
+		for _, f := range out.GetFailures() {
+			hide(&f.Error)
+		}
+		for _, c := range out.GetNotReady() {
+			hide(&c.Reason)
+		}
+		for _, o := range out.GetOutstanding() {
+			hide(&o.Problem)
+		}
+		for _, d := range out.GetScheduled() {
+			hide(&d.Reason)
 		}
 	}
 }
