@@ -78,6 +78,7 @@ type Event struct {
 	Outcome   Outcome  `json:"outcome"`
 	Identity  string   `json:"identity,omitempty"`
 	Proof     string   `json:"proof,omitempty"`
+	Person    string   `json:"person,omitempty"` // for whom a deployment establishes references, by its word
 	Method    string   `json:"method,omitempty"`
 	RequestID string   `json:"request_id,omitempty"`
 	Verb      string   `json:"verb,omitempty"`

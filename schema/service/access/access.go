@@ -217,7 +217,7 @@ func (a *Access) demand(ctx context.Context, who identity.Caller, method string,
 		}
 	}
 	if len(denied.Names) > 0 {
-		a.denied(ctx, who, method, demand{d.verb, denied.Names})
+		a.denied(ctx, who, method, demand{verb: d.verb, names: denied.Names})
 		return denied
 	}
 	if len(d.names) > 0 && (d.verb == schema.Delete || d.verb == schema.Operate) {

@@ -10,8 +10,9 @@ import (
 
 // demand is a right that a request needs on some resources.
 type demand struct {
-	verb  schema.Verb
-	names []schema.FullName
+	verb   schema.Verb
+	names  []schema.FullName
+	person string // for whom a deployment calls
 }
 
 // demands has for each method that users may call the right that it needs. A method that is missing here is denied to users.

@@ -32,10 +32,7 @@ func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		if a.cfg.Outside != nil && len(in.GetAttempts()) > 1 { // its answers take their time, each for itself
 			return nil, status.Error(codes.Unimplemented, "attempts are established one by one here")
 		}
-		if err := a.record(ctx, who, info.FullMethod, demand{verb: schema.Refer, names: establishedTargets(in, a.cfg.Deployment)}); err != nil {
-			return nil, a.status(err)
-		}
-		return handler(a.withRefused(ctx, who, in), req)
+		return a.establish(ctx, who, info.FullMethod, in, handler)
 	case !limited:
 		return handler(ctx, req)
 	}
@@ -46,9 +43,12 @@ func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if ctx, who, err = a.approved(ctx, who, info.FullMethod, req); err != nil {
 		return nil, err
 	}
-	if err := a.record(ctx, who, info.FullMethod, d); err != nil {
-		a.failed(ctx, who, info.FullMethod, d, codes.Unavailable)
-		return nil, a.status(err)
+	reads := classOf(info.FullMethod, d.verb) == auditlog.Reads
+	if !reads {
+		if err := a.record(ctx, who, info.FullMethod, d); err != nil {
+			a.failed(ctx, who, info.FullMethod, d, codes.Unavailable)
+			return nil, a.status(err)
+		}
 	}
 	returned := false
 	defer func() {
@@ -57,7 +57,13 @@ func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		}
 	}()
 	out, err := handler(ctx, req)
-	if returned = true; err != nil {
+	returned = true
+	if err == nil && reads { // a read that fails has one line alone, of which each caller has few
+		if err = a.record(ctx, who, info.FullMethod, d); err != nil {
+			out, err = nil, a.status(err)
+		}
+	}
+	if err != nil {
 		a.failed(ctx, who, info.FullMethod, d, status.Code(err))
 	}
 	return a.redacted(ctx, who, info.FullMethod, out, err)

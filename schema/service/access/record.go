@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/internal/auditlog"
 	"github.com/db-controller/db-controller/internal/identity"
@@ -35,7 +37,7 @@ func classOf(method string, verb schema.Verb) auditlog.Class {
 
 func eventOf(ctx context.Context, who identity.Caller, method string, d demand) auditlog.Event {
 	e := auditlog.Event{
-		Class: classOf(method, d.verb), Identity: who.Identity.String(), Proof: who.Proof, Method: method, RequestID: requestid.ID(ctx).String(), Verb: string(d.verb),
+		Class: classOf(method, d.verb), Identity: who.Identity.String(), Proof: who.Proof, Person: d.person, Method: method, RequestID: requestid.ID(ctx).String(), Verb: string(d.verb),
 	}
 	for _, name := range d.names {
 		e.Names = append(e.Names, name.String())
@@ -46,7 +48,7 @@ func eventOf(ctx context.Context, who identity.Caller, method string, d demand) 
 // eventsOf are the events of a call: each has some of its names.
 func eventsOf(ctx context.Context, who identity.Caller, method string, d demand) (out []auditlog.Event) {
 	for names := range slices.Chunk(d.names, auditlog.MaxNames) {
-		out = append(out, eventOf(ctx, who, method, demand{d.verb, names}))
+		out = append(out, eventOf(ctx, who, method, demand{verb: d.verb, names: names, person: d.person}))
 	}
 	if out == nil {
 		out = append(out, eventOf(ctx, who, method, d))
@@ -54,7 +56,7 @@ func eventsOf(ctx context.Context, who identity.Caller, method string, d demand)
 	return out
 }
 
-// record writes the events of a call to the audit log before it is carried out, if the log has its class.
+// record writes the events of a call to the audit log, if the log has its class: before the call is carried out; of a read, before its answer is sent.
 func (a *Access) record(ctx context.Context, who identity.Caller, method string, d demand) error {
 	if !a.cfg.AuditLog.Has(classOf(method, d.verb)) || !strings.HasPrefix(method, "/dbcontroller.") {
 		return nil
@@ -118,12 +120,45 @@ func fieldsOf(ctx context.Context, who identity.Caller, method string, d demand)
 	}
 }
 
-// establishedTargets are the resources here to which attempts refer.
-func establishedTargets(in *schemav1.EstablishReferencesRequest, at schema.DeploymentID) (names []schema.FullName) {
-	for _, attempt := range in.GetAttempts() {
+// established are the resources here to which the attempts of a deployment refer, by the person who writes.
+func (a *Access) established(attempts ...*schemav1.EstablishReferencesRequest_Attempt) (out []demand) {
+	for _, attempt := range attempts {
+		person := attempt.GetPerson().GetIdentity()
+		i := slices.IndexFunc(out, func(d demand) bool { return d.person == person })
+		if i < 0 {
+			i, out = len(out), append(out, demand{verb: schema.Refer, person: person})
+		}
 		for _, ref := range attempt.GetReferences() {
-			names = append(names, schema.FullName{Deployment: at, Name: ref.GetTarget().GetName()})
+			out[i].names = append(out[i].names, schema.FullName{Deployment: a.cfg.Deployment, Name: ref.GetTarget().GetName()})
 		}
 	}
-	return names
+	return out
+}
+
+// establish records the attempts of a deployment before they are carried out, and then the failed ones.
+func (a *Access) establish(ctx context.Context, who identity.Caller, method string, in *schemav1.EstablishReferencesRequest, handler grpc.UnaryHandler) (any, error) {
+	for _, d := range a.established(in.GetAttempts()...) {
+		if err := a.record(ctx, who, method, d); err != nil {
+			return nil, a.status(err)
+		}
+	}
+	out, err := handler(a.withRefused(ctx, who, in), in)
+	outcomes := []*schemav1.EstablishReferencesResponse_Outcome(nil)
+	if answer, ok := out.(*schemav1.EstablishReferencesResponse); ok && err == nil {
+		outcomes = answer.GetOutcomes()
+	}
+	for i, attempt := range in.GetAttempts() {
+		code := status.Code(err)
+		if i < len(outcomes) {
+			if code = codes.Code(outcomes[i].GetFailure().GetCode()); outcomes[i].GetLeftOut() != nil { //nolint:gosec // a code
+				code = codes.Aborted
+			}
+		}
+		if code != codes.OK {
+			for _, d := range a.established(attempt) {
+				a.failed(ctx, who, method, d, code)
+			}
+		}
+	}
+	return out, err
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/db-controller/db-controller/internal/auditlog"
 	"github.com/db-controller/db-controller/internal/identity"
@@ -92,6 +94,18 @@ func TestCallsAreRecordedByTheirClass(t *testing.T) {
 	}
 	a, sink := recorded(t, auditlog.Classes...)
 	for method, c := range calls {
+		if c.class == auditlog.Reads { // before its answer is sent
+			_, err := call(a, c.who, method, c.req, func(context.Context, any) (any, error) {
+				require.Empty(t, sink.take(t))
+				return nil, nil
+			})
+			require.NoError(t, err)
+			events := sink.take(t)
+			require.Len(t, events, 1, method)
+			require.Equal(t, auditlog.Allowed, events[0].Outcome)
+			require.Equal(t, c.class, events[0].Class, method)
+			continue
+		}
 		before := 0
 		_, _ = call(a, c.who, method, c.req, func(context.Context, any) (any, error) {
 			events := sink.take(t)
@@ -105,13 +119,11 @@ func TestCallsAreRecordedByTheirClass(t *testing.T) {
 			return nil, status.Error(codes.NotFound, "x")
 		})
 		require.Equal(t, 1, before, method)
-		if c.class != auditlog.References || method == resourcev1.ResourceService_AcquireDelegations_FullMethodName {
-			var after []auditlog.Event
-			require.Eventually(t, func() bool { after = append(after, sink.take(t)...); return len(after) > 0 }, wait.Limit, time.Millisecond, method)
-			require.Len(t, after, 1, method)
-			require.Equal(t, auditlog.Failed, after[0].Outcome, method)
-			require.Equal(t, codes.NotFound.String(), after[0].Code)
-		}
+		var after []auditlog.Event
+		require.Eventually(t, func() bool { after = append(after, sink.take(t)...); return len(after) > 0 }, wait.Limit, time.Millisecond, method)
+		require.Len(t, after, 1, method)
+		require.Equal(t, auditlog.Failed, after[0].Outcome, method)
+		require.Equal(t, codes.NotFound.String(), after[0].Code)
 		sink.take(t)
 		only, quiet := recorded(t, func() auditlog.Class {
 			if c.class == auditlog.Reads {
@@ -131,6 +143,42 @@ func TestCallsAreRecordedByTheirClass(t *testing.T) {
 	require.Equal(t, []string{"//a.example.com/us-west2/things/secret"}, events[0].Names)
 }
 
+// Of several attempts of a deployment the failed ones have failures; each line names the person who writes.
+func TestFailedAttemptsToReferAreRecorded(t *testing.T) {
+	t.Parallel()
+	a, sink := recorded(t, auditlog.References)
+	attempt := func(person, target string) *schemav1.EstablishReferencesRequest_Attempt {
+		return &schemav1.EstablishReferencesRequest_Attempt{
+			Person: &schemav1.EstablishReferencesRequest_Person{Identity: person}, References: []*schemav1.EstablishReferencesRequest_Reference{{Target: &schemav1.ResourceRef{Name: target}}},
+		}
+	}
+	req := &schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{
+		attempt("user/ann", "things/ann-1"), attempt("user/bob", "things/b"), attempt("user/ann", "things/ann-2"), attempt("user/ann", "things/busy"),
+	}}
+	type outcome = schemav1.EstablishReferencesResponse_Outcome
+	_, err := call(a, identity.NewContext(t.Context(), identity.Deployment(other)), schemav1.SchemaService_EstablishReferences_FullMethodName, req, func(context.Context, any) (any, error) {
+		return &schemav1.EstablishReferencesResponse{Outcomes: []*outcome{
+			{Outcome: &schemav1.EstablishReferencesResponse_Outcome_Established{}},
+			{Outcome: &schemav1.EstablishReferencesResponse_Outcome_Failure{Failure: &schemav1.EstablishReferencesResponse_Failure{Code: int32(codes.PermissionDenied)}}},
+			{Outcome: &schemav1.EstablishReferencesResponse_Outcome_Established{}},
+			{Outcome: &schemav1.EstablishReferencesResponse_Outcome_LeftOut{LeftOut: &emptypb.Empty{}}},
+		}}, nil
+	})
+	require.NoError(t, err)
+	var got []string
+	require.Eventually(t, func() bool {
+		for _, e := range sink.take(t) {
+			got = append(got, fmt.Sprintln(e.Outcome, e.Person, e.Names, e.Code))
+		}
+		return len(got) >= 4
+	}, wait.Limit, time.Millisecond)
+	at := "//" + self.String() + "/things/"
+	require.Equal(t, []string{
+		fmt.Sprintln(auditlog.Allowed, "user/ann", []string{at + "ann-1", at + "ann-2", at + "busy"}, ""), fmt.Sprintln(auditlog.Allowed, "user/bob", []string{at + "b"}, ""),
+		fmt.Sprintln(auditlog.Failed, "user/bob", []string{at + "b"}, codes.PermissionDenied), fmt.Sprintln(auditlog.Failed, "user/ann", []string{at + "busy"}, codes.Aborted),
+	}, got)
+}
+
 // An identity that reads missing names has ten lines, and then a count; other identities have lines of their
 // own.
 func TestMissesOfOneIdentityAreBounded(t *testing.T) {
@@ -144,17 +192,15 @@ func TestMissesOfOneIdentityAreBounded(t *testing.T) {
 		miss("olga")
 	}
 	miss("omar")
-	failed := map[string]int{}
+	lines := map[string]int{}
 	require.Eventually(t, func() bool {
 		for _, e := range sink.take(t) {
-			if e.Outcome == auditlog.Failed {
-				failed[e.Identity]++
-			}
+			lines[e.Identity]++
 		}
-		return failed["operator/omar"] > 0
+		return lines["operator/omar"] > 0
 	}, wait.Limit, time.Millisecond)
-	require.LessOrEqual(t, failed["operator/olga"], 12)
-	require.Equal(t, 1, failed["operator/omar"])
+	require.LessOrEqual(t, lines["operator/olga"], 13)
+	require.Equal(t, 1, lines["operator/omar"])
 }
 
 // A call whose line cannot be written is not carried out.
