@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/db-controller/db-controller/internal/identity"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
@@ -26,16 +27,31 @@ var reads = map[string]bool{
 	resourcev1.ResourceService_ListReferrers_FullMethodName:             true,
 	resourcev1.ResourceService_PlanDeletion_FullMethodName:              true,
 	resourcev1.ResourceService_MutateAndValidateResource_FullMethodName: true,
-	resourcev1.ResourceService_AcquireDelegations_FullMethodName:        true, // rights that are asked for have bounds of their own
 }
 
 func writes(method string) bool {
 	return strings.HasPrefix(method, "/"+resourcev1.ResourceService_ServiceDesc.ServiceName+"/") && !reads[method]
 }
 
-// callRows is the number of bytes that a call counts beside its answer: its rows in indexes, or the outcome
-// of a refusal.
+// callRows is the number of bytes that each part of a call counts beside its answer: its rows in indexes, the record of a removal, or the
+// outcome of a refusal.
 const callRows = 1 << 10
+
+// parts are the resources, or the rights, of a request: the elements of its lists, at least one.
+func parts(req any) int64 {
+	m, ok := req.(proto.Message)
+	if !ok {
+		return 1
+	}
+	n := 0
+	m.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if f.IsList() {
+			n += v.List().Len()
+		}
+		return true
+	})
+	return int64(max(1, n))
+}
 
 // DefaultMaxWritten is the number of bytes that one person may write in an hour by a process.
 const DefaultMaxWritten = 32 << 30
@@ -77,7 +93,7 @@ func (w *Written) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo
 		return nil, err
 	}
 	out, err := handler(ctx, req)
-	written := int64(callRows)
+	written := callRows * parts(req)
 	if m, ok := out.(proto.Message); ok && err == nil {
 		size := int64(proto.Size(m))
 		written += size

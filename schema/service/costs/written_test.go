@@ -43,7 +43,7 @@ func TestTheBytesThatAPersonWritesAreBounded_I20(t *testing.T) {
 		require.Equal(t, codes.ResourceExhausted, call(identity.RoleUser, "eve", update, small, large))
 		require.Equal(t, codes.ResourceExhausted, call(identity.RoleUser, "eve", resourcev1.ResourceService_DeleteResource_FullMethodName, nil, large))
 		require.Equal(t, 2, told)
-		reads := []string{"GetResource", "BatchGetResources", "ListResources", "ListReferrers", "PlanDeletion", "MutateAndValidateResource", "AcquireDelegations"}
+		reads := []string{"GetResource", "BatchGetResources", "ListResources", "ListReferrers", "PlanDeletion", "MutateAndValidateResource"}
 		for _, m := range resourcev1.ResourceService_ServiceDesc.Methods { // a new method writes, until it is known not to
 			want := codes.ResourceExhausted
 			if slices.Contains(reads, m.MethodName) {
@@ -64,6 +64,15 @@ func TestTheBytesThatAPersonWritesAreBounded_I20(t *testing.T) {
 			require.Equal(t, codes.Unknown, call(identity.RoleUser, "bob", put, &resourcev1.PutResourceRequest{}, nil))
 		}
 		require.Equal(t, codes.ResourceExhausted, call(identity.RoleUser, "bob", put, &resourcev1.PutResourceRequest{}, large))
+		// Each resource of a batch, which leaves a record when it is removed, and each right that is asked for.
+		deletes := &resourcev1.BatchDeleteResourcesRequest{Requests: make([]*resourcev1.DeleteResourceRequest, 1000)}
+		rights := &resourcev1.AcquireDelegationsRequest{Rights: make([]string, 1000)}
+		for method, req := range map[string]any{"BatchDeleteResources": deletes, "AcquireDelegations": rights} {
+			for range 11 {
+				require.Equal(t, codes.OK, call(identity.RoleUser, method, "/dbcontroller.resource.v1.ResourceService/"+method, req, &resourcev1.Resource{}))
+			}
+			require.Equal(t, codes.ResourceExhausted, call(identity.RoleUser, method, "/dbcontroller.resource.v1.ResourceService/"+method, req, &resourcev1.Resource{}), method)
+		}
 	})
 }
 
