@@ -56,7 +56,7 @@ func Waiting(ctx context.Context, conn *pgx.Conn, dsn string) ([]Finding, error)
 	}
 	ways, err := p.ways(ctx, conn, dsn)
 	if err != nil {
-		return cannot(err, p.roleSQL("'…'")+" Then attach with --loopback-dsn."), nil
+		return cannot(err, "CREATE "+p.roleSQL("'…'")+"; Then attach with --loopback-dsn."), nil
 	}
 	for _, w := range ways {
 		if err = p.connect(ctx, conn, w); err != nil {
@@ -157,11 +157,11 @@ func (p *place) ways(ctx context.Context, conn *pgx.Conn, dsn string) ([]loopbac
 		if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)`, user).Scan(&exists); err != nil {
 			return nil, err
 		}
-		sql := p.roleSQL("'" + password + "'")
+		verb := "CREATE "
 		if exists {
-			sql = strings.Replace(sql, "CREATE", "ALTER", 1)
+			verb = "ALTER "
 		}
-		if _, err := conn.Exec(ctx, sql); err != nil {
+		if err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return execWithPassword(ctx, tx, verb+p.roleSQL(thePassword), password) }); err != nil {
 			return nil, err
 		}
 		for _, host := range p.hosts {
@@ -172,9 +172,9 @@ func (p *place) ways(ctx context.Context, conn *pgx.Conn, dsn string) ([]loopbac
 	return out, err
 }
 
-// roleSQL makes the role. Connections are scarce: a statement that finds none waits for its turn.
+// roleSQL has the role, for CREATE and ALTER. Connections are scarce: a statement that finds none waits for its turn.
 func (p *place) roleSQL(password string) string {
-	return fmt.Sprintf("CREATE ROLE %s LOGIN NOINHERIT CONNECTION LIMIT 20 PASSWORD %s;", schema.QuoteIdentifier(p.role), password)
+	return fmt.Sprintf("ROLE %s LOGIN NOINHERIT CONNECTION LIMIT 20 PASSWORD %s", schema.QuoteIdentifier(p.role), password)
 }
 
 // connect makes the foreign server and its user mapping, which belong to the owner of the functions that use them.
@@ -190,7 +190,7 @@ func (p *place) connect(ctx context.Context, conn *pgx.Conn, w loopback) error {
 	}
 	mapping := []string{option("user", w.user)}
 	if w.password != "" {
-		mapping = append(mapping, option("password", w.password))
+		mapping = append(mapping, "password "+thePassword)
 	}
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		var may bool
@@ -207,14 +207,32 @@ func (p *place) connect(ctx context.Context, conn *pgx.Conn, w loopback) error {
 			"DROP SERVER IF EXISTS " + loopbackServer + " CASCADE",
 			fmt.Sprintf("CREATE SERVER %s FOREIGN DATA WRAPPER dblink_fdw OPTIONS (%s)", loopbackServer, strings.Join(server, ", ")),
 			fmt.Sprintf("ALTER SERVER %s OWNER TO %s", loopbackServer, owner),
-			fmt.Sprintf("CREATE USER MAPPING FOR %s SERVER %s OPTIONS (%s)", owner, loopbackServer, strings.Join(mapping, ", ")),
 		} {
 			if _, err := tx.Exec(ctx, sql); err != nil {
 				return err
 			}
 		}
-		return nil
+		return execWithPassword(ctx, tx, fmt.Sprintf("CREATE USER MAPPING FOR %s SERVER %s OPTIONS (%s)", owner, loopbackServer, strings.Join(mapping, ", ")), w.password)
 	})
+}
+
+// thePassword stands in a statement for the password.
+const thePassword = "\x00"
+
+// execWithPassword executes a statement that has thePassword, which is sent as a parameter: pg_stat_statements, the activity of sessions and
+// a log of DDL have the text of a statement, and the text has no password.
+func execWithPassword(ctx context.Context, tx pgx.Tx, sql, password string) error {
+	if _, err := tx.Exec(ctx, `SELECT pg_catalog.set_config('dbcontroller.password', $1, true)`, password); err != nil {
+		return err
+	}
+	format := strings.ReplaceAll(strings.ReplaceAll(sql, "%", "%%"), thePassword, "%L")
+	_, err := tx.Exec(ctx, fmt.Sprintf("DO %s", quoteLiteral(fmt.Sprintf("BEGIN EXECUTE pg_catalog.format(%s, pg_catalog.current_setting('dbcontroller.password')); END", quoteLiteral(format)))))
+	return err
+}
+
+// quoteLiteral quotes a text for SQL, whatever standard_conforming_strings is.
+func quoteLiteral(text string) string {
+	return "E'" + strings.ReplaceAll(strings.ReplaceAll(text, `\`, `\\`), "'", "''") + "'"
 }
 
 const mappedUserSQL = `
@@ -239,10 +257,10 @@ func RotatePassword(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	password := newPassword()
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		for _, sql := range []string{
-			fmt.Sprintf("ALTER ROLE %s PASSWORD '%s'", schema.QuoteIdentifier(p.role), password),
-			fmt.Sprintf("ALTER USER MAPPING FOR %s SERVER %s OPTIONS (SET password '%s')", schema.QuoteIdentifier(p.owner), loopbackServer, password),
+			fmt.Sprintf("ALTER ROLE %s PASSWORD %s", schema.QuoteIdentifier(p.role), thePassword),
+			fmt.Sprintf("ALTER USER MAPPING FOR %s SERVER %s OPTIONS (SET password %s)", schema.QuoteIdentifier(p.owner), loopbackServer, thePassword),
 		} {
-			if _, err := tx.Exec(ctx, sql); err != nil {
+			if err := execWithPassword(ctx, tx, sql, password); err != nil {
 				return err
 			}
 		}

@@ -3,6 +3,7 @@ package shadow_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -174,9 +175,29 @@ func TestWhoAsksForRightsMayDoNothingElse(t *testing.T) {
 	const passwordSQL = `SELECT rolpassword FROM pg_authid WHERE rolname = $1`
 	var before, after string
 	require.NoError(t, a.shop.QueryRow(ctx, passwordSQL, role).Scan(&before))
-	rotated, err := attach.RotatePassword(ctx, a.shop)
+	// No statement has a password in its text, which pg_stat_statements and a log of DDL keep.
+	var texts []string
+	cfg := a.shop.Config().Copy()
+	cfg.Tracer = tracer(func(sql string) { texts = append(texts, sql) })
+	traced, err := pgx.ConnectConfig(ctx, cfg)
+	require.NoError(t, err)
+	defer func() { _ = traced.Close(ctx) }()
+	var passwords [3]string
+	const mappedSQL = `SELECT substr(o, 10) FROM pg_user_mapping, unnest(umoptions) AS o WHERE o LIKE 'password=%'`
+	require.NoError(t, a.shop.QueryRow(ctx, mappedSQL).Scan(&passwords[0]))
+	a.exec(a.shop, `DROP SERVER dbcontroller_loopback CASCADE`)
+	lacking, err := attach.Waiting(ctx, traced, "")
+	require.NoError(t, err)
+	require.Empty(t, lacking)
+	require.NoError(t, a.shop.QueryRow(ctx, mappedSQL).Scan(&passwords[1]))
+	rotated, err := attach.RotatePassword(ctx, traced)
 	require.NoError(t, err)
 	require.True(t, rotated)
+	require.NoError(t, a.shop.QueryRow(ctx, mappedSQL).Scan(&passwords[2]))
+	require.Len(t, map[string]bool{passwords[0]: true, passwords[1]: true, passwords[2]: true}, 3, "each is new")
+	for _, p := range passwords[1:] {
+		require.NotContains(t, strings.Join(texts, "\n"), p)
+	}
 	require.NoError(t, a.shop.QueryRow(ctx, passwordSQL, role).Scan(&after))
 	require.NotEqual(t, before, after)
 	require.NoError(t, attach.WhyNotWaiting(ctx, a.shop), "statements ask with the new password")
