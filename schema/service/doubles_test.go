@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"testing"
@@ -83,8 +84,9 @@ type schemaStore struct {
 	wouldCheck             func(ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
 	dropOwners             func(from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, releases []peer.OwnerRelease) ([]uuid.UUID, bool, error)
 	upgradeOwners          func(from schema.DeploymentID, version string, generation int64, renamed map[string]string) (int64, error)
-	epoch, peerEpoch, says uuid.UUID // of the deployment, as it is known of the caller, and as the caller says it when it is asked
-	unread                 error     // of peerEpoch
+	runs                   peer.OwnerAnswers // the version and the generation that the caller says when it is asked
+	epoch, peerEpoch, says uuid.UUID         // of the deployment, as it is known of the caller, and as the caller says it when it is asked
+	unread                 error             // of peerEpoch
 	referredIn             func(of schema.DeploymentID, epoch uuid.UUID) (peer.TargetKinds, error)
 	told                   func(from schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error)
 	confirmed              func(by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error
@@ -219,6 +221,9 @@ func newSchemaService(store *schemaStore) *schemas {
 		upgrades: store, epochs: store, plans: store, shadows: store,
 		epochOf: func(context.Context, schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error) {
 			return store.says, peer.TargetKinds{}, nil
+		},
+		versionOf: func(context.Context, schema.DeploymentID) (string, int64, error) {
+			return cmp.Or(store.runs.Version, "v1"), store.runs.Generation, nil
 		},
 		mayRefer:  func(schema.DeploymentID, bool) (bool, error) { return true, nil },
 		disabled:  func(schema.DeploymentID) error { return nil },

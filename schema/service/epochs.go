@@ -90,20 +90,30 @@ func (s *schemas) announceEpoch(ctx context.Context, req *schemav1.AnnounceEpoch
 // agrees fails unless a deployment, asked by its registered address, says that it is in an epoch. It returns
 // the kinds here that it refers to. The certificate of a caller is not enough: an epoch keeps deletions
 // waiting for its deployment, and a made-up epoch would keep them waiting for ever. One question about a
-// deployment is asked at a time.
+// deployment is asked at a time, and answers all announcements that came meanwhile: a flood of made-up ones keeps none away.
 func (s *schemas) agrees(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID) (refersTo peer.TargetKinds, err error) {
-	if _, asked := s.asking.LoadOrStore(from, true); asked {
-		return refersTo, &peer.UnavailableError{Deployments: []schema.DeploymentID{from}, Err: errors.New("it is being asked for its epoch: announce it again")}
+	type answer struct {
+		epoch    uuid.UUID
+		refersTo peer.TargetKinds
 	}
-	defer s.asking.Delete(from)
-	said, refersTo, err := s.epochOf(ctx, from)
+	question := s.asking.DoChan(from.String(), func() (any, error) {
+		said, kinds, err := s.epochOf(context.WithoutCancel(ctx), from) // which has a time limit of its own
+		return answer{said, kinds}, err
+	})
+	var said answer
+	select {
+	case <-ctx.Done():
+		err = ctx.Err()
+	case got := <-question:
+		said, err = got.Val.(answer), got.Err
+	}
 	switch {
 	case err != nil:
 		return refersTo, &peer.UnavailableError{Deployments: []schema.DeploymentID{from}, Err: fmt.Errorf("its epoch counts when it says the same at its registered address: %w", err)}
-	case said != epoch:
-		return refersTo, &peer.UnavailableError{Deployments: []schema.DeploymentID{from}, Err: fmt.Errorf("it says at its registered address that its epoch is %s, and not %s", said, epoch)}
+	case said.epoch != epoch:
+		return refersTo, &peer.UnavailableError{Deployments: []schema.DeploymentID{from}, Err: fmt.Errorf("it says at its registered address that its epoch is %s, and not %s", said.epoch, epoch)}
 	}
-	return refersTo, nil
+	return said.refersTo, nil
 }
 
 func (s *schemas) GetEpoch(ctx context.Context, _ *schemav1.GetEpochRequest) (*schemav1.GetEpochResponse, error) {

@@ -3,7 +3,10 @@ package service
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -51,21 +54,71 @@ func TestAnEpochCountsWhenItsDeploymentSaysIt_I13_I15(t *testing.T) {
 	require.NoError(t, announce(known))
 	require.Equal(t, 3, asked, "an earlier one changes nothing")
 
-	// One question about a deployment at a time: endless announcements do not make this deployment ask
-	// without end.
-	later := newAttempt(t)
-	begun, end := make(chan struct{}), make(chan struct{})
-	s.epochOf = func(context.Context, schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error) {
-		close(begun)
-		<-end
-		return later, peer.TargetKinds{}, nil
+}
+
+// One question about a deployment at a time: endless made-up announcements do not make this deployment ask without end, and keep the true one
+// from nothing: it shares the question. A caller that leaves ends no question of others.
+func TestAFloodOfMadeUpEpochsKeepsNoTrueOneAway_I13_I20(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		known := peer.EpochAfter(time.Now())
+		said := peer.EpochAfter(time.Now(), &known)
+		madeUp := peer.EpochAfter(time.Now(), &said)
+		s := newSchemaService(&schemaStore{peerEpoch: known, told: func(_ schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) { return epoch, nil }})
+		asked, end := 0, make(chan struct{})
+		s.epochOf = func(ctx context.Context, _ schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error) {
+			asked++
+			<-end
+			return said, peer.TargetKinds{}, ctx.Err()
+		}
+		leaves, leave := context.WithCancel(asDeployment(t, other))
+		answers := make(chan codes.Code, 3)
+		for _, one := range []struct {
+			ctx   context.Context
+			epoch uuid.UUID
+		}{{leaves, madeUp}, {asDeployment(t, other), madeUp}, {asDeployment(t, other), said}} {
+			go func() {
+				_, err := s.AnnounceEpoch(one.ctx, &schemav1.AnnounceEpochRequest{Epoch: one.epoch[:]})
+				answers <- status.Code(err)
+			}()
+			synctest.Wait()
+		}
+		leave()
+		require.Equal(t, codes.Unavailable, <-answers, "the first one, which left")
+		close(end)
+		require.ElementsMatch(t, []codes.Code{codes.Unavailable, codes.OK}, []codes.Code{<-answers, <-answers})
+		require.Equal(t, 1, asked)
+	})
+}
+
+// An upgrade that a certificate sends, and that its deployment does not confirm at its registered address, changes nothing: owner references
+// with a made-up generation would take no later version.
+func TestAnUpgradeCountsWhenItsDeploymentSaysIt_I26(t *testing.T) {
+	t.Parallel()
+	var upgraded []int64
+	s := newSchemaService(&schemaStore{upgradeOwners: func(_ schema.DeploymentID, _ string, generation int64, _ map[string]string) (int64, error) {
+		upgraded = append(upgraded, generation)
+		return 0, nil
+	}})
+	said, away := int64(7), error(nil)
+	s.versionOf = func(_ context.Context, of schema.DeploymentID) (string, int64, error) {
+		require.Equal(t, other, of)
+		return "v2", said, away
 	}
-	first := make(chan error, 1)
-	go func() { first <- announce(later) }()
-	<-begun
-	require.ErrorContains(t, announce(later), "it is being asked for its epoch")
-	close(end)
-	require.NoError(t, <-first)
+	upgrade := func(version string, generation int64) error {
+		_, err := s.UpgradeOwnerReferences(asDeployment(t, other), &schemav1.UpgradeOwnerReferencesRequest{Version: version, Generation: generation})
+		return err
+	}
+	for _, err := range []error{upgrade("v2", math.MaxInt64), upgrade("v2", 6), upgrade("v1", 7)} {
+		require.Equal(t, codes.Unavailable, status.Code(err))
+		require.ErrorContains(t, err, "it says at its registered address that it runs v2, of generation 7")
+	}
+	away = errors.New("nobody answers")
+	require.Equal(t, codes.Unavailable, status.Code(upgrade("v2", 7)))
+	require.Empty(t, upgraded)
+	away = nil
+	require.NoError(t, upgrade("v2", 7))
+	require.Equal(t, []int64{7}, upgraded)
 }
 
 // The kinds are read after the epoch is recorded: then no write commits any more that relies on what an

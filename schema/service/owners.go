@@ -26,6 +26,9 @@ type ownerUpgrader interface {
 	UpgradeOwners(ctx context.Context, from schema.DeploymentID, version string, generation int64, renamed map[string]string) (remaining int64, err error)
 }
 
+// versionAsker asks a deployment, by its registered address, for the version that it runs, and for its generation.
+type versionAsker func(ctx context.Context, of schema.DeploymentID) (version string, generation int64, err error)
+
 func (s *schemas) CheckOwners(ctx context.Context, req *schemav1.CheckOwnersRequest) (*schemav1.CheckOwnersResponse, error) {
 	out, err := s.checkOwners(ctx, req)
 	return out, outcome.Status(s.log, err)
@@ -156,6 +159,14 @@ func (s *schemas) upgradeOwners(ctx context.Context, req *schemav1.UpgradeOwnerR
 			}
 		}
 		renamed[r.GetFrom()] = r.GetTo()
+	}
+	// The certificate of a caller is not enough: owner references with a made-up generation would take no later version.
+	version, generation, err := s.versionOf(ctx, owner)
+	switch {
+	case err != nil:
+		return nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{owner}, Err: fmt.Errorf("its version counts when it says the same at its registered address: %w", err)}
+	case version != req.GetVersion() || generation != req.GetGeneration():
+		return nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{owner}, Err: fmt.Errorf("it says at its registered address that it runs %s, of generation %d", version, generation)}
 	}
 	remaining, err := s.upgrades.UpgradeOwners(ctx, owner, req.GetVersion(), req.GetGeneration(), renamed)
 	if err != nil {

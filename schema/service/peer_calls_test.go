@@ -296,6 +296,7 @@ func TestDroppedOwnersSurviveTheWire(t *testing.T) {
 			require.Equal(t, releases, got)
 			return []uuid.UUID{uid(2)}, true, failing
 		},
+		runs: peer.OwnerAnswers{Version: "v3", Generation: 5},
 		upgradeOwners: func(from schema.DeploymentID, version string, generation int64, renamed map[string]string) (int64, error) {
 			require.Equal(t, other, from)
 			require.Equal(t, "v3", version)

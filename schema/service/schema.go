@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
+	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -44,7 +44,8 @@ type schemas struct {
 	upgrades    ownerUpgrader
 	epochs      epochStore
 	epochOf     epochAsker
-	asking      sync.Map // the deployments that are asked for their epochs
+	versionOf   versionAsker
+	asking      singleflight.Group // the questions for epochs, by deployment
 	plans       planner
 	shadows     shadowStore
 	// mayRefer reports whether the current version of a deployment is of this service or imports it, see Peers.MayRefer.
@@ -62,7 +63,7 @@ func newSchemas(cfg Config) *schemas {
 	store := cfg.Store
 	return &schemas{
 		self: store.Deployment(), establisher: store.Targets, blockades: store.Targets, attempts: store.Attempts, rights: store.Rights, feeds: store.Read,
-		owners: store.Owners, upgrades: store.Owners, epochs: store.Gate, epochOf: cfg.Peers.Epoch, plans: store.Deletions, shadows: store.Operate,
+		owners: store.Owners, upgrades: store.Owners, epochs: store.Gate, epochOf: cfg.Peers.Epoch, versionOf: cfg.Peers.Version, plans: store.Deletions, shadows: store.Operate,
 		mayRefer: cfg.Peers.MayRefer, disabled: cfg.Peers.Disabled, log: cfg.Logger,
 		delegates: delegatesUnless(cfg.Callers.Authorizer, cfg.Callers.Tokens), written: cfg.written,
 	}

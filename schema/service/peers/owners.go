@@ -23,6 +23,15 @@ func (p *Peers) WouldCheckOwners(ctx context.Context, at schema.DeploymentID, qu
 	return p.checkOwners(ctx, at, questions, true)
 }
 
+// Version returns the version that a deployment runs, and its generation: a check of no owner has them.
+func (p *Peers) Version(ctx context.Context, of schema.DeploymentID) (version string, generation int64, err error) {
+	answers, err := p.checkOwners(ctx, of, nil, true)
+	if err != nil {
+		return "", 0, err
+	}
+	return answers.Version, answers.Generation, nil
+}
+
 func (p *Peers) checkOwners(ctx context.Context, at schema.DeploymentID, questions []peer.OwnerQuestion, validateOnly bool) (*peer.OwnerAnswers, error) {
 	client, err := p.Client(at)
 	if err != nil {

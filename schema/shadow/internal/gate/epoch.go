@@ -2,6 +2,7 @@ package gate
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -547,12 +548,16 @@ var errTelling = errors.New("its deletions under way have not all been sent agai
 // MarkReferencesConfirmed records that a deployment has compared its references to resources here, and
 // established the lost ones again. epoch is the epoch of this database in which it compared, selfEpoch the
 // epoch of its own database. Until the deployment was told again of all deletions it fails with
-// *UnavailableError: afterwards their targets can be removed.
+// *UnavailableError: afterwards their targets can be removed. An epoch that is later than the present one, which
+// this database has lost, or somebody else has announced in its name, is outdone.
 func (s *Gate) MarkReferencesConfirmed(ctx context.Context, by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error {
 	here := s.PresentEpoch()
 	id, err := s.Names.Deployment(ctx, by)
 	if err != nil {
 		return err
+	}
+	if bytes.Compare(epoch[:], here[:]) > 0 {
+		return cmp.Or(s.OutdoEpoch(ctx, by, epoch), s.RecoveringSelf())
 	}
 	var confirmed bool
 	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
