@@ -30,7 +30,7 @@ func (a *Application) RemoveFinalizerIn(ctx context.Context, f Finalizer, fn fun
 	if err != nil {
 		return Resource{}, err
 	}
-	r, err := a.store.Write.RemoveFinalizerWithin(ctx, a.within(fn), a.credentials.Identity.String(), name, f.UID, f.Finalizer)
+	r, err := a.store.Write.RemoveFinalizerIn(ctx, a.within(fn), a.credentials.Identity.String(), name, f.UID, f.Finalizer)
 	return resourceOf(r), a.errorOf(err)
 }
 
@@ -57,7 +57,7 @@ func (a *Application) UpdateStatusIn(ctx context.Context, s Status, fn func(tx p
 	if err != nil {
 		return Resource{}, &InvalidError{Name: s.Name, err: fmt.Errorf("the status: %w", err)}
 	}
-	r, err := a.store.Write.UpdateStatusWithin(ctx, a.within(fn), name, s.UID, text, s.Generation)
+	r, err := a.store.Write.UpdateStatusIn(ctx, a.within(fn), name, s.UID, text, s.Generation)
 	if err == nil {
 		a.wrote(ctx, resourceOf(r))
 	}

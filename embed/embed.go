@@ -234,7 +234,7 @@ func (a *Application) Save(ctx context.Context, writes []Write, fn func(tx pgx.T
 	if err != nil {
 		return nil, err
 	}
-	saved, err := a.store.Write.SaveWithin(ctx, a.within(fn), all)
+	saved, err := a.store.Write.SaveIn(ctx, a.within(fn), all)
 	if err != nil {
 		return nil, a.errorOf(err)
 	}
@@ -268,7 +268,7 @@ func (a *Application) DeleteIn(ctx context.Context, del Delete, fn func(tx pgx.T
 	if err != nil {
 		return Deleted{}, err
 	}
-	deleted, err := a.store.Deletions.DeleteWithin(ctx, a.within(fn), shadow.DeleteRequest{
+	deleted, err := a.store.Deletions.DeleteIn(ctx, a.within(fn), shadow.DeleteRequest{
 		Name: name, UID: del.UID, Revision: peer.Revision(del.Revision), Actor: a.credentials.Identity.String(),
 	})
 	made := deletedOf(deleted)

@@ -15,7 +15,7 @@ import (
 type DropOwnersStore interface {
 	// Disowned reads the owners of pieces of work. An owner that is gone already is not among them.
 	Disowned(ctx context.Context, to schema.DeploymentID, seqs []int64) (*peer.Disowned, error)
-	// OwneesTold removes the work, and has the owners looked at again: they may have waited for nothing else.
+	// MarkOwneesNotified removes the work, and wakes the deletions of the owners, which may have waited for nothing else.
 	MarkOwneesNotified(ctx context.Context, d *peer.Disowned) error
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// GivenStore has the resources here whose rights of another deployment have to end.
-type GivenStore interface {
+// RightsToEndStore has the resources here whose rights of another deployment have to end.
+type RightsToEndStore interface {
 	// RightsToEnd returns the uids of resources, by piece of work.
 	RightsToEnd(ctx context.Context, seqs []int64) (map[int64]uuid.UUID, error)
 	// RightsEnded removes pieces of work.
@@ -29,7 +29,7 @@ type RecallPeers interface {
 // answered: a late or repeated question ends rights that are asked for again. A database that fails over on
 // either side has none of them in its new epoch.
 type EndRights struct {
-	Store GivenStore
+	Store RightsToEndStore
 	Peers RecallPeers
 }
 

@@ -87,8 +87,8 @@ var forbidden = map[string][]string{
 		`SELECT setval('dbcontroller.object_id', 1)`,
 		`SELECT dbcontroller.forget_removals('8 days', 1)`,
 		`SELECT dbcontroller.analyze_grown(1000, '')`,
-		`INSERT INTO dbcontroller.wish (target) VALUES ('x')`,
-		`UPDATE dbcontroller.wish SET answered = true`,
+		`INSERT INTO dbcontroller.right_request (target) VALUES ('x')`,
+		`UPDATE dbcontroller.right_request SET answered = true`,
 	},
 	"controller": {
 		`SELECT dbcontroller.purge('x')`,
@@ -351,6 +351,6 @@ func TestTheRoleOfTheProcessAsksForOthers(t *testing.T) {
 	_, err := conn.Exec(t.Context(), `SELECT dbcontroller.acquire_as('{ACT //a.example.com/eu/x/1}', 'user/ann')`)
 	require.NoError(t, err)
 	var by string
-	require.NoError(t, conn.QueryRow(t.Context(), `SELECT asked_by FROM dbcontroller.wish`).Scan(&by))
+	require.NoError(t, conn.QueryRow(t.Context(), `SELECT asked_by FROM dbcontroller.right_request`).Scan(&by))
 	require.Equal(t, "user/ann", by)
 }

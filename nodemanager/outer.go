@@ -199,9 +199,9 @@ func (f *following) stop() {
 	f.manager.running.Store(nil)
 }
 
-// pointsElsewhere reports whether stored references point to other deployments than when they were read last: a deployment that
+// pointsToOther reports whether stored references point to other deployments than when they were read last: a deployment that
 // was restored learns of references from others.
-func (f *following) pointsElsewhere(now []schema.DeploymentID) bool {
+func (f *following) pointsToOther(now []schema.DeploymentID) bool {
 	return !slices.Equal(schema.SortedDeployments(slices.Clone(now)), schema.SortedDeployments(slices.Clone(f.pointedTo)))
 }
 

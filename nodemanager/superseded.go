@@ -17,7 +17,7 @@ func (f *following) inStep(ctx context.Context) bool {
 	}
 	same, pointedTo, err := m.cfg.Others.Look(ctx, f.running.model)
 	if err != nil || same {
-		return err != nil || !f.pointsElsewhere(pointedTo) // if the version differs, transactions of this process take no effect
+		return err != nil || !f.pointsToOther(pointedTo) // if the version differs, transactions of this process take no effect
 	}
 	f.superseded = f.running.model
 	m.setReason("another process has switched the version of this deployment")

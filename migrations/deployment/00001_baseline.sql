@@ -551,7 +551,7 @@ CREATE INDEX lacking_value ON dbcontroller.lacking (kind_id, path, md5(texts)); 
 CREATE TABLE dbcontroller.command_number (at timestamptz NOT NULL DEFAULT now());
 
 -- Targets that an application wants to be able to refer to (dbcontroller.acquire). They are bounded for each of those who ask.
-CREATE TABLE dbcontroller.wish (
+CREATE TABLE dbcontroller.right_request (
     target   text COLLATE "C" PRIMARY KEY,   -- the right, BLOCK or ACT, and the full name of the target
     asked_by text NOT NULL,                  -- a role of the database, or the identity of a caller
     asked_at timestamptz NOT NULL DEFAULT now(),
@@ -561,8 +561,8 @@ CREATE TABLE dbcontroller.wish (
     problem  text,                           -- why the right is not there; null: it is
     missing  boolean NOT NULL DEFAULT false  -- the target does not exist
 );
--- Open wishes are looked for 40 times a second while any table is strict, those of one deployment without a look at all others.
-CREATE INDEX wish_open_of ON dbcontroller.wish (split_part(target, '/', 3), split_part(target, '/', 4), asked_at, target) WHERE NOT answered;
+-- Open requests are looked for 40 times a second while any table is strict, those of one deployment without a look at all others.
+CREATE INDEX right_request_open_of ON dbcontroller.right_request (split_part(target, '/', 3), split_part(target, '/', 4), asked_at, target) WHERE NOT answered;
 
 -- +goose StatementBegin
 -- The id of a text, as schema.EscapeID has it.
@@ -1248,7 +1248,7 @@ BEGIN
         RAISE EXCEPTION 'could not serialize access: rights of table "%" were acquired after the snapshot of the transaction', relation
             USING ERRCODE = '40001', TABLE = relation::text, HINT = 'Repeat the transaction.';
     END IF;
-    SELECT w.* INTO found FROM dbcontroller.wish w WHERE w.target = ANY (targets) AND w.problem IS NOT NULL ORDER BY w.missing DESC, w.target LIMIT 1;
+    SELECT w.* INTO found FROM dbcontroller.right_request w WHERE w.target = ANY (targets) AND w.problem IS NOT NULL ORDER BY w.missing DESC, w.target LIMIT 1;
     IF found.problem IS NOT NULL THEN
         RAISE EXCEPTION 'insert or update on table "%" violates a reference: %', relation, found.problem
             USING ERRCODE = CASE WHEN found.missing THEN '23503' ELSE 'RD002' END, DETAIL = found.target, TABLE = relation::text;
@@ -1269,17 +1269,17 @@ BEGIN
     IF EXISTS (SELECT FROM unnest(targets) AS t WHERE octet_length(t) > 1024) THEN
         RAISE EXCEPTION 'a right to be asked for has more than 1024 bytes' USING ERRCODE = '54000', HINT = 'Pass the lines of DETAIL of RD001.';
     END IF;
-    SELECT count(*), count(*) FILTER (WHERE w.asked_by = caller) INTO waiting, own FROM (SELECT asked_by FROM dbcontroller.wish LIMIT 100000) AS w;
+    SELECT count(*), count(*) FILTER (WHERE w.asked_by = caller) INTO waiting, own FROM (SELECT asked_by FROM dbcontroller.right_request LIMIT 100000) AS w;
     IF waiting = 100000 OR own >= 60000 THEN
         RAISE EXCEPTION '% rights were asked for in the last minutes, % of them by %', waiting, own, caller USING ERRCODE = 'RD002',
             HINT = 'Write rows with fewer new targets; what was asked for is forgotten after five minutes.';
     END IF;
     -- A process answers each question within a few seconds.
-    INSERT INTO dbcontroller.wish AS w (target, asked_by) SELECT DISTINCT t, caller FROM unnest(targets) AS t WHERE t IS NOT NULL ORDER BY t
+    INSERT INTO dbcontroller.right_request AS w (target, asked_by) SELECT DISTINCT t, caller FROM unnest(targets) AS t WHERE t IS NOT NULL ORDER BY t
     ON CONFLICT (target) DO UPDATE SET asks = nextval('dbcontroller.question'), answered = false,
         asked_by = CASE WHEN w.answered THEN EXCLUDED.asked_by ELSE w.asked_by END, -- a refusal of one caller is none of another
         asked_at = CASE WHEN w.answered OR w.asked_at < now() - interval '20 s' THEN now() ELSE w.asked_at END;
-    PERFORM pg_notify('dbcontroller_wake', 'ask 8'); -- WishFeed
+    PERFORM pg_notify('dbcontroller_wake', 'ask 8'); -- RightsFeed
 END $$;
 
 -- The schema of dblink, over whose server dbcontroller_loopback statements ask for rights; null: they do not. attach sets it up.
@@ -1307,13 +1307,13 @@ BEGIN
     FOR n IN 1 .. cardinality(targets) BY 1000 LOOP
         PERFORM dbcontroller.acquire_as(targets[n : n + 999], caller);
     END LOOP;
-    RETURN dbcontroller.here() || ' ' || ARRAY(SELECT (SELECT w.asks FROM dbcontroller.wish w WHERE w.target = i.t) FROM unnest(targets) WITH ORDINALITY AS i (t, n) ORDER BY i.n)::text;
+    RETURN dbcontroller.here() || ' ' || ARRAY(SELECT (SELECT w.asks FROM dbcontroller.right_request w WHERE w.target = i.t) FROM unnest(targets) WITH ORDINALITY AS i (t, n) ORDER BY i.n)::text;
 END $$;
 
 -- The number of questions that are not answered. An answer to an earlier question may be older than the target.
 CREATE FUNCTION dbcontroller.unanswered(targets text[], asks bigint[]) RETURNS bigint LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 SELECT count(*) FROM unnest(targets, asks) AS i (target, asks)
-WHERE NOT EXISTS (SELECT FROM dbcontroller.wish w WHERE w.target = i.target AND (w.answered OR w.answers >= i.asks))
+WHERE NOT EXISTS (SELECT FROM dbcontroller.right_request w WHERE w.target = i.target AND (w.answered OR w.answers >= i.asks))
 $$;
 
 -- Asks for the role of the session.
@@ -1334,7 +1334,7 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'dbcontroller.acquired has to run at READ COMMITTED' USING ERRCODE = '25001';
     END IF;
-    asked := ARRAY(SELECT (SELECT w.asks FROM dbcontroller.wish w WHERE w.target = i.t) FROM unnest(targets) WITH ORDINALITY AS i (t, n) ORDER BY i.n);
+    asked := ARRAY(SELECT (SELECT w.asks FROM dbcontroller.right_request w WHERE w.target = i.t) FROM unnest(targets) WITH ORDINALITY AS i (t, n) ORDER BY i.n);
     LOOP
         open := dbcontroller.unanswered(targets, asked);
         EXIT WHEN open = 0 OR clock_timestamp() > until;
@@ -1343,7 +1343,7 @@ BEGIN
     IF open > 0 THEN
         RAISE EXCEPTION 'the rights to refer to % resources were not acquired in %', open, patience USING ERRCODE = 'RD002';
     END IF;
-    SELECT w.* INTO found FROM dbcontroller.wish w WHERE w.target = ANY (targets) AND w.problem IS NOT NULL ORDER BY w.missing DESC, w.target LIMIT 1;
+    SELECT w.* INTO found FROM dbcontroller.right_request w WHERE w.target = ANY (targets) AND w.problem IS NOT NULL ORDER BY w.missing DESC, w.target LIMIT 1;
     IF found.problem IS NOT NULL THEN
         RAISE EXCEPTION '%', found.problem USING ERRCODE = CASE WHEN found.missing THEN '23503' ELSE 'RD002' END, DETAIL = found.target;
     END IF;

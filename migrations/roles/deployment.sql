@@ -78,7 +78,7 @@ BEGIN
         ('api', 'SELECT, INSERT', 'attempt'),
         ('api', 'UPDATE (committed, decided_at, mark)', 'attempt'), -- of scheduled deletions
         ('api', 'SELECT, INSERT', 'closed_attempt, dbcontroller.request, dbcontroller.change, dbcontroller.removal, dbcontroller.cause'),
-        ('api', 'SELECT', 'epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.attachment, dbcontroller.deleted_row, dbcontroller.lacking, dbcontroller.wish'),
+        ('api', 'SELECT', 'epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.attachment, dbcontroller.deleted_row, dbcontroller.lacking, dbcontroller.right_request'),
         ('api', 'SELECT, INSERT, UPDATE, DELETE', 'ending'),
         ('api', 'UPDATE (token)', 'position'),
         ('api', 'UPDATE (due)', 'deleted_row'),
@@ -106,7 +106,7 @@ BEGIN
         ('controller', 'SELECT, UPDATE, DELETE', 'attachment'),
         ('controller', 'SELECT, INSERT, UPDATE, DELETE', 'deleted_row, dbcontroller.lacking, dbcontroller.deletion_progress, dbcontroller.deletion_walk'),
         ('controller', 'SELECT, INSERT, UPDATE', 'position'),
-        ('controller', 'SELECT, UPDATE, DELETE', 'wish'),
+        ('controller', 'SELECT, UPDATE, DELETE', 'right_request'),
         -- Writes and deletes resources in its own transactions. It follows versions and epochs, and establishes nothing for others.
         ('application', 'SELECT (service, region, database_id, version, generation, digest, compacted, environment, epoch, server, timeline, awaiting, forgotten, started_at, started_mark, positions_until)', 'meta'),
         ('application', 'SELECT, INSERT', 'deployment, dbcontroller.kind, dbcontroller.field'),
@@ -121,7 +121,7 @@ BEGIN
         -- Looks after it, without what users store and without what tokens are made with.
         ('audit', 'SELECT', 'deployment, dbcontroller.kind, dbcontroller.field, dbcontroller.shadow, dbcontroller.foreign_target, dbcontroller.reference, dbcontroller.owner_reference'),
         ('audit', 'SELECT', 'blockade, dbcontroller.holder_entry, dbcontroller.ownee_entry, dbcontroller.owner_lost, dbcontroller.notice, dbcontroller.work, dbcontroller.attempt, dbcontroller.closed_attempt, dbcontroller.closing, dbcontroller.freeze, dbcontroller.frozen'),
-        ('audit', 'SELECT', 'removal, dbcontroller.cause, dbcontroller.decommissioned, dbcontroller.word, dbcontroller.epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.deleted_row, dbcontroller.lacking, dbcontroller.wish, dbcontroller.deletion_progress, dbcontroller.deletion_walk'),
+        ('audit', 'SELECT', 'removal, dbcontroller.cause, dbcontroller.decommissioned, dbcontroller.word, dbcontroller.epoch, dbcontroller.member, dbcontroller.lease, dbcontroller.derivation, dbcontroller.ending, dbcontroller.attachment, dbcontroller.deleted_row, dbcontroller.lacking, dbcontroller.right_request, dbcontroller.deletion_progress, dbcontroller.deletion_walk'),
         ('audit', 'SELECT (service, region, database_id, version, generation, digest, compacted, epoch, server, timeline, awaiting, forgotten, started_at, started_mark, positions_until)', 'meta')
     ) AS g (role, rights, tables) LOOP
         EXECUTE format('GRANT %s ON dbcontroller.%s TO %I', granted.rights, granted.tables, prefix || '_' || granted.role);

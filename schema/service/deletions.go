@@ -13,7 +13,7 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// deletionStore delivers the deletions here that a deployment has to act upon, and takes its acknowledgements.
+// feedStore delivers the deletions here that another deployment has to act upon, and the outstanding work of this deployment.
 type feedStore interface {
 	CheckKept(ctx context.Context, holder schema.DeploymentID, token string) error
 	WatchDeletions(ctx context.Context, holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error

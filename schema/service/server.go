@@ -1,8 +1,8 @@
 // Package service has the gRPC services of a deployment over its constraint store. All services are registered in one function (register), all methods are in one policy table (policy), and all
 // errors become statuses in one function (outcome.Status).
 //
-// Each handler declares the small interfaces of the store that it uses; the constructors fill all of them with the
-// *shadow.Store of Config. Interceptors run in this order: bounds of errors, request ids, panics, deadlines, decommissionCheck, the
+// Each handler declares the small interfaces of the store that it uses; the constructors fill them with the
+// rooms of the *shadow.Store of Config. Interceptors run in this order: bounds of errors, request ids, panics, deadlines, decommissionCheck, the
 // identity of forwarded calls, lanes, costs, the policy, databaseCheck, forwarding, access (the rights by resource).
 package service
 

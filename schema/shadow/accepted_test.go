@@ -135,7 +135,7 @@ func decidesNothing(t *testing.T, b *harness.Box, slow *shadow.Store) {
 			_, err := slow.Targets.Establish(t.Context(), from, newAttempt(), []peer.EstablishReference{ref})
 			return err
 		},
-		"SaveWithin": func() error { return within(t.Context(), slow, b.Pools[b.ID(aWest)], peer.Write{Name: "targets/new"}) },
+		"SaveIn": func() error { return within(t.Context(), slow, b.Pools[b.ID(aWest)], peer.Write{Name: "targets/new"}) },
 	} {
 		require.Error(t, call(), name)
 	}

@@ -23,17 +23,17 @@ func TestAQuestionThatIsAskedAgainBeginsAnew(t *testing.T) {
 	for _, age := range []string{"6 min", "30 s"} {
 		right := []string{"ACT " + customer(strings.Fields(age)[0][:1])}
 		a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, right)
-		a.exec(a.shop, `UPDATE dbcontroller.wish SET asked_at = now() - $1::text::interval`, age)
+		a.exec(a.shop, `UPDATE dbcontroller.right_request SET asked_at = now() - $1::text::interval`, age)
 		a.acquire(right)
 	}
 	// While a process is there, a question that is repeated grows old: it is answered in the end.
 	a.SetDown(crm, true)
 	right := []string{"ACT " + customer("8")}
 	a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, right)
-	a.exec(a.shop, `UPDATE dbcontroller.wish SET asked_at = now() - interval '9 s' WHERE NOT answered`)
+	a.exec(a.shop, `UPDATE dbcontroller.right_request SET asked_at = now() - interval '9 s' WHERE NOT answered`)
 	a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, right)
 	a.AnswerRequests(shop)
-	require.Equal(t, []string{"true"}, a.rows(a.shop, `SELECT answered::text FROM dbcontroller.wish WHERE target = '`+right[0]+`'`))
+	require.Equal(t, []string{"true"}, a.rows(a.shop, `SELECT answered::text FROM dbcontroller.right_request WHERE target = '`+right[0]+`'`))
 }
 
 // The call has the results of dbcontroller.acquire and dbcontroller.acquired, and the caller's right to refer.
@@ -58,7 +58,7 @@ func TestRightsAreAcquiredByACall(t *testing.T) {
 	require.True(t, refused.Only(peer.TargetMissing), "%v", refused)
 	require.Equal(t, customer("77")+" does not exist", refused.Error())
 
-	asked := a.rows(a.shop, `SELECT target FROM dbcontroller.wish`)
+	asked := a.rows(a.shop, `SELECT target FROM dbcontroller.right_request`)
 	only := peer.WithPerson(ctx, peer.Person{Refer: func(_ context.Context, names []schema.FullName) ([]bool, error) {
 		may := make([]bool, len(names))
 		for i, name := range names {
@@ -69,7 +69,7 @@ func TestRightsAreAcquiredByACall(t *testing.T) {
 	require.NoError(t, call(only, "BLOCK "+customer("3")))
 	require.ErrorAs(t, call(only, "BLOCK "+customer("3"), "BLOCK "+customer("4")), &refused)
 	require.True(t, refused.Only(peer.ReferDenied), "%v", refused)
-	require.Len(t, a.rows(a.shop, `SELECT target FROM dbcontroller.wish`), len(asked)+1, "what is denied is not asked for")
+	require.Len(t, a.rows(a.shop, `SELECT target FROM dbcontroller.right_request`), len(asked)+1, "what is denied is not asked for")
 
 	var invalid *peer.InvalidError
 	for _, line := range []string{"", "BLOCK", "HOLD " + customer("1"), "BLOCK //" + crm + "/", "BLOCK //elsewhere.example.com/eu/customers/1"} {
@@ -79,7 +79,7 @@ func TestRightsAreAcquiredByACall(t *testing.T) {
 
 	// Shares are counted by the whole identity.
 	long := "user/" + strings.Repeat("x", 80)
-	a.exec(a.shop, `INSERT INTO dbcontroller.wish (target, answered, asked_by) SELECT 'BLOCK ' || g, true, $1 FROM generate_series(1, 60000) g`, long)
+	a.exec(a.shop, `INSERT INTO dbcontroller.right_request (target, answered, asked_by) SELECT 'BLOCK ' || g, true, $1 FROM generate_series(1, 60000) g`, long)
 	require.ErrorIs(t, store.RightRequests.AcquireDelegations(ctx, long, []string{"BLOCK " + customer("5")}), postgres.ErrTooMany)
 	var err error
 	for end := time.Now().Add(wait.Limit); time.Now().Before(end); { // a busy machine answers later than a call waits

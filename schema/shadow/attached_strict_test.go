@@ -127,7 +127,7 @@ func (a *attached) returned() {
 }
 
 // The requests of rights for a silent deployment, as many as a look takes, delay none for another one.
-func TestWishesForASilentDeploymentDelayNoOthers_I20(t *testing.T) {
+func TestRequestsForASilentDeploymentDelayNoOthers_I20(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
 	asked, silent := make(chan schema.DeploymentID, 10_000), make(chan struct{})
@@ -178,7 +178,7 @@ func TestStrictReferencesToNothingAreRefused(t *testing.T) {
 	require.True(t, errors.As(err, &pg), "%v", err)
 	require.Equal(t, "RD002", pg.Code, pg.Message)
 	a.SetDown(crm, false)
-	a.exec(a.shop, `UPDATE dbcontroller.wish SET asked_at = asked_at - interval '2 s'`)
+	a.exec(a.shop, `UPDATE dbcontroller.right_request SET asked_at = asked_at - interval '2 s'`)
 
 	// Rights that are not used are returned.
 	a.acquire([]string{"BLOCK " + customer("5")})
@@ -487,7 +487,7 @@ ALTER TABLE invoices ADD cart int REFERENCES carts ON DELETE CASCADE ON UPDATE C
 }
 
 // Requests of rights are bounded, and an error about very many targets names the remedy.
-func TestWishesAreBounded(t *testing.T) {
+func TestRequestsOfRightsAreBounded(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
 	ctx := context.Background()
@@ -499,41 +499,41 @@ func TestWishesAreBounded(t *testing.T) {
 	require.Len(t, strings.Split(pg.Detail, "\n"), 1000)
 	require.Contains(t, pg.Hint, "at most 1000 new targets in one transaction")
 
-	a.exec(a.shop, `INSERT INTO dbcontroller.wish (target, answered, asked_by) SELECT 'BLOCK ' || g, true, session_user FROM generate_series(1, 100000) g`)
+	a.exec(a.shop, `INSERT INTO dbcontroller.right_request (target, answered, asked_by) SELECT 'BLOCK ' || g, true, session_user FROM generate_series(1, 100000) g`)
 	_, err = a.shop.Exec(ctx, `SELECT dbcontroller.acquire('{BLOCK //crm.example.com/eu/customers/1}')`)
 	require.True(t, errors.As(err, &pg), "%v", err)
 	require.Equal(t, "RD002", pg.Code, pg.Message)
-	a.exec(a.shop, `UPDATE dbcontroller.wish SET asked_at = now() - interval '6 min'`)
+	a.exec(a.shop, `UPDATE dbcontroller.right_request SET asked_at = now() - interval '6 min'`)
 	a.AnswerRequests(shop)
 	a.acquire([]string{"BLOCK " + customer("1")})
 
 	_, err = a.shop.Exec(ctx, `SELECT dbcontroller.acquire(ARRAY[repeat('a', 200000)])`)
 	require.True(t, errors.As(err, &pg), "%v", err)
 	require.Equal(t, "54000", pg.Code, "a look would read thousands of such names into memory")
-	a.exec(a.shop, `INSERT INTO dbcontroller.wish (target, answered, asked_by) SELECT 'BLOCK ' || g, true, 'another' FROM generate_series(1, 60000) g`)
+	a.exec(a.shop, `INSERT INTO dbcontroller.right_request (target, answered, asked_by) SELECT 'BLOCK ' || g, true, 'another' FROM generate_series(1, 60000) g`)
 	a.exec(a.shop, `SELECT dbcontroller.acquire('{BLOCK //crm.example.com/eu/customers/2}')`)
-	a.exec(a.shop, `UPDATE dbcontroller.wish SET asked_by = session_user`)
+	a.exec(a.shop, `UPDATE dbcontroller.right_request SET asked_by = session_user`)
 	_, err = a.shop.Exec(ctx, `SELECT dbcontroller.acquire('{BLOCK //crm.example.com/eu/customers/3}')`)
 	require.True(t, errors.As(err, &pg), "%v", err)
 	require.Equal(t, "RD002", pg.Code, "one role leaves places for others")
 }
 
 // A table full of requests, for one deployment or for very many that are made up, costs a look little, and leaves no names behind.
-func TestVeryManyWishesCostALookLittle_I20_I21(t *testing.T) {
+func TestVeryManyRequestsCostALookLittle_I20_I21(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
 	store, ctx := a.Stores[a.ID(shop)], context.Background()
 	require.NoError(t, store.Gate.Recover(ctx, a.Environment()))
-	a.exec(a.shop, `INSERT INTO dbcontroller.wish (target, asked_by) SELECT 'BLOCK //crm.example.com/mars-' || g || '/customers/1', 'app' FROM generate_series(1, 2000) g`)
+	a.exec(a.shop, `INSERT INTO dbcontroller.right_request (target, asked_by) SELECT 'BLOCK //crm.example.com/mars-' || g || '/customers/1', 'app' FROM generate_series(1, 2000) g`)
 	before := numbered(t, a.Box, shop)
 	a.AnswerRequests(shop)
 	a.AnswerRequests(shop)
 	require.Equal(t, before, numbered(t, a.Box, shop))
 	var problem string
-	require.NoError(t, a.shop.QueryRow(ctx, `SELECT problem FROM dbcontroller.wish WHERE target LIKE '%mars-1999/%'`).Scan(&problem))
+	require.NoError(t, a.shop.QueryRow(ctx, `SELECT problem FROM dbcontroller.right_request WHERE target LIKE '%mars-1999/%'`).Scan(&problem))
 	require.Contains(t, problem, "not in the environment")
 
-	a.exec(a.shop, `INSERT INTO dbcontroller.wish (target, asked_by) SELECT 'BLOCK //crm.example.com/mars/customers/' || g, 'app' FROM generate_series(1, 50000) g`)
+	a.exec(a.shop, `INSERT INTO dbcontroller.right_request (target, asked_by) SELECT 'BLOCK //crm.example.com/mars/customers/' || g, 'app' FROM generate_series(1, 50000) g`)
 	read := func() (blocks int) {
 		var plan []byte
 		require.NoError(t, a.Pools[a.ID(shop)].QueryRow(ctx, `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+shadow.SelectRequestsSQL, "8s", 500, 5000, 1000).Scan(&plan))

@@ -256,7 +256,7 @@ func TestARowBehindADeletionIsAnotherResource_I1(t *testing.T) {
 	_ = a.lacks(`INSERT INTO invoices (id, customer_id) VALUES ('i', 4)`)
 	a.Settle()
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
-	a.exec(a.shop, `UPDATE dbcontroller.wish SET asked_at = asked_at - interval '2 s'`)
+	a.exec(a.shop, `UPDATE dbcontroller.right_request SET asked_at = asked_at - interval '2 s'`)
 	a.write(`INSERT INTO invoices (id, customer_id) VALUES ('j', 4)`)
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 4`)
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))

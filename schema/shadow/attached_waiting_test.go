@@ -165,7 +165,7 @@ func TestWhoAsksForRightsMayDoNothingElse(t *testing.T) {
 	require.NoError(t, a.shop.QueryRow(ctx, `SELECT 'dbcontroller_ask_' || oid FROM pg_database WHERE datname = current_database()`).Scan(&role))
 	a.exec(a.shop, `SET ROLE `+role)
 	for _, sql := range []string{
-		`SELECT FROM dbcontroller.wish`, `SELECT FROM dbcontroller.meta`, `SELECT FROM invoices`, `SELECT dbcontroller.acquire('{}')`, `SELECT dbcontroller.take_rights(NULL, NULL, NULL, NULL, NULL, NULL)`,
+		`SELECT FROM dbcontroller.right_request`, `SELECT FROM dbcontroller.meta`, `SELECT FROM invoices`, `SELECT dbcontroller.acquire('{}')`, `SELECT dbcontroller.take_rights(NULL, NULL, NULL, NULL, NULL, NULL)`,
 		`SELECT dbcontroller.ask_outside('{}', 'x')`, `CREATE TABLE dbcontroller.mine ()`,
 	} {
 		_, err := a.shop.Exec(ctx, sql)

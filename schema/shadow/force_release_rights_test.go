@@ -112,7 +112,7 @@ func TestAnEntryIsNotReleasedBesideARight_I30_I31(t *testing.T) {
 	defer func() { _ = paused.Rollback(ctx) }()
 	_, err = paused.Exec(ctx, `SELECT FROM dbcontroller.foreign_target WHERE uid = $1 FOR SHARE`, uid)
 	require.NoError(t, err)
-	kept("it did not say that it has ended its rights")
+	kept("it has not confirmed the end of its rights")
 	require.Equal(t, 1, asked)
 	require.NoError(t, paused.Rollback(ctx))
 	b.OnResolve = func(schema.DeploymentID) error { return errors.New("no route") }

@@ -266,34 +266,34 @@ func TestALateReleaseTakesNoShardsOfOthers_I18(t *testing.T) {
 	require.Equal(t, schema.RingSize, held)
 }
 
-// The lead is left to a process that wishes it, beyond its part of the shards: it releases another shard instead.
-func TestTheLeadGoesToAProcessThatWishesIt_I18(t *testing.T) {
+// The lead is left to a process that wants it, beyond its part of the shards: it releases another shard instead.
+func TestTheLeadGoesToAProcessThatWantsIt_I18(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
 	first, second := newLeases(b, "first"), newLeases(b, "second")
-	wish := func(l *shadow.Leases, member uuid.UUID, lead bool) schema.Grant {
+	renew := func(l *shadow.Leases, member uuid.UUID, lead bool) schema.Grant {
 		t.Helper()
 		g, err := l.Renew(t.Context(), member, lead)
 		require.NoError(t, err)
 		return g
 	}
-	one := wish(first, uuid.Nil, true)
-	two := wish(second, uuid.Nil, true)
-	one = wish(first, one.Member, true)
+	one := renew(first, uuid.Nil, true)
+	two := renew(second, uuid.Nil, true)
+	one = renew(first, one.Member, true)
 	require.NoError(t, first.Release(t.Context(), one.Member, one.Surplus))
-	two = wish(second, two.Member, true)
+	two = renew(second, two.Member, true)
 	require.Len(t, two.Shards, schema.RingSize/2)
 	require.NotContains(t, two.Shards, uint32(schema.LeadShard), "it is not taken from the process that has it")
 
 	require.NoError(t, first.Release(t.Context(), one.Member, []uint32{schema.LeadShard}))
-	one = wish(first, one.Member, false)
+	one = renew(first, one.Member, false)
 	require.NotContains(t, one.Shards, uint32(schema.LeadShard))
-	two = wish(second, two.Member, true)
+	two = renew(second, two.Member, true)
 	require.Contains(t, two.Shards, uint32(schema.LeadShard))
 	require.Len(t, two.Surplus, 1)
 	require.NotContains(t, two.Surplus, uint32(schema.LeadShard))
 	require.NoError(t, second.Release(t.Context(), two.Member, two.Surplus))
-	one = wish(first, one.Member, false)
+	one = renew(first, one.Member, false)
 	require.Equal(t, two.Surplus[0], one.Shards[len(one.Shards)-1], "the shards are divided equally again")
 	require.Len(t, one.Shards, schema.RingSize/2)
 }

@@ -141,7 +141,7 @@ func TestSaveWithinAnApplicationsTransaction(t *testing.T) {
 	_, err := pool.Exec(ctx, `CREATE TABLE public.mine (id text PRIMARY KEY)`)
 	require.NoError(t, err)
 	write := func(w peer.Write, commit bool) error {
-		_, err := store.Write.SaveWithin(ctx, &shadow.UserTransaction{Pool: pool, Also: func(tx pgx.Tx) error {
+		_, err := store.Write.SaveIn(ctx, &shadow.UserTransaction{Pool: pool, Also: func(tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, `INSERT INTO public.mine VALUES ($1)`, w.Name)
 			if err == nil && !commit {
 				err = errors.New("changed my mind")

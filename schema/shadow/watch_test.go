@@ -344,7 +344,7 @@ func writeAtRandom(t *testing.T, b *harness.Box, seed uint64) {
 				writes = append(writes, peer.Write{Name: fmt.Sprintf("targets/own%d-%d-%d", seed, i, j)})
 			}
 			pause := r.Float64() / 50
-			if _, err := store.Write.SaveWithin(ctx, &shadow.UserTransaction{Pool: pool, Also: func(tx pgx.Tx) error {
+			if _, err := store.Write.SaveIn(ctx, &shadow.UserTransaction{Pool: pool, Also: func(tx pgx.Tx) error {
 				_, err := tx.Exec(ctx, `SELECT pg_sleep($1)`, pause)
 				return err
 			}}, writes); err != nil {

@@ -15,7 +15,7 @@ import (
 
 // within writes resources in a transaction of an application that does nothing else.
 func within(ctx context.Context, store *shadow.Store, pool *pgxpool.Pool, writes ...peer.Write) error {
-	_, err := store.Write.SaveWithin(ctx, &shadow.UserTransaction{Pool: pool, Also: func(pgx.Tx) error { return nil }}, writes)
+	_, err := store.Write.SaveIn(ctx, &shadow.UserTransaction{Pool: pool, Also: func(pgx.Tx) error { return nil }}, writes)
 	return err
 }
 
@@ -24,7 +24,7 @@ func opened(t *testing.T, store *shadow.Store, pool *pgxpool.Pool, writes ...pee
 	t.Helper()
 	begun, ending, done := make(chan struct{}, 1), make(chan error, 1), make(chan error, 1)
 	go func() {
-		_, err := store.Write.SaveWithin(context.Background(), &shadow.UserTransaction{Pool: pool, Also: func(pgx.Tx) error {
+		_, err := store.Write.SaveIn(context.Background(), &shadow.UserTransaction{Pool: pool, Also: func(pgx.Tx) error {
 			begun <- struct{}{}
 			return <-ending
 		}}, writes)
@@ -100,7 +100,7 @@ func TestAWriteHasSettingsOfItsOwnInAnApplicationsTransaction(t *testing.T) {
 	const settings = `
 SELECT current_setting('search_path'), current_setting('enable_seqscan'), current_setting('lock_timeout'), current_setting('statement_timeout'),
     current_setting('idle_in_transaction_session_timeout'), current_setting('synchronous_commit')`
-	saved, err := store.Write.SaveWithin(ctx, &shadow.UserTransaction{Pool: own, Also: func(tx pgx.Tx) error {
+	saved, err := store.Write.SaveIn(ctx, &shadow.UserTransaction{Pool: own, Also: func(tx pgx.Tx) error {
 		var path, seqscan, lock, statement, idle, durable string
 		require.NoError(t, tx.QueryRow(ctx, settings).Scan(&path, &seqscan, &lock, &statement, &idle, &durable))
 		require.Equal(t, []string{"mine, pg_catalog", "on", "0", "7s"}, []string{path, seqscan, lock, statement})

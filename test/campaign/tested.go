@@ -246,7 +246,7 @@ var shown = []tested{
 	{"schema/shadow", "TestAMemberWhoseTargetWasLostIsOpened_I35", mutant{
 		"lost-target-keeps-frozen", "I35", "A member of a committed deletion stays frozen after its target was lost.",
 		"schema/shadow/internal/target/frozen.go",
-		[]string{"thawed := queueThaw(b, thawBehindSQL, f.others.deletions, f.others.targets, deployment)\n", "thawed := new([]int64)\n"},
+		[]string{"thawed := queueThaw(b, thawLostSQL, f.others.deletions, f.others.targets, deployment)\n", "thawed := new([]int64)\n"},
 	}},
 	{"schema/shadow", "TestMembersStayClosedThroughALateFailover_I35", mutant{
 		"failover-opens-members", "I35", "A participant that fails over asks for a decision that is forgotten, and opens members before their mark.",

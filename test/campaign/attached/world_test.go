@@ -144,7 +144,7 @@ func (w *world) acquire(at string, rights []string) (err error) {
 		if _, err = w.apps[at].Exec(ctx, `SELECT dbcontroller.acquired($1, interval '0')`, rights); refusal(err) != "RD002" {
 			return err
 		}
-		if w.exec(at, `UPDATE dbcontroller.wish SET asked_at = asked_at - interval '2 s'`); try > 0 { // its region is away, or a deletion is under way
+		if w.exec(at, `UPDATE dbcontroller.right_request SET asked_at = asked_at - interval '2 s'`); try > 0 { // its region is away, or a deletion is under way
 			w.settle()
 		}
 	}

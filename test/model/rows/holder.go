@@ -2,7 +2,7 @@ package rows
 
 import "slices"
 
-// insert is a statement that names the target, in one transaction: it shares the right, or leaves a wish. A strict one waits for the lock, and
+// insert is a statement that names the target, in one transaction: it shares the right, or leaves a request. A strict one waits for the lock, and
 // fails without a right. One above READ COMMITTED has the rights of its snapshot.
 func (t *task) insert(h int, strict, repeatable bool) {
 	w, block := t.w, h%2 == 0
@@ -30,7 +30,7 @@ func (t *task) insert(h int, strict, repeatable bool) {
 		w.seen["RD001"]++
 		return
 	}
-	wishes := found == nil || repeatable && !strict
+	requests := found == nil || repeatable && !strict
 	t.pause() // the commit
 	if _, there := w.h.rows[h]; there {
 		return
@@ -42,9 +42,9 @@ func (t *task) insert(h int, strict, repeatable bool) {
 	if found != nil {
 		w.h.rows[h] = found.uid
 	}
-	if wishes {
-		w.h.wishes = append(w.h.wishes, wish{w.number(), block})
-		w.seen["wish"]++
+	if requests {
+		w.h.requests = append(w.h.requests, request{w.number(), block})
+		w.seen["request"]++
 	}
 	w.seen["written"]++
 	w.note("row %d is written, to %d", h, w.h.rows[h])
@@ -65,17 +65,17 @@ type answer struct {
 	tEpoch           int
 }
 
-// grant asks for the right that wishes, a missing value, or a lost epoch want.
+// grant asks for the right that requests, a missing value, or a lost epoch want.
 func (t *task) grant(block bool) {
 	w := t.w
-	read := w.h.wishes
-	wanted := slices.ContainsFunc(read, func(o wish) bool { return o.block == block })
+	read := w.h.requests
+	wanted := slices.ContainsFunc(read, func(o request) bool { return o.block == block })
 	lost := slices.ContainsFunc(w.h.rights, func(r *right) bool { return r.block == block && w.lost(r) && r.state == granted })
 	if !wanted && w.h.missing[block] == 0 && !lost {
 		return
 	}
 	if r := w.counting(block); r != nil && wanted && !w.h.ending {
-		// A right is there already: the wishes go under a share of it.
+		// A right is there already: the requests go under a share of it.
 		t.pause()
 		if t.share(r, false) && w.counts(r) {
 			w.take(r, block)
@@ -117,7 +117,7 @@ func (t *task) store(r *right, a answer, seqs map[int]bool) {
 			return
 		}
 		w.h.missing[r.block] = a.tEpoch
-		w.h.wishes = slices.DeleteFunc(w.h.wishes, func(o wish) bool { return o.block == r.block && (seqs[o.seq] || w.MissingTakesLaterWishes) })
+		w.h.requests = slices.DeleteFunc(w.h.requests, func(o request) bool { return o.block == r.block && (seqs[o.seq] || w.MissingTakesLaterRequests) })
 		w.seen["missing"]++
 		return
 	}
@@ -135,7 +135,7 @@ func (t *task) store(r *right, a answer, seqs map[int]bool) {
 
 // take makes a right stand for the rows of its kind that had none.
 func (w *World) take(r *right, block bool) {
-	w.h.wishes = slices.DeleteFunc(w.h.wishes, func(o wish) bool { return o.block == block })
+	w.h.requests = slices.DeleteFunc(w.h.requests, func(o request) bool { return o.block == block })
 	delete(w.h.missing, block)
 	for h, to := range w.h.rows {
 		if to == 0 && (h%2 == 0) == block {
@@ -144,15 +144,15 @@ func (w *World) take(r *right, block bool) {
 	}
 }
 
-// actOnMissing removes the rows of a missing value, in one statement: unless a right is there, or a wish that was not read before the last question.
+// actOnMissing removes the rows of a missing value, in one statement: unless a right is there, or a request that was not read before the last question.
 func (t *task) actOnMissing() {
 	w := t.w
-	if w.h.missing[false] == 0 || w.h.missing[false] != w.h.tKnown && !w.MissingOutlivesAnEpoch || w.counting(false) != nil || len(w.h.wishes) > 0 && !w.MissingActsBesideAWish {
+	if w.h.missing[false] == 0 || w.h.missing[false] != w.h.tKnown && !w.MissingOutlivesAnEpoch || w.counting(false) != nil || len(w.h.requests) > 0 && !w.MissingActsBesideARequest {
 		return
 	}
 	w.removeRows("missing")
 	delete(w.h.missing, false)
-	w.h.wishes = slices.DeleteFunc(w.h.wishes, func(o wish) bool { return !o.block && w.MissingActsBesideAWish })
+	w.h.requests = slices.DeleteFunc(w.h.requests, func(o request) bool { return !o.block && w.MissingActsBesideARequest })
 }
 
 // removeRows removes the rows that go with their target.
@@ -301,7 +301,7 @@ func (t *task) act() {
 	}
 	w.removeRows("its target is deleted")
 	t.pause()
-	if w.refer(false) { // rows that came meanwhile have wishes, and go with the next batch
+	if w.refer(false) { // rows that came meanwhile have requests, and go with the next batch
 		w.seen["rows came meanwhile"]++
 		return
 	}
@@ -347,16 +347,16 @@ func (t *task) recover() {
 	}
 	for _, block := range []bool{true, false} {
 		lost := slices.ContainsFunc(w.h.rights, func(r *right) bool { return r.block == block && r.state == granted && !w.counts(r) })
-		wished := slices.ContainsFunc(w.h.rights, func(r *right) bool { return r.block == block && r.state == closed })
+		requested := slices.ContainsFunc(w.h.rights, func(r *right) bool { return r.block == block && r.state == closed })
 		old := w.h.missing[block] > 0 && w.h.missing[block] != w.h.tKnown
 		if (lost && !w.claimed(block) || old && !w.MissingOutlivesAnEpoch) && !w.ConfirmsBeforeClaims {
 			t.grant(block)
 			return
 		}
-		if wished { // of such a close nothing is acted upon any more: it is asked anew
+		if requested { // of such a close nothing is acted upon any more: it is asked anew
 			for _, r := range w.h.rights {
 				if r.block == block && r.state == closed {
-					w.h.wishes = append(w.h.wishes, wish{w.number(), block})
+					w.h.requests = append(w.h.requests, request{w.number(), block})
 					r.set(ended)
 				}
 			}

@@ -153,8 +153,8 @@ func (w *World) settled() {
 	if w.t.deleting {
 		w.report("I13: %d stays in DELETING", w.t.active)
 	}
-	if len(w.h.wishes) > 0 {
-		w.report("I13: a wish stays without an answer")
+	if len(w.h.requests) > 0 {
+		w.report("I13: a request stays without an answer")
 	}
 	for h, to := range w.h.rows {
 		block := h%2 == 0
@@ -194,7 +194,7 @@ func TestRowsWithoutCopiesOnManySchedules_I1_I3_I8_I13_I34(t *testing.T) {
 		}
 	}
 	for _, what := range []string{
-		"written", "wish", "RD001", "40001", "granted", "missing", "held", "held after the lock", "undecided", "refused", "recalled", "returned", "resolved", "deleted", "gone",
+		"written", "request", "RD001", "40001", "granted", "missing", "held", "held after the lock", "undecided", "refused", "recalled", "returned", "resolved", "deleted", "gone",
 		"removed: its target is deleted", "removed: missing", "rows came meanwhile", "another target", "acknowledged", "confirmed", "a lost right ended", "H is restored", "T is restored",
 	} {
 		require.Positive(t, seen[what], "%s: %v", what, seen)
@@ -292,7 +292,7 @@ var aimed = map[string]func(w *World){
 		w.end(w.begin((*task).recover, 0))
 		w.run((*task).actOnMissing)
 	},
-	"MissingTakesLaterWishes": func(w *World) {
+	"MissingTakesLaterRequests": func(w *World) {
 		w.run((*task).remove)
 		w.finalise()
 		w.run(insert(1))

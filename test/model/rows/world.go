@@ -1,5 +1,5 @@
 // Package rows models attached tables that keep no copy of their rows: a row refers because it is there, and a right stands for the target.
-// Statements share rights or leave wishes; a granter asks for rights; everything that ends a right interleaves with them: a recall, a return, a
+// Statements share rights or leave requests; a granter asks for rights; everything that ends a right interleaves with them: a recall, a return, a
 // deletion that is closed and acted upon. Calls are lost, repeated and late, processes die between two steps, and either database is replaced by
 // an earlier copy of itself.
 //
@@ -25,7 +25,7 @@ import (
 type Mistakes struct {
 	SharesWithoutLock, LooksBeforeTheLock, ReturnsBesideAShare, RepeatableReadsTakeAnyRight                        bool
 	ClosesWithoutWaiting, ClosesLeaveQuestions, ActsWithoutALook, ClosesLeaveNoTrace, ActedAfterTheAcknowledgement bool
-	MissingTakesLaterWishes, MissingActsBesideAWish, MissingOutlivesAnEpoch, LateMissingCounts                     bool
+	MissingTakesLaterRequests, MissingActsBesideARequest, MissingOutlivesAnEpoch, LateMissingCounts                bool
 	GrantsAnEndedTurn, RightsSurviveEpochs, ConfirmsBeforeClaims, GivesUpSilentRights, ActedOutlivesAGrant         bool
 }
 
@@ -54,17 +54,17 @@ type right struct {
 
 func (r *right) set(state int) { r.state = state; r.version++ }
 
-type wish struct {
+type request struct {
 	seq   int
 	block bool
 }
 
 // holders is the stored state of H.
 type holders struct {
-	rows      map[int]uid // by number; the uid of the right under which it was written, 0 while that is a wish
+	rows      map[int]uid // by number; the uid of the right under which it was written, 0 while that is a request
 	meant     map[int]uid // no database has it: the target that was there when the row was committed; 0: none
 	rights    []*right
-	wishes    []wish
+	requests  []request
 	missing   map[bool]int // by kind of right: the target does not exist, as T said in this epoch; 0: it was not said
 	ending    bool
 	releases  map[int]bool // turns that T has to hear of
@@ -134,7 +134,7 @@ func (w *World) report(format string, args ...any) {
 // copied returns a backup of the database, which has no locks.
 func (h *holders) copied() *holders {
 	c := *h
-	c.rows, c.meant, c.missing, c.releases, c.wishes = maps.Clone(h.rows), maps.Clone(h.meant), maps.Clone(h.missing), maps.Clone(h.releases), slices.Clone(h.wishes)
+	c.rows, c.meant, c.missing, c.releases, c.requests = maps.Clone(h.rows), maps.Clone(h.meant), maps.Clone(h.missing), maps.Clone(h.releases), slices.Clone(h.requests)
 	c.rights = nil
 	for _, r := range h.rights {
 		one := *r
@@ -180,15 +180,15 @@ func (w *World) refer(block bool) bool {
 	return false
 }
 
-// covered checks I34: each row has a right, or a wish or a missing value that brings one.
+// covered checks I34: each row has a right, or a request or a missing value that brings one.
 func (w *World) covered() {
 	for h := range w.h.rows {
 		block := h%2 == 0
-		if w.h.missing[block] > 0 || slices.ContainsFunc(w.h.wishes, func(o wish) bool { return o.block == block }) {
+		if w.h.missing[block] > 0 || slices.ContainsFunc(w.h.requests, func(o request) bool { return o.block == block }) {
 			continue
 		}
 		if !slices.ContainsFunc(w.h.rights, func(r *right) bool { return r.block == block && (w.counts(r) || w.lost(r)) }) {
-			w.report("I34: row %d has neither a right, nor a wish, nor a missing value", h)
+			w.report("I34: row %d has neither a right, nor a request, nor a missing value", h)
 		}
 	}
 }

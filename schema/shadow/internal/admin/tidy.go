@@ -15,7 +15,7 @@ import (
 
 // abortedRetention is the time for which ABORTED decisions are kept: longer than MaxAttemptAge, beyond which
 // lock refuses an attempt. Safety does not depend on clocks: an attempt that began before a forgotten
-// decision cannot commit (queueDecision).
+// decision cannot commit (write.QueueDecision).
 const abortedRetention = 25 * time.Hour
 
 const (

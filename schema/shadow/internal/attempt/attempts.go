@@ -13,5 +13,5 @@ type Attempts struct {
 	gate *gate.Gate
 }
 
-// New joins the parts.
+// New returns the Attempts of a database, which uses the given rooms.
 func New(g *gate.Gate) *Attempts { return &Attempts{DB: g.DB, gate: g} }

@@ -17,7 +17,7 @@ type Actor struct {
 	progress *Recorder
 }
 
-// New joins the parts.
+// New returns the Actor of a database, which uses the given rooms.
 func New(g *gate.Gate, rs *rows.Rows, p *Recorder) *Actor {
 	return &Actor{DB: g.DB, gate: g, rows: rs, progress: p}
 }

@@ -116,7 +116,7 @@ func (s *Actor) ChangeOwners(ctx context.Context, tx pgx.Tx, ownees []int64, cha
 	return s.carryOut(ctx, tx, d)
 }
 
-// ownerEdit collects the effects of an ownerChange on the owner references of some ownees.
+// ownerEdit collects the effects of an OwnerChange on the owner references of some ownees.
 type ownerEdit struct {
 	store  *Actor
 	change OwnerChange

@@ -34,7 +34,7 @@ type Deleter struct {
 	pauses  *db.LatePauses
 }
 
-// New joins the parts.
+// New returns the Deleter of a database, which uses the given rooms.
 func New(rs *rows.Rows, c *cascade.Actor) *Deleter {
 	return &Deleter{DB: rs.DB, rows: rs, cascade: c, pauses: db.NewLatePauses("deleted_row")}
 }

@@ -136,10 +136,10 @@ func outcomeOf(results []peer.DeleteResult) prepare.Outcome {
 	return prepare.Outcome{DeletedAll: results}
 }
 
-// DeleteWithin is Delete in one transaction with an application's own statements, after the look-ahead. The
+// DeleteIn is Delete in one transaction with an application's own statements, after the look-ahead. The
 // request has no id. It fails with the errors of Delete, with the errors of the application's function, and
 // with ErrTransaction.
-func (s *Deleter) DeleteWithin(ctx context.Context, within *gate.UserTransaction, req DeleteRequest) (peer.DeleteResult, error) {
+func (s *Deleter) DeleteIn(ctx context.Context, within *gate.UserTransaction, req DeleteRequest) (peer.DeleteResult, error) {
 	inTx := func(ctx context.Context, _ feed.Topics, fn func(pgx.Tx) error) error {
 		return s.gate.InUserTransaction(ctx, within, db.AllFeeds, fn)
 	}

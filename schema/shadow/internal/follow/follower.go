@@ -25,7 +25,7 @@ type Follower struct {
 	positioned sync.Map
 }
 
-// New joins the parts.
+// New returns the Follower of a database, which uses the given rooms.
 func New(g *gate.Gate, rs *rows.Rows, c *cascade.Actor, p *cascade.Recorder) *Follower {
 	return &Follower{DB: g.DB, gate: g, rows: rs, cascade: c, progress: p}
 }

@@ -22,7 +22,7 @@ type Operations struct {
 	handlerPauses handlerPauses
 }
 
-// New joins the parts.
+// New returns the Operations of a database, which uses the given rooms.
 func New(g *gate.Gate, r *read.Reader, rs *rows.Rows, c *cascade.Actor) *Operations {
 	return &Operations{DB: g.DB, gate: g, read: r, rows: rs, cascade: c}
 }

@@ -26,7 +26,7 @@ SELECT EXISTS (
 )`
 
 	errNoEntry    = errors.New("nothing waits for this deployment")
-	errRightKept  = errors.New("it did not say that it has ended its rights to refer to the resource without asking: its processes may be of an earlier version, or a write may be under way under them")
+	errRightKept  = errors.New("it has not confirmed the end of its rights to refer to the resource: a write under such a right may be in progress, or its processes run an earlier version")
 	errBlocksToo  = errors.New("it has the right to block the resource, which it returns when it hears of the deletion")
 	errNoResponse = errors.New("its answer is of another question")
 )

@@ -16,7 +16,7 @@ type Owners struct {
 	passes  passes
 }
 
-// New joins the parts.
+// New returns the Owners of a database, which uses the given rooms.
 func New(g *gate.Gate, c *cascade.Actor) *Owners {
 	return &Owners{DB: g.DB, gate: g, cascade: c}
 }

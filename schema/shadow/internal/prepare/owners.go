@@ -31,7 +31,7 @@ type OwnerRow struct {
 	Checked      bool
 	Generation   int64
 	CreatedAt    time.Time
-	Over         bool // the grace period, which began with createdAt, has ended
+	Over         bool // the grace period, which began at CreatedAt, has ended
 }
 
 // compareOwners computes the owner references that a write adds and drops. A requested one without a uid matches a stored one of

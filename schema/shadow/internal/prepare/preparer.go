@@ -12,5 +12,5 @@ type Preparer struct {
 	gate *gate.Gate
 }
 
-// New joins the parts.
+// New returns the Preparer of a database, which uses the given rooms.
 func New(g *gate.Gate) *Preparer { return &Preparer{DB: g.DB, gate: g} }

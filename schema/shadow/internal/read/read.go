@@ -200,7 +200,7 @@ func (s *Reader) cleans(name, finalizer string) string {
 
 func schemaName(s *Reader, relative string) string { return "//" + s.Self.String() + "/" + relative }
 
-// CauseRow scans causeColumnsSQL: a row of cause, or nulls.
+// CauseRow scans CauseColumnsSQL: a row of cause, or nulls.
 type CauseRow struct {
 	id, rootUID, requestID *uuid.UUID
 	actor, root, trace     *string

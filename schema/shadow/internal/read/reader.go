@@ -18,5 +18,5 @@ type Reader struct {
 	unknownKeys sync.Map // of schema.DeploymentID
 }
 
-// New joins the parts.
+// New returns the Reader of a database, which uses the given rooms.
 func New(g *gate.Gate, rs *rows.Rows) *Reader { return &Reader{DB: g.DB, gate: g, rows: rs} }

@@ -23,12 +23,12 @@ const acquireWait = 10 * time.Second
 const (
 	acquireSQL = `SELECT dbcontroller.acquire_as($1, $2)`
 
-	selectAskedSQL = `SELECT target, asks FROM dbcontroller.wish WHERE target = ANY ($1)`
+	selectAskedSQL = `SELECT target, asks FROM dbcontroller.right_request WHERE target = ANY ($1)`
 
 	// As dbcontroller.acquired: an answer to an earlier question may be older than the target.
 	selectAnswersSQL = `
 SELECT w.target, w.problem, w.missing FROM unnest($1::text[], $2::bigint[]) AS i (target, asks)
-JOIN dbcontroller.wish w ON w.target = i.target AND (w.answered OR w.answers >= i.asks)`
+JOIN dbcontroller.right_request w ON w.target = i.target AND (w.answered OR w.answers >= i.asks)`
 
 	refusedSQL = "RD002" // of acquire_as: too many rights were asked for
 )

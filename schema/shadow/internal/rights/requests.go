@@ -68,17 +68,17 @@ var (
 	// one, or for very many, cost a look little.
 	SelectRequestsSQL = `
 WITH RECURSIVE d AS (
-    (SELECT split_part(target, '/', 3) AS service, split_part(target, '/', 4) AS region FROM dbcontroller.wish WHERE NOT answered ORDER BY 1, 2 LIMIT 1)
+    (SELECT split_part(target, '/', 3) AS service, split_part(target, '/', 4) AS region FROM dbcontroller.right_request WHERE NOT answered ORDER BY 1, 2 LIMIT 1)
     UNION ALL
     SELECT n.service, n.region FROM d CROSS JOIN LATERAL (
-        SELECT split_part(w.target, '/', 3) AS service, split_part(w.target, '/', 4) AS region FROM dbcontroller.wish w
+        SELECT split_part(w.target, '/', 3) AS service, split_part(w.target, '/', 4) AS region FROM dbcontroller.right_request w
         WHERE NOT w.answered AND (split_part(w.target, '/', 3), split_part(w.target, '/', 4)) > (d.service, d.region) ORDER BY 1, 2 LIMIT 1
     ) AS n
 ), first AS (
     SELECT * FROM d LIMIT $4
 )
 SELECT w.target, w.asks, w.target || w.asked_at || COALESCE(w.answers, 0), now() - w.asked_at > $1::interval, w.asked_by FROM first CROSS JOIN LATERAL (
-    SELECT target, asks, answers, asked_at, asked_by FROM dbcontroller.wish
+    SELECT target, asks, answers, asked_at, asked_by FROM dbcontroller.right_request
     WHERE NOT answered AND split_part(target, '/', 3) = first.service AND split_part(target, '/', 4) = first.region
     ORDER BY asked_at, target LIMIT LEAST($2, $3 / (SELECT count(*) FROM first))
 ) AS w`
@@ -86,10 +86,10 @@ SELECT w.target, w.asks, w.target || w.asked_at || COALESCE(w.answers, 0), now()
 	// A target may have been created after the question that is answered: a later asker waits for the answer
 	// to the last question. A right is there for all.
 	answerSQL = `
-UPDATE dbcontroller.wish w SET answered = i.problem IS NULL OR w.asks = i.asks, answers = i.asks, problem = i.problem, missing = i.missing
+UPDATE dbcontroller.right_request w SET answered = i.problem IS NULL OR w.asks = i.asks, answers = i.asks, problem = i.problem, missing = i.missing
 FROM unnest($1::text[], $2::bigint[], $3::text[], $4::boolean[]) AS i (target, asks, problem, missing) WHERE w.target = i.target AND NOT w.answered AND COALESCE(w.answers, 0) < i.asks`
 
-	tidySQL = `DELETE FROM dbcontroller.wish WHERE asked_at < now() - interval '5 min' OR asked_at > now() + interval '5 min'`
+	tidySQL = `DELETE FROM dbcontroller.right_request WHERE asked_at < now() - interval '5 min' OR asked_at > now() + interval '5 min'`
 
 	// Rights that were asked for: they are not used any more, or their use is not known yet.
 	returnUnusedSQL = db.LookAtRights(db.Codes(`dbcontroller.foreign_target f

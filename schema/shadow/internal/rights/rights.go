@@ -37,7 +37,7 @@ type Rights struct {
 	later map[int64]time.Time // by target: when a refused right is asked for again; guarded by mu
 }
 
-// New joins the parts.
+// New returns the Rights of a database, which uses the given rooms.
 func New(g *gate.Gate, rs *rows.Rows, p *prepare.Preparer, a *attempt.Attempts) *Rights {
 	return &Rights{DB: g.DB, gate: g, rows: rs, preparer: p, attempts: a, later: map[int64]time.Time{}}
 }

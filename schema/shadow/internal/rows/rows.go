@@ -443,7 +443,7 @@ func (s *Rows) deleted(ctx context.Context, tx pgx.Tx, sql string, keys []Key) (
 	return pgx.CollectRows(found, pgx.RowToStructByPos[Key])
 }
 
-// Take reads which tables are attached, locks those rows that a deletion will change, and fails with ErrBehind when one of them was deleted and its deletion is
+// Take reads which tables are attached, locks those rows that a deletion will change, and fails with ErrDeletionPending when one of them was deleted and its deletion is
 // still to be carried out: a row of the same name is another one.
 func (s *Rows) Take(ctx context.Context, tx pgx.Tx, keys []Key, behind bool) error {
 	if err := s.Refresh(ctx, tx, behind); err != nil {
@@ -461,9 +461,9 @@ func (s *Rows) Take(ctx context.Context, tx pgx.Tx, keys []Key, behind bool) err
 	if err != nil {
 		return err
 	}
-	behindOf, err := s.deleted(ctx, tx, selectPendingDeletionsSQL, keys)
-	if err == nil && len(behindOf) > 0 {
-		err = fmt.Errorf("%s: %w", behindOf[0].Name, ErrDeletionPending)
+	pendingOf, err := s.deleted(ctx, tx, selectPendingDeletionsSQL, keys)
+	if err == nil && len(pendingOf) > 0 {
+		err = fmt.Errorf("%s: %w", pendingOf[0].Name, ErrDeletionPending)
 	}
 	return err
 }

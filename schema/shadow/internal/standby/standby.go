@@ -165,7 +165,7 @@ func (s *Standby) Run(ctx context.Context) error {
 
 // pause returns the time until the next sample. A server that cannot be used is not asked, and not connected to, as often.
 func (s *Standby) pause(failed error) time.Duration {
-	if failed != nil && !errors.Is(failed, errBehind) {
+	if failed != nil && !errors.Is(failed, errLagging) {
 		return time.Second
 	}
 	return min(s.cfg.MaxLag, DefaultMaxLag) / samples
@@ -190,13 +190,13 @@ SELECT pg_is_in_recovery(), COALESCE(pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '
 var (
 	errNoStandby = errors.New("the server is no standby: it was promoted, or the address leads to a primary")
 	errEpoch     = errors.New("the standby has another epoch than the database: it is of another database, follows a server that is no longer the primary, or lags behind")
-	errBehind    = errors.New("the standby lags behind")
+	errLagging   = errors.New("the standby lags behind")
 )
 
 // sample asks the primary for a position, and the standby how many of the waiting ones it has replayed.
 func (s *Standby) sample(ctx context.Context, waiting []sample) (still []sample, err error) {
 	defer func() {
-		if err != nil && !errors.Is(err, errBehind) {
+		if err != nil && !errors.Is(err, errLagging) {
 			s.shows.Store(nil)
 			still = nil
 		}
@@ -232,7 +232,7 @@ func (s *Standby) sample(ctx context.Context, waiting []sample) (still []sample,
 		}
 	}
 	if shows := s.shows.Load(); shows == nil || time.Since(*shows) > s.cfg.MaxLag {
-		err = errBehind
+		err = errLagging
 	}
 	return still, err
 }
@@ -270,7 +270,7 @@ func (r *reporter) report(err error) {
 		return
 	}
 	// The first sample is not replayed at once; neither are the first ones after a pause of the reads.
-	if r.failed++; r.failed > 2*samples || !errors.Is(err, errBehind) {
+	if r.failed++; r.failed > 2*samples || !errors.Is(err, errLagging) {
 		r.told = true
 		r.log.Warn("the standby of --postgres-read answers no reads, the primary answers them", zap.Error(err))
 	}

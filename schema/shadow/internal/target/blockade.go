@@ -266,7 +266,7 @@ func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questio
 			scheduled = append(scheduled, questions[i].Key.Attempt)
 		}
 	}
-	if err := s.settleBehind(ctx, holder, answers.Epoch, frozen); err != nil {
+	if err := s.settleLost(ctx, holder, answers.Epoch, frozen); err != nil {
 		return err
 	}
 	if len(gone) > 0 {

@@ -51,7 +51,7 @@ SELECT target_id FROM thawed WHERE purge_at IS NOT NULL`
 
 	// Of committed deletions, by the targets for which resources are members.
 	keepFrozenSQL = `UPDATE dbcontroller.freeze SET expires_at = now() + interval '1 min' WHERE deletion = ANY ($1) AND committed`
-	thawBehindSQL = `
+	thawLostSQL   = `
 DELETE FROM dbcontroller.frozen m USING unnest($1::uuid[], $2::uuid[]) AS i (deletion, via_uid), dbcontroller.freeze f
 WHERE m.deletion = i.deletion AND m.via_uid = i.via_uid AND m.via_deployment_id = $3 AND f.deletion = m.deletion AND f.committed RETURNING m.target_id`
 )
@@ -185,9 +185,9 @@ func (f *behind) take(k peer.BlockadeKey, held bool) {
 	of.deletions, of.targets = append(of.deletions, k.Attempt), append(of.targets, k.TargetUID)
 }
 
-// settleBehind opens the members of committed deletions to which no mark comes any more: their targets were
+// settleLost opens the members of committed deletions to which no mark comes any more: their targets were
 // restored, or went for another reason.
-func (s *Keeper) settleBehind(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, f behind) error {
+func (s *Keeper) settleLost(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, f behind) error {
 	if len(f.held.targets)+len(f.others.targets) == 0 {
 		return nil
 	}
@@ -199,7 +199,7 @@ func (s *Keeper) settleBehind(ctx context.Context, at schema.DeploymentID, epoch
 	err = s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		s.gate.CheckPeerEpoch(tx, b, deployment, epoch, own)
-		thawed := queueThaw(b, thawBehindSQL, f.others.deletions, f.others.targets, deployment)
+		thawed := queueThaw(b, thawLostSQL, f.others.deletions, f.others.targets, deployment)
 		b.Queue(keepFrozenSQL, slices.Concat(f.held.deletions, f.others.deletions)) // some may be members for other targets
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return err

@@ -19,7 +19,7 @@ type Keeper struct {
 	establishes *gather.Queue[*establishment] // transactions
 }
 
-// New joins the parts.
+// New returns the Keeper of a database, which uses the given rooms.
 func New(g *gate.Gate, rs *rows.Rows) *Keeper {
 	s := &Keeper{DB: g.DB, gate: g, rows: rs, usage: newUsage()}
 	s.establishes = gather.New(gather.Config[*establishment]{Run: s.establishAll, Most: mostGathered, Beside: batchesAtOnce, Pace: pace, Waiting: mostWaiting})

@@ -32,9 +32,9 @@ func (s *Writer) RemoveFinalizer(ctx context.Context, name string, uid uuid.UUID
 	return s.changeColumns(ctx, extraStatements{}, name, uid, func(tx pgx.Tx, l lockedResource) error { return s.removeFinalizer(ctx, tx, l, name, finalizer) })
 }
 
-// RemoveFinalizerWithin is RemoveFinalizer by its holder, in one transaction with an application's own statements. It fails with
+// RemoveFinalizerIn is RemoveFinalizer by its holder, in one transaction with an application's own statements. It fails with
 // ErrDenied when the version that runs names another holder, and with ErrAborted when this process does not know that version.
-func (s *Writer) RemoveFinalizerWithin(ctx context.Context, within *gate.UserTransaction, by, name string, uid uuid.UUID, finalizer string) (*peer.Resource, error) {
+func (s *Writer) RemoveFinalizerIn(ctx context.Context, within *gate.UserTransaction, by, name string, uid uuid.UUID, finalizer string) (*peer.Resource, error) {
 	first := func(tx pgx.Tx) error { return s.holdsFinalizer(ctx, tx, by, name, finalizer) }
 	return s.changeColumns(ctx, extraStatements{within, first}, name, uid, func(tx pgx.Tx, l lockedResource) error { return s.removeFinalizer(ctx, tx, l, name, finalizer) })
 }

@@ -163,10 +163,10 @@ func commit(ctx context.Context, s *Writer, sv *prepare.Saving, also func(pgx.Tx
 	return err
 }
 
-// SaveWithin is Save in one transaction with an application's own statements: the references to other
+// SaveIn is Save in one transaction with an application's own statements: the references to other
 // deployments are established before it begins, and decided with it. It fails with the errors of Save, with
 // the errors of the application's function, and with ErrTransaction.
-func (s *Writer) SaveWithin(ctx context.Context, within *gate.UserTransaction, writes []peer.Write) ([]peer.Resource, error) {
+func (s *Writer) SaveIn(ctx context.Context, within *gate.UserTransaction, writes []peer.Write) ([]peer.Resource, error) {
 	return s.settled(ctx, writes, func(ctx context.Context, unread bool) ([]peer.Resource, error) {
 		sv, err := s.preparer.Prepare(ctx, s.Pool, writes, unread)
 		if err != nil {

@@ -38,11 +38,11 @@ WITH s AS (
 // generation it fails with ErrConflict unless the stored status has that generation. It fails with
 // ErrNotFound, and *InvalidError.
 func (s *Writer) UpdateStatus(ctx context.Context, name string, uid uuid.UUID, status []byte, generation *int64) (*peer.Resource, error) {
-	return s.UpdateStatusWithin(ctx, nil, name, uid, status, generation)
+	return s.UpdateStatusIn(ctx, nil, name, uid, status, generation)
 }
 
-// UpdateStatusWithin is UpdateStatus in one transaction with an application's own statements; nil: with none.
-func (s *Writer) UpdateStatusWithin(ctx context.Context, within *gate.UserTransaction, name string, uid uuid.UUID, status []byte, generation *int64) (*peer.Resource, error) {
+// UpdateStatusIn is UpdateStatus in one transaction with an application's own statements; nil: with none.
+func (s *Writer) UpdateStatusIn(ctx context.Context, within *gate.UserTransaction, name string, uid uuid.UUID, status []byte, generation *int64) (*peer.Resource, error) {
 	var text *string
 	if status != nil {
 		t := string(status)

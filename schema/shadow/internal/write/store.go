@@ -297,7 +297,7 @@ func (s *Writer) queueForeign(b *pgx.Batch, c *foreignColumns) {
 	b.Queue(ConfirmWorkSQL, c.confirmShards, c.confirmDeployments, c.confirmAttempts, c.established)
 }
 
-// Wrote fails with errStale when a statement wrote fewer rows than it was given, since Tidy removed a foreign target between two
+// Wrote fails with db.ErrStale when a statement wrote fewer rows than it was given, since Tidy removed a foreign target between two
 // statements. The write is retried.
 func Wrote(want int) func(tag pgconn.CommandTag) error {
 	return func(tag pgconn.CommandTag) error {
