@@ -62,7 +62,7 @@ var ofInstallation = []badInput{
 	{"delete //a.example.com/us-west2/targets/t", refused, "it is referred to by //b.example.com/eastus2/holders/h (block)"},
 	{"delete //a.example.com/us-west2/targets/t --detach", wrongUsage, "1 change is listed; add --yes to go on"},
 	{"delete //a.example.com/us-west2/targets/t --detach=all", wrongUsage, "--detach=all: want unset or delete"},
-	{"delete //a.example.com/us-west2/targets/t --yes", wrongUsage, "--yes is for --detach and --orphan"},
+	{"delete //a.example.com/us-west2/targets/t --yes", wrongUsage, "--yes is for --detach, --orphan and --now"},
 	{"delete //a.example.com/us-west2/targets/none --orphan", refused, "targets/none"},
 	{"delete //a.example.com/us-west2/targets/t //b.example.com/eastus2/holders/h --atomic", wrongUsage, "--atomic: want at most 1000 names of one deployment"},
 	{"delete //a.example.com/us-west2/targets/t --retention 1w", wrongUsage, "want a time such as 7d"},

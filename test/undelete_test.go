@@ -46,4 +46,17 @@ func TestUndeleteSaysWhatIsBack_I36(t *testing.T) {
 	require.Zero(t, code, out)
 	f.settled()
 	require.Nil(t, f.get(holder).GetPurgeTime())
+
+	// Somebody has undeleted it: who wants it removed before its purge time says that it is to go all the same.
+	code, out = command("delete", two, "--now")
+	require.Equal(t, wrongUsage, code, out)
+	require.Contains(t, out, two+" is not hidden: --now deletes it for good, without a retention; add --yes to go on")
+	code, out = command("delete", two, "--retention", "1h")
+	require.Zero(t, code, out)
+	code, out = command("delete", two, "--now", "--wait", "1m")
+	require.Zero(t, code, out)
+	f.gone(two)
+	code, out = command("delete", holder, "--now", "--yes", "--wait", "1m")
+	require.Zero(t, code, out)
+	f.gone(holder)
 }

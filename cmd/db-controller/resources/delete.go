@@ -110,8 +110,8 @@ another one was accepted.
 refused while a deployment that it reaches does not answer. Without it a reference that is written between the answer of the delete and the cascade can keep a part.
 
 --retention hides all resources that the delete reaches for this time, and removes them then, in all deployments or in none as with --atomic. undelete NAME brings them back until
-then. A kind can have a retention, which is the shortest for its resources; --now does without it, and removes what is hidden already, if it names all that the delete has named. It needs the
-right to operate.
+then. A kind can have a retention, which is the shortest for its resources; --now removes what is hidden already, if it names all that the delete has named, and does without a retention with
+--yes. It needs the right to operate.
 
 --export keeps what the delete removes, in all deployments: put -f FILE --create makes it anew, with new uids; references and owners are bound by their names. Values that other
 resources lose are named in the file, and not put back.
@@ -128,7 +128,7 @@ after all, and undelete does not take it back. Without --yes they list what they
 	cmd.Flags().Int64Var(&d.maxRemovals, "max-removals", 0, "refuse a delete that removes more resources, at most 9,999, for each request of at most 1,000 NAMEs of one deployment; -1 for any number (default: the number in the rights)")
 	cmd.Flags().BoolVar(&d.atomic, "atomic", false, "delete in all deployments or in none (NAMEs of one deployment)")
 	cmd.Flags().StringVar(&d.retention, "retention", "", "hide the resources (NAMEs of one deployment) for this time, such as 7d, in which undelete brings them back; at least for the retention of their kinds")
-	cmd.Flags().BoolVar(&d.now, "now", false, "do without the retention of a kind, or remove a hidden resource before its purge time")
+	cmd.Flags().BoolVar(&d.now, "now", false, "remove a hidden resource before its purge time; with --yes also one that is not hidden, without a retention")
 	cmd.Flags().BoolVar(&d.ignoreNotFound, "ignore-not-found", false, "succeed for resources that do not exist")
 	cmd.Flags().StringVar(&d.export, "export", "", "first write all resources that the delete removes to this new file, for put -f FILE --create; nothing is deleted if the delete would remove more of them (NAMEs of one deployment)")
 	cmd.Flags().StringVarP(&d.file, "file", "f", "", "file with resources, as for put; - for standard input")
@@ -160,6 +160,9 @@ func (d *deletion) names(cmd *cobra.Command, args []string) ([]string, error) {
 	}
 	if err := d.releasing.check(); err != nil {
 		return nil, err
+	}
+	if d.releasing.yes && !d.releasing.given() && !d.now {
+		return nil, cli.Usage("--yes is for --detach, --orphan and --now: a delete without them asks nothing")
 	}
 	if !slices.Contains(progressModes, d.progress) {
 		return nil, cli.Usage("--progress %s: want auto, plain or none", d.progress)
@@ -345,7 +348,13 @@ func (d *deletion) together(cmd *cobra.Command, c *client.Client, s *selection, 
 	if err != nil {
 		return false, fail(cli.Plain(err))
 	}
-	answers, unasked, err := d.send(cmd.Context(), resources, s.names, missing)
+	var known map[schema.FullName]incarnation
+	if d.now {
+		if known, err = d.hidden(cmd.Context(), resources, s.names); err != nil {
+			return false, fail(err)
+		}
+	}
+	answers, unasked, err := d.send(cmd.Context(), resources, s.names, known, missing)
 	if err != nil {
 		told := fail(d.unanswered(cmd.Context(), s.names, err))
 		if status.Code(err) == codes.FailedPrecondition {
@@ -421,7 +430,7 @@ func (d *deletion) follow(cmd *cobra.Command, c *client.Client, name schema.Full
 	return nil
 }
 
-func (d *deletion) send(ctx context.Context, resources resourcev1.ResourceServiceClient, names []schema.FullName, missing bool) (answers []*resourcev1.DeleteResourceResponse, unasked []*resourcev1.UnaskedDeployment, err error) {
+func (d *deletion) send(ctx context.Context, resources resourcev1.ResourceServiceClient, names []schema.FullName, known map[schema.FullName]incarnation, missing bool) (answers []*resourcev1.DeleteResourceResponse, unasked []*resourcev1.UnaskedDeployment, err error) {
 	if d.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, d.timeout)
@@ -437,13 +446,13 @@ func (d *deletion) send(ctx context.Context, resources resourcev1.ResourceServic
 	}
 	if len(names) == 1 {
 		answer, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{
-			Name: names[0].Name, AllowMissing: missing, MaxRemovals: d.maxRemovals, Atomic: d.atomic, Retention: retention, Now: d.now,
+			Name: names[0].Name, Uid: known[names[0]].uid, Revision: known[names[0]].revision, AllowMissing: missing, MaxRemovals: d.maxRemovals, Atomic: d.atomic, Retention: retention, Now: d.now,
 		})
 		return []*resourcev1.DeleteResourceResponse{answer}, answer.GetUnasked(), err
 	}
 	req := &resourcev1.BatchDeleteResourcesRequest{MaxRemovals: d.maxRemovals, Atomic: d.atomic, Retention: retention, Now: d.now}
 	for _, name := range names {
-		req.Requests = append(req.Requests, &resourcev1.DeleteResourceRequest{Name: name.Name, AllowMissing: missing})
+		req.Requests = append(req.Requests, &resourcev1.DeleteResourceRequest{Name: name.Name, Uid: known[name].uid, Revision: known[name].revision, AllowMissing: missing})
 	}
 	answer, err := resources.BatchDeleteResources(ctx, req)
 	return answer.GetResponses(), answer.GetUnasked(), err

@@ -29,7 +29,7 @@ func (r *releasing) flags(cmd *cobra.Command) {
 	f.StringVar(&r.detach, "detach", "", "first remove what blocks: `unset` the references (the default without a value), or delete their holders; needs --yes")
 	f.Lookup("detach").NoOptDefVal = detachUnset
 	f.BoolVar(&r.orphan, "orphan", false, "first remove the references and owners by which other resources would be deleted along, so that these stay; needs --yes")
-	f.BoolVar(&r.yes, "yes", false, "change the resources that --detach and --orphan list")
+	f.BoolVar(&r.yes, "yes", false, "change the resources that --detach and --orphan list, or delete with --now what is not hidden")
 	_ = cmd.RegisterFlagCompletionFunc("detach", cobra.FixedCompletions([]string{detachUnset, detachDelete}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 }
 
@@ -44,8 +44,6 @@ func (r *releasing) check() error {
 	switch {
 	case r.detach != "" && r.detach != detachUnset && r.detach != detachDelete:
 		return cli.Usage("--detach=%s: want unset or delete", r.detach)
-	case r.yes && !r.given():
-		return cli.Usage("--yes is for --detach and --orphan: a delete without them asks nothing")
 	}
 	return nil
 }
