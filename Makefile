@@ -13,7 +13,7 @@ BIN := bin/db-controller
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help build fips demo adoption-proof test test-loaded test-postgresql test-short campaign mutants bench fuzz scan-schemas generate lint verify vulnerabilities sbom hostile clusters browser docs packages upgrade release release-ready release-files postgresql languages orms clean
+.PHONY: help build fips demo adoption-proof test test-loaded test-postgresql test-short campaign mutants bench fuzz recordings scan-schemas generate lint verify vulnerabilities sbom hostile clusters browser docs packages upgrade release release-ready release-files postgresql languages orms clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ bench: postgresql build ## measure beside native foreign keys; JSON lines, then 
 	$(GO) run ./test/bench
 	$(GO) test -run '^$$' -bench . -benchmem ./constraint/cache ./schema/service
 	$(GO) test -run "^$$" -bench . -benchtime 60x -count 5 ./schema/shadow
+
+recordings: postgresql build ## the terminal recordings of the documents, with termtosvg
+	bash docs/images/recordings/record.sh
 
 fuzz: postgresql ## every fuzz target for FUZZTIME (default 30s) each; failures are kept in testdata/fuzz
 	@set -e; for package in $$($(GO) list ./...); do \
