@@ -139,7 +139,7 @@ func (r *resources) ofWriter(ctx context.Context) context.Context {
 	if !person.CascadeNeedsDelete {
 		return ctx
 	}
-	may := person.Delete
+	writer, may := person, person.Delete
 	person.Delete = func(ctx context.Context, names []schema.FullName) ([]bool, error) {
 		allowed, err := may(ctx, names)
 		for i, name := range names {
@@ -151,8 +151,8 @@ func (r *resources) ofWriter(ctx context.Context) context.Context {
 				err = nil
 				continue
 			}
-			if err == nil {
-				err = mayTake(ctx, plan)
+			if err == nil { // the plan has all that goes along: the writer's own rights are asked for
+				err = mayTake(peer.WithPerson(ctx, writer), plan)
 			}
 			if errors.Is(err, peer.ErrDenied) {
 				allowed[i], err = false, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -754,6 +755,31 @@ func TestAPlanForPeopleHasGroupsBlockersAndItsRefusal(t *testing.T) {
 		require.Empty(t, got.GetRefusal())
 		require.Equal(t, plan.Uncounted, got.GetUncounted())
 	}
+}
+
+// A writer whose right to delete has to cover what goes along is planned for once a resource that is written, and not again for each
+// that goes along.
+func TestAWriteThatTakesMuchAlongIsPlannedOnce_I20(t *testing.T) {
+	t.Parallel()
+	plans := 0
+	r := newResourceService(&resourceStore{planDelete: func(string) (*shadow.DeletePlan, error) {
+		plans++
+		groups := []shadow.PlanGroup{{Parent: -1, Deployment: self, Kind: "Device", Count: 1, Names: []string{"devices/d"}}}
+		return &shadow.DeletePlan{Groups: append(groups, shadow.PlanGroup{Parent: 0, Deployment: self, Kind: "Part", Count: 3, Names: []string{"parts/1", "parts/2", "parts/3"}})}, nil
+	}})
+	asked := 0
+	ctx := r.ofWriter(peer.WithPerson(t.Context(), peer.Person{
+		CascadeNeedsDelete: true, DeleteKind: func(context.Context, schema.DeploymentID, string) (bool, error) { return false, nil },
+		Delete: func(_ context.Context, names []schema.FullName) ([]bool, error) {
+			asked += len(names)
+			return slices.Repeat([]bool{true}, len(names)), nil
+		},
+	}))
+	allowed, err := peer.PersonFrom(ctx).Delete(ctx, []schema.FullName{{Deployment: self, Name: "devices/d"}})
+	require.NoError(t, err)
+	require.Equal(t, []bool{true}, allowed)
+	require.Equal(t, 1, plans)
+	require.Equal(t, 4, asked)
 }
 
 // The pages of the blockers have each blocker once, in order, and each page names their number.

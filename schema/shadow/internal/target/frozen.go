@@ -35,6 +35,13 @@ INSERT INTO dbcontroller.frozen (target_id, deletion, via_deployment_id, via_uid
 SELECT i.id, @deletion, NULLIF(i.via_deployment_id, 0), i.via_uid
 FROM unnest(@ids::bigint[], @via_deployments::int[], @via_uids::uuid[]) AS i (id, via_deployment_id, via_uid) ON CONFLICT DO NOTHING`
 
+	// The id of a deletion is of its first coordinator: a participant that knows it could open the members of the true one.
+	selectCoordinatorSQL = `SELECT deployment_id FROM dbcontroller.freeze WHERE deletion = $1`
+	// It fails, behind freezeSQL, when another coordinator's freeze of the same id was committed meanwhile.
+	otherCoordinatorSQL = `
+INSERT INTO dbcontroller.freeze (deletion, deployment_id, expires_at, root)
+SELECT deletion, $2, expires_at, root FROM dbcontroller.freeze WHERE deletion = $1 AND deployment_id <> $2`
+
 	// The cascade comes soon.
 	confirmFrozenSQL = `
 UPDATE dbcontroller.freeze SET committed = true, expires_at = now() + interval '1 min'
@@ -131,6 +138,7 @@ func (s *Keeper) QueueFreeze(b *pgx.Batch, f peer.Freeze, coordinator int32, mem
 	b.Queue(freezeSQL, db.Named{
 		"ids": ids, "via_deployments": deployments, "via_uids": uids, "deletion": f.Deletion, "coordinator": coordinator, "for": min(f.For, maxFreeze), "root": f.Root,
 	})
+	b.Queue(otherCoordinatorSQL, f.Deletion, coordinator)
 }
 
 // lockFrozen locks resources, and checks behind the locks that the deletion may freeze them. It returns those
@@ -140,6 +148,7 @@ func (s *Keeper) lockFrozen(ctx context.Context, tx pgx.Tx, f Freezing, coordina
 	var closed, decommissioned bool
 	var database *uuid.UUID
 	var n int
+	begunBy := coordinator
 	b := &pgx.Batch{}
 	b.Queue(shortFreezeSQL)
 	b.Queue(gate.ShareVersionSQL, gate.VersionLock) // a concurrent decommissioning, switch or new epoch of the coordinator waits for us, or is visible below
@@ -150,6 +159,10 @@ func (s *Keeper) lockFrozen(ctx context.Context, tx pgx.Tx, f Freezing, coordina
 		return err
 	})
 	s.gate.CheckPeerEpoch(tx, b, coordinator, f.Epoch, f.Own)
+	b.Queue(selectCoordinatorSQL, f.Deletion).Query(func(rows pgx.Rows) error {
+		_, err := pgx.ForEachRow(rows, []any{&begunBy}, func() error { return nil })
+		return err
+	})
 	b.Queue(selectClosedSQL, []uuid.UUID{f.Deletion}, []int32{coordinator}).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&n, &closed, &decommissioned, &database)
 	})
@@ -162,6 +175,8 @@ func (s *Keeper) lockFrozen(ctx context.Context, tx pgx.Tx, f Freezing, coordina
 		return nil, peer.ErrDecommissioned
 	case closed:
 		return nil, fmt.Errorf("%w: the deletion is decided", peer.ErrAborted)
+	case begunBy != coordinator:
+		return nil, fmt.Errorf("%w: another deployment has begun a deletion of the same id", peer.ErrAborted)
 	}
 	if f.Coordinator != s.Self {
 		if err := gate.CheckCallerDatabase(ctx, f.Coordinator, database); err != nil {
