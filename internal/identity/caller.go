@@ -23,6 +23,8 @@ type Caller struct {
 	Groups []string
 	// Proof is how the identity was proved, such as "certificate" or "token of https://idp.example.org".
 	Proof string
+	// WordOf is the deployment whose word is all the proof; zero for other proofs.
+	WordOf Identity
 	// Token is the signed token that proved it, for other deployments; empty for a certificate and for a shared key.
 	Token string
 	// Expires is the end of the token's validity; zero for other proofs.

@@ -799,11 +799,17 @@ END $$;
 
 -- Rows of attached tables are deleted and changed as the owner of this function, a role that has rights on these tables alone (migrate up --roles): triggers of such a table, and of
 -- children of its native keys, run the code of whoever could create them. Within a function that has the rights of its owner, nobody can become another role; what
--- could act after it is refused. The statement has keys as $1, an array for each column, and values as $2.
+-- could act after it is refused. A trigger can alter a function of its own role, and not replace its body, which needs CREATE on the schema: the body checks that it runs as the
+-- owner still. The statement has keys as $1, an array for each column, and values as $2.
 CREATE FUNCTION dbcontroller.change_rows(statement text, keys text[], vals text[]) RETURNS SETOF text[] LANGUAGE plpgsql SECURITY DEFINER SET row_security = off AS $$
 DECLARE
-    before text[] := dbcontroller.session_state(pg_catalog.current_setting('search_path'));
+    before text[];
 BEGIN
+    IF current_user OPERATOR(pg_catalog.<>) (SELECT pg_catalog.pg_get_userbyid(p.proowner) FROM pg_catalog.pg_proc p
+            WHERE p.oid OPERATOR(pg_catalog.=) 'dbcontroller.change_rows(text, text[], text[])'::pg_catalog.regprocedure::pg_catalog.oid) THEN
+        RAISE EXCEPTION 'dbcontroller.change_rows was altered, and does not run as its owner' USING HINT = 'Run db-controller migrate up --roles.';
+    END IF;
+    before := dbcontroller.session_state(pg_catalog.current_setting('search_path'));
     RETURN QUERY EXECUTE statement USING keys, vals;
     PERFORM dbcontroller.refuse_changed_session(before, pg_catalog.current_setting('search_path'));
 END $$;
@@ -814,6 +820,10 @@ DECLARE
     before text[];
     number bigint;
 BEGIN
+    IF current_user OPERATOR(pg_catalog.<>) (SELECT pg_catalog.pg_get_userbyid(p.proowner) FROM pg_catalog.pg_proc p
+            WHERE p.oid OPERATOR(pg_catalog.=) 'dbcontroller.fire_deferred()'::pg_catalog.regprocedure::pg_catalog.oid) THEN
+        RAISE EXCEPTION 'dbcontroller.fire_deferred was altered, and does not run as its owner' USING HINT = 'Run db-controller migrate up --roles.';
+    END IF;
     IF NOT dbcontroller.may_defer() THEN
         RETURN;
     END IF;
@@ -843,11 +853,17 @@ CREATE FUNCTION dbcontroller.forget_commands() RETURNS void LANGUAGE sql SECURIT
 DELETE FROM dbcontroller.command_number
 $$;
 
--- What of a session outlives a statement: settings, and what was prepared for later by SQL.
+-- What outlives a statement: settings, what was prepared for later by SQL, and functions of the role that changes rows, which others could call, with their rights.
 CREATE FUNCTION dbcontroller.session_state(path text) RETURNS text[] LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
 SELECT array_agg(x.name ORDER BY x.name COLLATE "C") FROM (
     SELECT 'the setting search_path, ' || path AS name
-    UNION ALL SELECT 'the setting ' || s.name || ', ' || s.setting FROM pg_settings s WHERE s.name NOT LIKE '%.%' AND s.name <> 'search_path'
+    UNION ALL SELECT 'the setting ' || s.name || ', ' || s.setting FROM pg_settings s
+        WHERE (s.name NOT LIKE '%.%' OR s.name LIKE 'plpgsql.%' OR s.name LIKE 'dbcontroller.%') AND s.name <> 'search_path'
+    UNION ALL SELECT 'the setting dbcontroller.acquire_timeout, ' || COALESCE(current_setting('dbcontroller.acquire_timeout', true), '')
+    UNION ALL SELECT 'the function ' || p.pronamespace || '.' || p.proname || ' ' || concat_ws(' ', p.oid, p.prosecdef, p.proconfig, p.proacl)
+        FROM pg_shdepend d JOIN pg_proc p ON p.oid = d.objid
+        WHERE d.refclassid = 'pg_authid'::regclass AND d.refobjid = (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user) AND d.classid = 'pg_proc'::regclass AND d.deptype = 'o'
+            AND d.dbid = (SELECT b.oid FROM pg_database b WHERE b.datname = current_database())
     UNION ALL SELECT 'the prepared statement ' || p.name FROM pg_prepared_statements p WHERE p.from_sql
     UNION ALL SELECT 'the cursor ' || c.name FROM pg_cursors c WHERE c.is_holdable
 ) AS x

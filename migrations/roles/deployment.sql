@@ -49,6 +49,13 @@ BEGIN
             WHERE p.pronamespace = 'dbcontroller'::regnamespace AND p.proowner <> quote_ident(x.role)::regrole LOOP
         EXECUTE format('ALTER FUNCTION %s OWNER TO %I', object.name, object.role);
     END LOOP;
+    -- A trigger of an attached table runs as their owner, which could have altered them, or granted them to others.
+    EXECUTE 'ALTER FUNCTION dbcontroller.change_rows SECURITY DEFINER RESET ALL SET row_security = off';
+    EXECUTE 'ALTER FUNCTION dbcontroller.fire_deferred SECURITY DEFINER RESET ALL';
+    FOR object IN SELECT p.oid::regprocedure AS name, a.grantee::regrole AS grantee FROM pg_proc p, aclexplode(p.proacl) a
+            WHERE p.pronamespace = 'dbcontroller'::regnamespace AND p.proname IN ('change_rows', 'fire_deferred') AND a.grantee NOT IN (0, p.proowner) LOOP
+        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %s', object.name, object.grantee);
+    END LOOP;
 
     -- What was granted besides, by whomever, is taken back first.
     FOREACH one IN ARRAY ARRAY['PUBLIC', quote_ident(prefix || '_rows'), quote_ident(prefix || '_api'), quote_ident(prefix || '_controller'), quote_ident(prefix || '_application'), quote_ident(prefix || '_audit')] LOOP

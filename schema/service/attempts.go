@@ -49,15 +49,15 @@ func (s *schemas) establish(ctx context.Context, holder schema.DeploymentID, ask
 	var attempts []peer.EstablishAttempt
 	var of []int
 	for i, a := range asked {
-		if out[i].Err = access.Refused(ctx, i); out[i].Err == nil {
-			out[i].Err = s.counted(a)
-		}
-		if out[i].Err != nil {
+		if out[i].Err = access.Refused(ctx, i); out[i].Err != nil {
 			continue
 		}
 		attempt, err := s.attempt(holder, a)
 		if err == nil && a.GetValidateOnly() && len(asked) > 1 {
 			err = peer.ErrLeftOut
+		}
+		if err == nil {
+			err = s.counted(holder, a)
 		}
 		if out[i].Err = err; err != nil {
 			continue
@@ -77,12 +77,12 @@ func (s *schemas) establish(ctx context.Context, holder schema.DeploymentID, ask
 	return out
 }
 
-// counted counts the references of an attempt among the writes of its person.
-func (s *schemas) counted(a *schemav1.EstablishReferencesRequest_Attempt) error {
+// counted counts the references of an attempt among the writes of its person by way of the holder's deployment.
+func (s *schemas) counted(holder schema.DeploymentID, a *schemav1.EstablishReferencesRequest_Attempt) error {
 	if a.GetValidateOnly() {
 		return nil
 	}
-	return s.written.References(a.GetPerson().GetIdentity(), len(a.GetReferences()))
+	return s.written.References(holder, a.GetPerson().GetIdentity(), len(a.GetReferences()))
 }
 
 // establishAlone waits for locks, which no attempt of several does.

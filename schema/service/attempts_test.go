@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -128,7 +129,10 @@ func TestTheReferencesOfAPersonAreCounted_I20(t *testing.T) {
 	}
 	validated := of("user/ann")
 	validated.ValidateOnly = true
-	require.NoError(t, s.counted(validated))
+	require.NoError(t, s.counted(other, validated))
+	invalid := of("user/ann")
+	invalid.References = slices.Repeat(invalid.GetReferences(), 20_000)
+	require.Error(t, s.establish(t.Context(), other, []*schemav1.EstablishReferencesRequest_Attempt{invalid})[0].Err)
 	out := s.establish(t.Context(), other, []*schemav1.EstablishReferencesRequest_Attempt{of("user/ann"), of("user/ann"), of("user/bob")})
 	require.NoError(t, out[0].Err)
 	require.Equal(t, "TOO_MUCH_WRITTEN", reasonOf(t, out[1].Err))

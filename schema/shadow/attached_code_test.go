@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/db-controller/db-controller/internal/attach"
+	"github.com/db-controller/db-controller/migrations"
 	"github.com/db-controller/db-controller/schema/peer"
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 	"github.com/db-controller/db-controller/schema/shadow"
@@ -71,6 +72,27 @@ CREATE TRIGGER others BEFORE UPDATE OR DELETE ON orders FOR EACH STATEMENT EXECU
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
+// The functions that change rows belong to the role as which code of others runs. One that was altered runs no statement with the rights of
+// its caller, and migrate up --roles makes it as it was.
+func TestAnAlteredFunctionChangesNoRows(t *testing.T) {
+	t.Parallel()
+	a := newAttached(t)
+	a.exec(a.crm, `INSERT INTO customers VALUES (1), (2)`)
+	a.attach()
+	for _, alter := range []string{
+		`ALTER FUNCTION dbcontroller.change_rows SECURITY INVOKER`, `ALTER FUNCTION dbcontroller.change_rows SECURITY INVOKER SET search_path = others`,
+	} {
+		a.exec(a.crm, alter)
+		_, err := a.Delete("//" + crm + "/customers/1")
+		require.ErrorContains(t, err, "dbcontroller.change_rows was altered, and does not run as its owner")
+	}
+	require.Equal(t, []string{"2"}, a.rows(a.crm, `SELECT count(*)::text FROM customers`))
+	a.exec(a.crm, `GRANT EXECUTE ON FUNCTION dbcontroller.change_rows TO pg_monitor`)
+	require.NoError(t, migrations.Roles(t.Context(), a.crm.Config().ConnString(), migrations.Deployment, harness.RolePrefix))
+	a.MustDelete("//" + crm + "/customers/1")
+	require.Equal(t, []string{"false"}, a.rows(a.crm, `SELECT has_function_privilege('pg_monitor', 'dbcontroller.change_rows(text, text[], text[])', 'EXECUTE')::text`))
+}
+
 // An object or a setting that a trigger leaves in the session of the controller would run later with its
 // rights: such a trigger keeps the row.
 func TestCodeOfOthersLeavesNothingInTheSession(t *testing.T) {
@@ -97,6 +119,12 @@ INSERT INTO customers VALUES (1), (2)`)
 		`SET search_path = others, pg_catalog`:                                            "a trigger changed the session of the controller: the setting search_path, ",
 		`SET synchronous_commit = off`:                                                    "a trigger changed the session of the controller: the setting synchronous_commit, off",
 		`PREPARE later AS SELECT others.note()`:                                           "a trigger changed the session of the controller: the prepared statement later",
+		`SET plpgsql.extra_errors = 'all'`:                                                "a trigger changed the session of the controller: the setting plpgsql.extra_errors, ",
+		`SET dbcontroller.acquire_timeout = '1h'`:                                         "a trigger changed the session of the controller: the setting dbcontroller.acquire_timeout, ",
+		`ALTER FUNCTION dbcontroller.change_rows SECURITY INVOKER`:                        "a trigger changed the session of the controller: the function ",
+		`GRANT EXECUTE ON FUNCTION dbcontroller.change_rows TO PUBLIC`:                    "a trigger changed the session of the controller: the function ",
+		`DROP FUNCTION dbcontroller.change_rows`:                                          "a trigger changed the session of the controller: the function ",
+		`CREATE FUNCTION others.door() RETURNS void LANGUAGE sql SECURITY DEFINER AS ''`:  "a trigger changed the session of the controller: the function ",
 		`DECLARE later CURSOR WITH HOLD FOR SELECT others.note()`:                         "a trigger changed the session of the controller: the cursor later",
 		`INSERT INTO others.boxes VALUES (1), (2); DELETE FROM others.boxes WHERE id = 1`: "", // an index expression, which the deferred constraint computes again
 		`CREATE TEMPORARY TABLE pg_roles AS SELECT 'x' AS rolname`:                        "",

@@ -54,7 +54,7 @@ func Believe(ctx context.Context, tokens Tokens, by schema.DeploymentID, p Perso
 	case tokens != nil && tokens.RequireForwarded():
 		return identity.Caller{}, errors.New("a person that another deployment speaks for needs a signed token here: ask the deployment directly, or come with a token")
 	}
-	return identity.Caller{Identity: who, Groups: identity.Groups(p.Groups), Proof: "the word of " + by.String()}, nil
+	return identity.Caller{Identity: who, Groups: identity.Groups(p.Groups), Proof: "the word of " + by.String(), WordOf: identity.Deployment(by)}, nil
 }
 
 // refers is the right to refer of a person whose write arrives here. To resources elsewhere an operator

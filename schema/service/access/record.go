@@ -78,7 +78,7 @@ func (a *Access) failed(ctx context.Context, who identity.Caller, method string,
 		return
 	}
 	if class == auditlog.Reads {
-		leftOut, log := a.denials.log(who.Identity, time.Now())
+		leftOut, log := a.denials.log(answers(who), time.Now())
 		if !log {
 			return
 		}
@@ -91,7 +91,7 @@ func (a *Access) failed(ctx context.Context, who identity.Caller, method string,
 
 // denied writes a denial into the log of the process and the audit log, within the bound of its caller.
 func (a *Access) denied(ctx context.Context, who identity.Caller, method string, d demand) {
-	leftOut, log := a.denials.log(who.Identity, time.Now())
+	leftOut, log := a.denials.log(answers(who), time.Now())
 	if !log {
 		return
 	}
@@ -107,10 +107,18 @@ func (a *Access) denied(ctx context.Context, who identity.Caller, method string,
 	}
 }
 
+// answers returns the identity that has few lines: the caller, or the deployment on whose word alone it is believed, which could make up any number of people.
+func answers(who identity.Caller) identity.Identity {
+	if who.WordOf != (identity.Identity{}) {
+		return who.WordOf
+	}
+	return who.Identity
+}
+
 // leftOut records the number of events of a caller that have no line.
 func (a *Access) leftOut(who identity.Caller, n int) {
 	if n > 0 {
-		a.cfg.AuditLog.Note(auditlog.Event{Outcome: auditlog.LeftOut, Identity: who.Identity.String(), Count: n})
+		a.cfg.AuditLog.Note(auditlog.Event{Outcome: auditlog.LeftOut, Identity: answers(who).String(), Count: n})
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -201,6 +202,20 @@ func TestMissesOfOneIdentityAreBounded(t *testing.T) {
 	}, wait.Limit, time.Millisecond)
 	require.LessOrEqual(t, lines["operator/olga"], 13)
 	require.Equal(t, 1, lines["operator/omar"])
+}
+
+// People whom a deployment makes up share the lines of that deployment.
+func TestMadeUpPeopleOfADeploymentHideNoOthers(t *testing.T) {
+	t.Parallel()
+	core, logged := observer.New(zap.InfoLevel)
+	a, _ := newAccess(t, declared, func(c *access.Config) { c.Logger = zap.New(core) })
+	for i := range 1000 {
+		who, err := access.Believe(t.Context(), nil, other, access.Person{Identity: fmt.Sprintf("/user/x%d", i)})
+		require.NoError(t, err)
+		_, err = call(a, identity.NewCallerContext(t.Context(), who), resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: "things/x"}, fine)
+		require.Equal(t, codes.PermissionDenied, status.Code(err))
+	}
+	require.LessOrEqual(t, logged.Len(), 13)
 }
 
 // A call whose line cannot be written is not carried out.

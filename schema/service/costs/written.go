@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 )
@@ -63,8 +64,14 @@ type Written struct {
 	refused func(what string, who identity.Identity)
 
 	mu    sync.Mutex
-	since time.Time                   // guarded by mu; the beginning of the hour
-	bytes map[identity.Identity]int64 // guarded by mu; of people who wrote in it
+	since time.Time        // guarded by mu; the beginning of the hour
+	bytes map[writer]int64 // guarded by mu; of people who wrote in it
+}
+
+// writer is a person who writes here, or by way of another deployment: a deployment that names a person takes away nothing of the person's own writes.
+type writer struct {
+	who identity.Identity
+	by  schema.DeploymentID
 }
 
 // NewWritten returns a bound of max bytes, or of DefaultMaxWritten. It tells refused of each call that it refuses; it may be nil.
@@ -72,7 +79,7 @@ func NewWritten(max int64, refused func(what string, who identity.Identity)) *Wr
 	if refused == nil {
 		refused = func(string, identity.Identity) {}
 	}
-	w := &Written{refused: refused, bytes: map[identity.Identity]int64{}}
+	w := &Written{refused: refused, bytes: map[writer]int64{}}
 	w.SetMax(max)
 	return w
 }
@@ -89,7 +96,7 @@ func (w *Written) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo
 	if r, ok := req.(interface{ GetValidateOnly() bool }); ok && r.GetValidateOnly() {
 		return handler(ctx, req)
 	}
-	if err := w.exceeded(who); err != nil {
+	if err := w.exceeded(writer{who: who}); err != nil {
 		return nil, err
 	}
 	out, err := handler(ctx, req)
@@ -101,36 +108,37 @@ func (w *Written) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo
 			written += size
 		}
 	}
-	w.add(who, written)
+	w.add(writer{who: who}, written)
 	return out, err
 }
 
 // References counts the references that another deployment establishes here for a person's write: each is a row, with its entries in indexes, that is written, confirmed and
 // released. It fails, and counts nothing, when the person has written too much here. Nil counts nothing.
-func (w *Written) References(person string, n int) error {
+func (w *Written) References(by schema.DeploymentID, person string, n int) error {
 	who, err := identity.ParsePath("/" + person)
 	if w == nil || err != nil || who.Role != identity.RoleUser {
 		return nil //nolint:nilerr // a person that is none is refused elsewhere
 	}
-	if err := w.exceeded(who); err != nil {
+	of := writer{who, by}
+	if err := w.exceeded(of); err != nil {
 		return err
 	}
-	w.add(who, int64(n)*callRows)
+	w.add(of, int64(n)*callRows)
 	return nil
 }
 
 // exceeded returns an error when a person has written as much as allowed in this hour.
-func (w *Written) exceeded(who identity.Identity) error {
+func (w *Written) exceeded(of writer) error {
 	max := w.max.Load()
-	if w.add(who, 0) < max {
+	if w.add(of, 0) < max {
 		return nil
 	}
-	w.refused("written bytes", who)
-	return outcome.Because("TOO_MUCH_WRITTEN", fmt.Errorf("%s has written %d MiB in an hour, and %w", who, max>>20, outcome.ErrTooMuchWritten))
+	w.refused("written bytes", of.who)
+	return outcome.Because("TOO_MUCH_WRITTEN", fmt.Errorf("%s has written %d MiB in an hour, and %w", of.who, max>>20, outcome.ErrTooMuchWritten))
 }
 
 // add counts bytes, and returns the bytes of this hour.
-func (w *Written) add(who identity.Identity, bytes int64) int64 {
+func (w *Written) add(of writer, bytes int64) int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if time.Since(w.since) >= time.Hour {
@@ -138,7 +146,7 @@ func (w *Written) add(who identity.Identity, bytes int64) int64 {
 		clear(w.bytes)
 	}
 	if bytes > 0 {
-		w.bytes[who] += bytes
+		w.bytes[of] += bytes
 	}
-	return w.bytes[who]
+	return w.bytes[of]
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/internal/identity"
+	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
@@ -80,15 +81,18 @@ func TestTheBytesThatAPersonWritesAreBounded_I20(t *testing.T) {
 func TestReferencesCountAmongTheWritesOfAPerson_I20(t *testing.T) {
 	t.Parallel()
 	w := NewWritten(1<<20, nil)
+	by, another := schema.DeploymentID{Service: "b.example.com", Region: "eu"}, schema.DeploymentID{Service: "c.example.com", Region: "eu"}
 	for range 2 {
-		require.NoError(t, w.References("user/ann", 512))
+		require.NoError(t, w.References(by, "user/ann", 512))
 	}
-	require.ErrorContains(t, w.References("user/ann", 1), "user/ann has written 1 MiB in an hour")
-	require.NoError(t, w.References("user/bob", 1))
+	require.ErrorContains(t, w.References(by, "user/ann", 1), "user/ann has written 1 MiB in an hour")
+	require.NoError(t, w.References(by, "user/bob", 1))
+	require.NoError(t, w.References(another, "user/ann", 1), "what a deployment writes in the name of a person takes nothing of others")
+	require.NoError(t, w.exceeded(writer{who: identity.Identity{Role: identity.RoleUser, Name: "ann"}}))
 	for _, other := range []string{"", "operator/ada", "deployment/iam.example.com/eu", "x"} {
 		for range 3 {
-			require.NoError(t, w.References(other, 1024), other)
+			require.NoError(t, w.References(by, other, 1024), other)
 		}
 	}
-	require.NoError(t, (*Written)(nil).References("user/ann", 1<<20))
+	require.NoError(t, (*Written)(nil).References(by, "user/ann", 1<<20))
 }
