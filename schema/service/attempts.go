@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/db-controller/db-controller/internal/identity"
 	"github.com/db-controller/db-controller/internal/requestid"
 	"github.com/db-controller/db-controller/schema"
 	"github.com/db-controller/db-controller/schema/peer"
@@ -82,7 +83,7 @@ func (s *schemas) counted(holder schema.DeploymentID, a *schemav1.EstablishRefer
 	if a.GetValidateOnly() {
 		return nil
 	}
-	return s.written.References(holder, a.GetPerson().GetIdentity(), len(a.GetReferences()))
+	return s.written.References(identity.Deployment(holder), a.GetPerson().GetIdentity(), len(a.GetReferences()))
 }
 
 // establishAlone waits for locks, which no attempt of several does.

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/db-controller/db-controller/internal/identity"
-	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 	"github.com/db-controller/db-controller/schema/service/outcome"
 )
@@ -71,7 +70,7 @@ type Written struct {
 // writer is a person who writes here, or by way of another deployment: a deployment that names a person takes away nothing of the person's own writes.
 type writer struct {
 	who identity.Identity
-	by  schema.DeploymentID
+	by  identity.Identity
 }
 
 // NewWritten returns a bound of max bytes, or of DefaultMaxWritten. It tells refused of each call that it refuses; it may be nil.
@@ -114,7 +113,7 @@ func (w *Written) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo
 
 // References counts the references that another deployment establishes here for a person's write: each is a row, with its entries in indexes, that is written, confirmed and
 // released. It fails, and counts nothing, when the person has written too much here. Nil counts nothing.
-func (w *Written) References(by schema.DeploymentID, person string, n int) error {
+func (w *Written) References(by identity.Identity, person string, n int) error {
 	who, err := identity.ParsePath("/" + person)
 	if w == nil || err != nil || who.Role != identity.RoleUser {
 		return nil //nolint:nilerr // a person that is none is refused elsewhere

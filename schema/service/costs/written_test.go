@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/db-controller/db-controller/internal/identity"
-	"github.com/db-controller/db-controller/schema"
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
@@ -81,7 +80,7 @@ func TestTheBytesThatAPersonWritesAreBounded_I20(t *testing.T) {
 func TestReferencesCountAmongTheWritesOfAPerson_I20(t *testing.T) {
 	t.Parallel()
 	w := NewWritten(1<<20, nil)
-	by, another := schema.DeploymentID{Service: "b.example.com", Region: "eu"}, schema.DeploymentID{Service: "c.example.com", Region: "eu"}
+	by, another := identity.Identity{Role: identity.RoleDeployment, Name: "b"}, identity.Identity{Role: identity.RoleDeployment, Name: "c"}
 	for range 2 {
 		require.NoError(t, w.References(by, "user/ann", 512))
 	}
