@@ -53,7 +53,6 @@ func TestAnEpochCountsWhenItsDeploymentSaysIt_I13_I15(t *testing.T) {
 	require.Equal(t, 3, asked)
 	require.NoError(t, announce(known))
 	require.Equal(t, 3, asked, "an earlier one changes nothing")
-
 }
 
 // One question about a deployment at a time: endless made-up announcements do not make this deployment ask without end, and keep the true one
