@@ -106,9 +106,10 @@ func (f *forwarder) actFor(ctx context.Context, method string) (context.Context,
 		who.Role != identity.RoleUser || !slices.Contains(forwarded, method) {
 		return ctx, status.Errorf(codes.PermissionDenied, "%s may not act on behalf of another identity in this call", by)
 	}
-	// The database check of calls between deployments, which refuses strangers, does not see a forwarded call.
+	// The database check of calls between deployments, which refuses strangers, does not see a forwarded call. The refusal is not definite: the
+	// environment here may be older than the deployment.
 	if d, listed := f.peers.Environment().Deployment(by.Deployment); !listed || d.Disabled {
-		return ctx, status.Errorf(codes.PermissionDenied, "%s may not act on behalf of others: the registry does not list it, or it is disabled", by)
+		return ctx, status.Errorf(codes.Unavailable, "%s may not act on behalf of others: the environment that this deployment last received does not list it, or it is disabled", by)
 	}
 	caller, err := access.Believe(ctx, f.tokens, by.Deployment, personOf(ctx, values[0]))
 	if err != nil {

@@ -757,8 +757,8 @@ func TestAPlanForPeopleHasGroupsBlockersAndItsRefusal(t *testing.T) {
 	}
 }
 
-// A writer whose right to delete has to cover what goes along is planned for once a resource that is written, and not again for each
-// that goes along.
+// Where the right to delete has to cover all resources that go along, a write makes one plan for each written resource, and none for those
+// that go along.
 func TestAWriteThatTakesMuchAlongIsPlannedOnce_I20(t *testing.T) {
 	t.Parallel()
 	plans := 0
