@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"context"
+	"encoding/base64"
 	"net"
 	"strings"
 	"testing"
@@ -337,4 +338,13 @@ func TestARestrictedCallerLearnsNothingFromOthers(t *testing.T) {
 	require.NoError(t, err, "an owner that it has")
 	referrers, err := ann.ListReferrers(ctx, &resourcev1.ListReferrersRequest{Target: "//a.example.com/us-west2/targets/a-1"})
 	require.NotContains(t, referrers.String()+status.Convert(err).Message(), "hidden-holder")
+
+	first, err := ann.ListResources(ctx, &resourcev1.ListResourcesRequest{PageSize: 1})
+	require.NoError(t, err)
+	raw, err := base64.RawURLEncoding.DecodeString(first.GetNextPageToken())
+	require.NoError(t, err)
+	require.NotContains(t, string(raw), "targets", "the text of a page token")
+	rest, err := ann.ListResources(ctx, &resourcev1.ListResourcesRequest{PageSize: 1, PageToken: first.GetNextPageToken()})
+	require.NoError(t, err)
+	require.NotEqual(t, first.GetResources()[0].GetName(), rest.GetResources()[0].GetName())
 }

@@ -206,7 +206,7 @@ func refusals(cfg Config) func(what string, who identity.Identity) {
 func newAccess(cfg Config) *access.Access {
 	return access.New(access.Config{
 		Deployment: cfg.Store.Deployment(), Environments: cfg.Peers, Outside: cfg.Callers.Authorizer, Tokens: cfg.Callers.Tokens, Credentials: cfg.GRPC.Credentials, Logger: cfg.Logger, AuditLog: cfg.Callers.AuditLog,
-		FinalizerHolder: finalizerHolder(cfg.Store),
+		FinalizerHolder: finalizerHolder(cfg.Store), TokenKeys: cfg.Store.Gate.TokenKeys,
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -143,7 +144,11 @@ func printStuck(out cli.Printer, found []stuckAt, longer time.Duration) error {
 			rows = append(rows, []any{f.Deployment, "DELETING", r.GetName(), cli.Ago(r.GetSince().AsTime()), strings.Join(r.GetReasons(), "; ")})
 		}
 		if listed := len(f.answer.GetResources()); f.answer.GetNextPageToken() != "" {
-			rows = append(rows, []any{f.Deployment, "DELETING", fmt.Sprintf("%d of %d are listed, the oldest (--limit)", listed, f.answer.GetTotalSize()), "", ""})
+			count := strconv.Itoa(listed)
+			if total := f.answer.GetTotalSize(); total > 0 { // 0: not for this caller
+				count += fmt.Sprintf(" of %d", total)
+			}
+			rows = append(rows, []any{f.Deployment, "DELETING", count + " are listed, the oldest (--limit)", "", ""})
 		}
 		for _, w := range f.answer.GetWork() {
 			what := cli.Plural(w.GetCount(), "piece") + " for " + w.GetDeployment()

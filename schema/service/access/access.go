@@ -51,6 +51,8 @@ type Config struct {
 	// FinalizerHolder returns the identity that may remove a finalizer of a resource here (its relative name); empty for none. It fails
 	// when this process does not know the version that runs. Nil: none.
 	FinalizerHolder func(ctx context.Context, name, finalizer string) (string, error)
+	// TokenKeys returns the keys of the tokens of the database, of which the first one makes tokens. Nil: page tokens can be read.
+	TokenKeys func(ctx context.Context) ([][]byte, error)
 }
 
 // Access holds the rights of the newest environment.
@@ -59,6 +61,7 @@ type Access struct {
 	// audit has a line for each delete and operate, and for each denial within denials.
 	audit   *zap.Logger
 	denials denials
+	pages   pageTokens
 
 	mu     sync.Mutex
 	of     *schema.Environment // guarded by mu; that rights were compiled from
@@ -68,7 +71,7 @@ type Access struct {
 // New returns the access to one deployment.
 func New(cfg Config) *Access {
 	sampled := zap.WrapCore(func(core zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(core, time.Second, 10, 0) })
-	return &Access{cfg: cfg, audit: cfg.Logger.Named("audit").WithOptions(sampled), denials: denials{of: map[identity.Identity]*denied{}}}
+	return &Access{cfg: cfg, audit: cfg.Logger.Named("audit").WithOptions(sampled), denials: denials{of: map[identity.Identity]*denied{}}, pages: pageTokens{keys: cfg.TokenKeys}}
 }
 
 // current returns the rights of the newest environment.

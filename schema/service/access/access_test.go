@@ -318,6 +318,7 @@ func TestTheStateOfADeploymentTellsNothingOfHiddenResources(t *testing.T) {
 		require.NotContains(t, strings.ToLower(strings.ReplaceAll(text, "a resource that you may not read", "")), "secret", method)
 		require.NotContains(t, text, "ret\"", "%s: the uid, kind or holder of the secret", method)
 		require.NotContains(t, text, "10.0.0.1", method)
+		require.NotRegexp(t, "total_size|deletions_total", text, "%s: how many are hidden", method)
 		if strings.Contains(method, "ListStuck") || strings.Contains(method, "Explain") {
 			require.Contains(t, text, "uid-n-1")
 		} else {

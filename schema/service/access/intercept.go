@@ -43,6 +43,9 @@ func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if ctx, who, err = a.approved(ctx, who, info.FullMethod, req); err != nil {
 		return nil, err
 	}
+	if req, err = a.pages.open(ctx, info.FullMethod, req); err != nil {
+		return nil, a.status(err)
+	}
 	reads := classOf(info.FullMethod, d.verb) == auditlog.Reads
 	if !reads {
 		if err := a.record(ctx, who, info.FullMethod, d); err != nil {
@@ -60,6 +63,11 @@ func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	returned = true
 	if err == nil && reads { // a read that fails has one line alone, of which each caller has few
 		if err = a.record(ctx, who, info.FullMethod, d); err != nil {
+			out, err = nil, a.status(err)
+		}
+	}
+	if err == nil {
+		if err = a.pages.seal(ctx, info.FullMethod, out); err != nil {
 			out, err = nil, a.status(err)
 		}
 	}

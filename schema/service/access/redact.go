@@ -77,13 +77,22 @@ func (a *Access) redact(who identity.Caller, hide *hider, out any, err error) er
 		hide.message(out.ProtoReflect())
 		a.hideErrors(who, out)
 		out.Resources = slices.DeleteFunc(out.GetResources(), func(r *adminv1.ListStuckResponse_Resource) bool { return r.GetName() == hiddenName })
+		if !a.readsAll(who) {
+			out.TotalSize = 0
+		}
 	case *adminv1.ListDeletionsResponse:
 		hide.message(out.ProtoReflect())
 		out.Deletions = readableDeletions(out.GetDeletions())
+		if !a.readsAll(who) {
+			out.TotalSize = 0
+		}
 	case *adminv1.StatusResponse:
 		hide.message(out.ProtoReflect())
 		a.hideErrors(who, out)
 		out.Deletions = readableDeletions(out.GetDeletions())
+		if !a.readsAll(who) {
+			out.DeletionsTotal = 0
+		}
 		out.Scheduled = slices.DeleteFunc(out.GetScheduled(), func(d *adminv1.StatusResponse_ScheduledDeletion) bool { return d.GetRoot() == hiddenName })
 		granted := a.granted(who)
 		out.Kept = slices.DeleteFunc(out.GetKept(), func(k *adminv1.StatusResponse_Kept) bool { return len(granted.Of(k.GetKind())) == 0 })
@@ -150,9 +159,14 @@ func (a *Access) hideContents(hide *hider, r *resourcev1.Resource) {
 	proto.Merge(r, kept)
 }
 
+// readsAll reports whether a caller may read every resource of this deployment.
+func (a *Access) readsAll(who identity.Caller) bool {
+	return a.granted(who) == nil && (a.cfg.Outside == nil || who.Role == identity.RoleOperator)
+}
+
 // hideErrors hides the errors of handlers, and the reasons of checks, which have addresses and identities, from callers without the right to read every resource here.
 func (a *Access) hideErrors(who identity.Caller, out any) {
-	if a.granted(who) == nil && (a.cfg.Outside == nil || who.Role == identity.RoleOperator) {
+	if a.readsAll(who) {
 		return
 	}
 	hide := func(text *string) {

@@ -19,6 +19,14 @@ import (
 // Database returns the identity of this deployment's database.
 func (s *Gate) Database() uuid.UUID { return *s.database.Load() }
 
+// TokenKeys returns the keys of the tokens of this database. The first one makes tokens, the other ones open them.
+func (s *Gate) TokenKeys(ctx context.Context) (keys [][]byte, err error) {
+	if err = s.Pool.QueryRow(ctx, `SELECT token_keys FROM dbcontroller.meta`).Scan(&keys); err != nil {
+		return nil, fmt.Errorf("read the keys of tokens: %w", err)
+	}
+	return keys, nil
+}
+
 const (
 	// The last columns: the recovery of the present epoch did not know the deployment; this database may have lost rows of it, and whether the
 	// environment of its recovery is awaited.

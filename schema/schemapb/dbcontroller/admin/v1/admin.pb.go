@@ -144,7 +144,7 @@ type ListStuckResponse struct {
 	Pauses []*Pause `protobuf:"bytes,3,rep,name=pauses,proto3" json:"pauses,omitempty"`
 	// Empty: there are no more resources.
 	NextPageToken string `protobuf:"bytes,4,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// The resources of all pages.
+	// The resources of all pages; 0 for callers who may not read every resource.
 	TotalSize     int64 `protobuf:"varint,5,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1027,7 +1027,7 @@ type ListDeletionsResponse struct {
 	Deletions []*Deletion            `protobuf:"bytes,1,rep,name=deletions,proto3" json:"deletions,omitempty"`
 	// Empty: there are no more.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// The deletions of all pages; 0 for ended ones, which are not counted.
+	// The deletions of all pages; 0 for ended ones, which are not counted, and for callers who may not read every resource.
 	TotalSize     int64 `protobuf:"varint,3,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1698,7 +1698,7 @@ type StatusResponse struct {
 	Pauses []*Pause `protobuf:"bytes,18,rep,name=pauses,proto3" json:"pauses,omitempty"`
 	// Attached tables with rows that have no right to their targets, or whose deletion is not carried out. Absent: there are none.
 	AttachedRows *StatusResponse_AttachedRows `protobuf:"bytes,19,opt,name=attached_rows,json=attachedRows,proto3" json:"attached_rows,omitempty"`
-	// All deletions with resources in DELETING here.
+	// All deletions with resources in DELETING here; 0 for callers who may not read every resource.
 	DeletionsTotal int64 `protobuf:"varint,21,opt,name=deletions_total,json=deletionsTotal,proto3" json:"deletions_total,omitempty"`
 	// Deletions with a retention that have hidden resources here, at most 20, the next one to be carried out first.
 	Scheduled []*StatusResponse_ScheduledDeletion `protobuf:"bytes,25,rep,name=scheduled,proto3" json:"scheduled,omitempty"`
