@@ -258,6 +258,37 @@ func TestADeploymentThatKnowsALaterEpochIsBelievedOnce_I2_I13(t *testing.T) {
 	require.NoError(t, store.Gate.OutdoEpoch(ctx, by, uuid.Must(uuid.NewV7())))
 }
 
+// The end of a comparison in a later epoch than the present one tells the database of an epoch that it has lost, or that another one has
+// announced in its name: its deployment begins a later epoch, and compares, so that the other one waits for it no longer.
+func TestAConfirmationInALaterEpochOutdoesIt_I13_I15(t *testing.T) {
+	t.Parallel()
+	b := newBox(t, nil)
+	b.MustPut(target, nil)
+	b.MustPut(holder, body{"block": target})
+	b.MustPut(target2, nil)
+	b.Settle()
+	victim, by, ctx := b.Stores[b.ID(bEast)], b.ID(aWest), t.Context()
+	madeUp, selfEpoch := uuid.Must(uuid.NewV7()), b.Stores[by].Gate.PresentEpoch()
+	_, err := b.Stores[by].Gate.RecordPeerEpoch(ctx, b.ID(bEast), madeUp, peer.TargetKinds{})
+	require.NoError(t, err)
+	_, err = b.Delete(target2)
+	require.ErrorAs(t, err, new(*peer.UnavailableError), "the deployment of the holder has to compare")
+
+	require.ErrorAs(t, victim.Gate.MarkReferencesConfirmed(ctx, by, madeUp, selfEpoch), new(*peer.UnavailableError))
+	_, err = victim.Gate.NoticeEpoch(ctx)
+	require.NoError(t, err)
+	began := victim.Gate.PresentEpoch()
+	require.Positive(t, bytes.Compare(began[:], madeUp[:]))
+	require.NoError(t, victim.Gate.MarkReferencesConfirmed(ctx, by, madeUp, selfEpoch), "a late repetition")
+	require.Equal(t, began, victim.Gate.PresentEpoch())
+	b.Recover(bEast)
+	b.Settle()
+	_, err = b.Delete(target2)
+	require.NoError(t, err)
+	_, err = b.Delete(target)
+	require.ErrorAs(t, err, new(*peer.BlockedError), "its references were established again")
+}
+
 // A stored position that the database has reached, or that it cannot read, ends no epoch: no position can be
 // made up.
 func TestAStoredPositionOfThePresentShowsNothing(t *testing.T) {

@@ -77,6 +77,21 @@ var shown = []tested{
 		"schema/shadow/internal/gate/epoch.go",
 		[]string{"CASE WHEN d.epoch IS NULL OR d.epoch < $2 THEN $3", "CASE WHEN NOT d.uncompared AND (d.epoch IS NULL OR d.epoch < $2) THEN $3"},
 	}},
+	{"schema/shadow", "TestAConfirmationInALaterEpochOutdoesIt_I13_I15", mutant{
+		"later-epoch-is-not-outdone", "I13", "The end of a comparison in a later epoch than the present one is no sign of an epoch that was lost, or that another one has announced.",
+		"schema/shadow/internal/gate/epoch.go",
+		[]string{"return cmp.Or(s.OutdoEpoch(ctx, by, epoch), s.RecoveringSelf())", "return cmp.Or(s.RecoveringSelf())"},
+	}},
+	{"schema/shadow", "TestAConfirmationInALaterEpochOutdoesIt_I13_I15", mutant{
+		"later-epoch-is-taken", "I2, I13", "A database takes over the later epoch that another deployment reports, in which answers of a lost history still count.",
+		"schema/shadow/internal/gate/epoch.go",
+		[]string{"return s.begin(ctx, tx, &observed, greater)", "return s.begin(ctx, tx, &observed, known)", "greater, err := s.laterThan(known)", "_, err := s.laterThan(known)"},
+	}},
+	{"schema/service", "TestAnUpgradeCountsWhenItsDeploymentSaysIt_I26", mutant{
+		"upgrade-by-certificate", "I26", "Owner references are upgraded to a version that a certificate names, and its deployment does not run.",
+		"schema/service/owners.go",
+		[]string{"case version != req.GetVersion() || generation != req.GetGeneration():", "case version == \"\" && generation == req.GetGeneration():"},
+	}},
 	{"schema/shadow", "TestAPromotedSynchronousStandbyComparesThoughItHasAllMarks_I2_I3", mutant{
 		"promotion-with-all-marks-compares-nothing", "I2, I3", "A promoted server that has the greatest number of the sequence mark which its process has seen begins an epoch without a comparison.",
 		"schema/shadow/internal/gate/epoch.go",

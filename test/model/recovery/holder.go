@@ -11,6 +11,7 @@ import (
 type HolderMistakes struct {
 	// Of the holder's deployment.
 	DeniesBeforeItsEpochIsKnown, CommitsOfLostEpochs, NothingIsCompared, UndecidedIsGone bool
+	LaterEpochIsRefused, LaterEpochIsTaken, LaterEpochIsOutdoneSilently                  bool
 	// Of the target's deployment.
 	AnnouncerIsNotAwaited, OldVerdictsCount, OldReleasesCount, OldConfirmationsCount, OwnKindsAreHeld, KindsOfTheFirstEpochStay bool
 }
@@ -49,7 +50,8 @@ type holderMessage struct {
 }
 
 // HolderWorld models the restore of a holder's database, in which references may stand by earlier attempts,
-// or be lost. The registry knows both deployments. Messages are lost, repeated and late. While the holder's
+// or be lost; the clock of the restored one may be behind; and a thief of the certificate may announce an epoch in the name of the holder's
+// deployment, and answer at its address. The registry knows both deployments. Messages are lost, repeated and late. While the holder's
 // deployment has not compared, targets are kept whose kind it refers to in the epoch that it has announced,
 // and no others.
 type HolderWorld struct {
@@ -63,7 +65,8 @@ type HolderWorld struct {
 
 	// The targets' deployment.
 	deleted, waits [kinds]bool
-	knows          int // the epoch of the holder's database
+	knows          int  // the epoch of the holder's database
+	confirming     bool // the holder's deployment has not heard of the comparison in that epoch
 	blockades      map[int]bool
 	closed         map[int]bool
 
@@ -83,7 +86,8 @@ func NewHolder(seed uint64, m HolderMistakes) *HolderWorld {
 	return w
 }
 
-func (w *HolderWorld) number() int { w.last++; return w.last }
+// number returns a number for an attempt, or for an epoch that is later than all before. Between two are the epochs of clocks that are behind.
+func (w *HolderWorld) number() int { w.last += 100; return w.last }
 
 func (w *HolderWorld) report(format string, args ...any) {
 	w.broken = append(w.broken, fmt.Sprintf(format, args...))
@@ -205,27 +209,78 @@ func (w *HolderWorld) blockaded(k int) bool {
 	return false
 }
 
-// Restore puts the backup in the place of the holder's database, in a new epoch.
+// Restore puts the backup in the place of the holder's database, in a new epoch, which is earlier than the lost one where the clock is behind.
 func (w *HolderWorld) Restore() {
+	epoch := w.here.epoch - 1
+	if w.r.IntN(4) > 0 {
+		epoch = w.number()
+	}
 	w.here = w.backup.clone()
-	w.here.epoch, w.here.announced, w.here.compared = w.number(), false, false
+	w.here.epoch, w.here.announced, w.here.compared = epoch, false, false
 	for k, a := range w.here.reference {
 		w.wanted[k] = w.wanted[k] && a != 0 // a reference that is lost keeps no target
 	}
 	w.count["restored"]++
 }
 
-// Announce tells the epoch. Who is told of a later one calls back, and is answered with the epoch and the kinds that the database refers to. The call, its
-// answer, and the answer to the announcement may be lost: then it is told again.
+// Announce tells the epoch, until it is known. Who is told of a later one calls back, and is answered with the epoch and the kinds that the database refers
+// to; who knows a later one says so. The call, its answer, and the answer to the announcement may be lost: then it is told again.
 func (w *HolderWorld) Announce() {
+	if w.here.announced {
+		return
+	}
 	epoch := w.here.epoch
 	w.send(func(int) {
 		switch {
-		case epoch <= w.knows:
+		case epoch == w.knows:
 			w.answer(epoch)
+		case epoch < w.knows:
+			known := w.knows
+			w.send(func(int) { w.outdo(known) })
 		case epoch == w.here.epoch:
 			held := w.here.referred()
 			w.send(func(int) { w.learn(epoch, held) })
+		}
+	})
+}
+
+// Impostor announces an epoch in the name of the holder's deployment, and answers at its address, to hold deletes up. With the certificate it could also
+// release each blockade of that deployment, which nothing prevents.
+func (w *HolderWorld) Impostor() {
+	held := w.waits
+	held[w.r.IntN(kinds)] = true
+	w.learn(w.number(), held)
+	w.count["impostor"]++
+}
+
+// outdo begins an epoch that is later than one that the targets' deployment knows and this database does not: it has lost it, or never begun it.
+func (w *HolderWorld) outdo(known int) {
+	if known <= w.here.epoch {
+		return
+	}
+	w.count["outdone"]++
+	w.here.epoch = known
+	if !w.LaterEpochIsTaken {
+		w.here.epoch = w.number()
+	}
+	if !w.LaterEpochIsOutdoneSilently {
+		w.here.announced, w.here.compared = false, false
+	}
+}
+
+// Confirm tells the holder's deployment that the targets' one has compared its own references in the epoch that it knows. It is told again until it is
+// heard of.
+func (w *HolderWorld) Confirm() {
+	if !w.confirming {
+		return
+	}
+	known := w.knows
+	w.send(func(int) {
+		switch {
+		case known > w.here.epoch && !w.LaterEpochIsRefused:
+			w.outdo(known)
+		case known == w.here.epoch && known == w.knows:
+			w.confirming = false
 		}
 	})
 }
@@ -238,7 +293,7 @@ func (w *HolderWorld) learn(epoch int, held [kinds]bool) {
 				held[k] = w.blockaded(k)
 			}
 		}
-		w.knows = epoch
+		w.knows, w.confirming = epoch, true
 		switch waiting := w.waits != [kinds]bool{}; {
 		case w.AnnouncerIsNotAwaited, waiting && w.KindsOfTheFirstEpochStay:
 		default:
@@ -289,6 +344,7 @@ func (w *HolderWorld) Rest() {
 	for range 3 {
 		for range 8 { // an answer to an announcement may be lost
 			w.Announce()
+			w.Confirm()
 			w.deliverAll()
 		}
 		w.Compare()

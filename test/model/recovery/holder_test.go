@@ -57,7 +57,7 @@ func referring(seed uint64, m HolderMistakes) *HolderWorld {
 func playHolder(seed uint64, m HolderMistakes) *HolderWorld {
 	w := referring(seed, m)
 	steps := []func(){
-		w.Begin, w.Commit, w.Commit, w.Drop, w.Delete, w.Announce, w.Announce, w.Compare,
+		w.Begin, w.Commit, w.Commit, w.Drop, w.Delete, w.Announce, w.Announce, w.Confirm, w.Compare,
 		func() {
 			if all := sorted(w.blockades); len(all) > 0 {
 				w.Ask(all[w.r.IntN(len(all))])
@@ -71,6 +71,8 @@ func playHolder(seed uint64, m HolderMistakes) *HolderWorld {
 			w.Restore()
 		case chance == 2:
 			w.backup = w.here.clone()
+		case chance == 3 && w.r.IntN(4) == 0:
+			w.Impostor()
 		case n > 0 && chance < 20:
 			w.Deliver(w.r.IntN(n), w.r.IntN(4) == 0)
 		default:
@@ -96,9 +98,10 @@ func TestRestoresOfHolders_I2_I5_I8_I13(t *testing.T) {
 		}
 	}
 	t.Log(count)
-	for _, what := range []string{"committed", "deleted", "restored"} {
+	for _, what := range []string{"committed", "deleted", "restored", "outdone"} {
 		require.Greater(t, count[what], schedules)
 	}
+	require.Greater(t, count["impostor"], schedules/4)
 	require.Greater(t, count["deleted beside a kind that waits"], schedules/10)
 }
 
