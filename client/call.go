@@ -20,8 +20,8 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// tryTimeout bounds the first try of a call; a try after one that ran out of time has twice as much, so that a large write ends. patience bounds all
-// tries of a call whose context has no deadline.
+// tryTimeout bounds the first try of a call; a try after one that ran out of time has twice as much, so that
+// a large write ends. patience bounds all tries of a call whose context has no deadline.
 const (
 	tryTimeout = 15 * time.Second
 	patience   = time.Minute
@@ -29,8 +29,9 @@ const (
 
 type requestIDKey struct{}
 
-// WithRequestID returns a context in which a write or a delete has the given request id. An application that keeps the id
-// before the call can repeat the request after a crash: it takes effect at most once. id is a UUID.
+// WithRequestID returns a context in which a write or a delete has the given request id. An application that
+// keeps the id before the call can repeat the request after a crash: it takes effect at most once. id is a
+// UUID.
 func WithRequestID(ctx context.Context, id uuid.UUID) context.Context {
 	return context.WithValue(ctx, requestIDKey{}, id.String())
 }
@@ -43,12 +44,14 @@ func requestID(ctx context.Context) string {
 	return uuid.NewString()
 }
 
-// checkSize refuses a request that is larger than a server receives, before it is sent. The server's own answer, RESOURCE_EXHAUSTED,
-// also has reasons that pass.
-func checkSize(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+// checkSize refuses a request that is larger than a server receives, before it is sent. The server's own
+// answer, RESOURCE_EXHAUSTED, also has reasons that pass.
+func checkSize(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption) error {
 	if m, ok := req.(proto.Message); ok {
 		if size := proto.Size(m); size > identity.MaxRequestBytes {
-			return status.Errorf(codes.InvalidArgument, "a request has %d bytes at most, this one has %d: send less", identity.MaxRequestBytes, size)
+			return status.Errorf(codes.InvalidArgument, "a request has %d bytes at most, this one has %d: send less",
+				identity.MaxRequestBytes, size)
 		}
 	}
 	return invoke(ctx, method, req, reply, cc, opts...)
@@ -57,8 +60,9 @@ func checkSize(ctx context.Context, method string, req, reply any, cc *grpc.Clie
 // send makes one try of a call.
 type send func(ctx context.Context, door resourcev1.ResourceServiceClient) error
 
-// untilDefinite repeats a call until its answer is definite (docs/guarantees.md), or ctx ends. Each deployment of a service is a
-// door to the others: after a try that was not answered, the next one goes through another region.
+// untilDefinite repeats a call until its answer is definite (docs/guarantees.md), or ctx ends. Each
+// deployment of a service is a door to the others: after a try that was not answered, the next one goes
+// through another region.
 func (c *Client) untilDefinite(ctx context.Context, home schema.DeploymentID, id string, try send) error {
 	return c.throughDoors(ctx, c.doors, home, id, try)
 }
@@ -103,7 +107,8 @@ func isDefinite(err error) bool {
 }
 
 // once makes the n-th try within a limit, through the door whose turn it is.
-func (c *Client) once(ctx context.Context, limit time.Duration, doorsOf doorsTo, home schema.DeploymentID, n int, try send) error {
+func (c *Client) once(ctx context.Context, limit time.Duration, doorsOf doorsTo, home schema.DeploymentID, n int,
+	try send) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	doors, err := doorsOf(ctx, home)
@@ -125,8 +130,8 @@ func (c *Client) ownDoor(_ context.Context, home schema.DeploymentID) ([]schema.
 	return []schema.DeploymentID{home}, nil
 }
 
-// doors returns the deployments through which the resources of home can be reached: the preferred region, home, and the other
-// regions of its service.
+// doors returns the deployments through which the resources of home can be reached: the preferred region,
+// home, and the other regions of its service.
 func (c *Client) doors(ctx context.Context, home schema.DeploymentID) ([]schema.DeploymentID, error) {
 	env, err := c.Environment(ctx)
 	if err != nil {
@@ -144,7 +149,9 @@ func (c *Client) doors(ctx context.Context, home schema.DeploymentID) ([]schema.
 	if len(doors) == 0 {
 		return nil, fmt.Errorf("no deployment of %s has an address yet", home.Service)
 	}
-	slices.SortStableFunc(doors, func(a, b schema.DeploymentID) int { return cmp.Compare(c.distance(a, home), c.distance(b, home)) })
+	slices.SortStableFunc(doors, func(a, b schema.DeploymentID) int {
+		return cmp.Compare(c.distance(a, home), c.distance(b, home))
+	})
 	return doors, nil
 }
 
@@ -171,8 +178,8 @@ func (e ended) Error() string {
 
 func (e ended) Unwrap() error { return e.err }
 
-// unknownOutcome is the error of a call whose context ended before its answer was definite. Its parts are the error of ctx and
-// the last answer.
+// unknownOutcome is the error of a call whose context ended before its answer was definite. Its parts are the
+// error of ctx and the last answer.
 func unknownOutcome(ctx context.Context, last error, id string) error {
 	if id == "" {
 		return fmt.Errorf("%w; the last answer was: %w", ended{ctx.Err()}, last)
@@ -180,5 +187,6 @@ func unknownOutcome(ctx context.Context, last error, id string) error {
 	if e := (*Error)(nil); errors.As(last, &e) {
 		e.RequestID = id
 	}
-	return fmt.Errorf("%w: the outcome is unknown; repeat the request with the request id %s; the last answer was: %w", ended{ctx.Err()}, id, last)
+	return fmt.Errorf("%w: the outcome is unknown; repeat the request with the request id %s; the last answer was: %w",
+		ended{ctx.Err()}, id, last)
 }

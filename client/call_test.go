@@ -26,7 +26,8 @@ import (
 
 const acme = "//iam.example.com/us-west2/projects/acme"
 
-// scripted answers each call with the next error of its script, and with a resource when that is nil or at its end.
+// scripted answers each call with the next error of its script, and with a resource when that is nil or at
+// its end.
 type scripted struct {
 	resourcev1.UnimplementedResourceServiceServer
 
@@ -71,13 +72,15 @@ func (s *scripted) RemoveFinalizer(context.Context, *resourcev1.RemoveFinalizerR
 	return &resourcev1.Resource{}, s.next("")
 }
 
-func (s *scripted) DeleteResource(_ context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+func (s *scripted) DeleteResource(_ context.Context,
+	req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
 	return &resourcev1.DeleteResourceResponse{Removed: true}, s.next(req.GetRequestId())
 }
 
 func because(t *testing.T, code codes.Code, reason string, details ...protoadapt.MessageV1) error {
 	t.Helper()
-	info := &errdetails.ErrorInfo{Reason: reason, Domain: "dbcontroller", Metadata: map[string]string{"total": "12", "named": "1"}}
+	info := &errdetails.ErrorInfo{Reason: reason, Domain: "dbcontroller", Metadata: map[string]string{"total": "12",
+		"named": "1"}}
 	st, err := status.New(code, "text of "+reason).WithDetails(append([]protoadapt.MessageV1{info}, details...)...)
 	require.NoError(t, err)
 	return st.Err()
@@ -85,7 +88,8 @@ func because(t *testing.T, code codes.Code, reason string, details ...protoadapt
 
 func TestAWriteIsRepeatedWithItsRequestIDUntilTheAnswerIsDefinite(t *testing.T) {
 	t.Parallel()
-	server := &scripted{script: []error{status.Error(codes.Unavailable, "away"), status.Error(codes.Internal, "fault"), nil}}
+	server := &scripted{script: []error{status.Error(codes.Unavailable, "away"), status.Error(codes.Internal, "fault"),
+		nil}}
 	c := open(t, stub.New(t, stub.Services{Resources: server}))
 	_, err := c.Put(t.Context(), &resourcev1.Resource{Name: acme})
 	require.NoError(t, err)
@@ -132,7 +136,8 @@ func TestADefiniteRefusalIsNotRepeated(t *testing.T) {
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
 }
 
-// A server refuses a request above its limit with RESOURCE_EXHAUSTED, as it refuses for reasons that pass: the client does not send it.
+// A server refuses a request above its limit with RESOURCE_EXHAUSTED, as it refuses for reasons that pass:
+// the client does not send it.
 func TestARequestThatIsTooLargeIsNotSent(t *testing.T) {
 	t.Parallel()
 	server := &scripted{}
@@ -165,11 +170,12 @@ func TestAnUnknownOutcomeSaysTheRequestID(t *testing.T) {
 	t.Parallel()
 	id := uuid.New()
 	ctx := &expiring{Context: client.WithRequestID(t.Context(), id), done: make(chan struct{})}
-	server := &scripted{script: []error{because(t, codes.Unavailable, "DATABASE_UNAVAILABLE")}, called: func(times int) {
-		if times == 2 { // the answer to the first call has arrived
-			close(ctx.done)
-		}
-	}}
+	server := &scripted{script: []error{because(t, codes.Unavailable, "DATABASE_UNAVAILABLE")},
+		called: func(times int) {
+			if times == 2 { // the answer to the first call has arrived
+				close(ctx.done)
+			}
+		}}
 	c := open(t, stub.New(t, stub.Services{Resources: server}))
 	_, err := c.Delete(ctx, acme, client.Version{})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -186,7 +192,8 @@ func TestAnUnknownOutcomeSaysTheRequestID(t *testing.T) {
 func TestAnotherRegionIsTheDoorWhileOneDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	away, up := &scripted{script: []error{status.Error(codes.Unavailable, "away")}}, &scripted{}
-	c := open(t, stub.New(t, stub.Services{Resources: away, Beside: map[string]resourcev1.ResourceServiceServer{"eastus2": up}}))
+	c := open(t,
+		stub.New(t, stub.Services{Resources: away, Beside: map[string]resourcev1.ResourceServiceServer{"eastus2": up}}))
 	_, err := c.Put(t.Context(), &resourcev1.Resource{Name: acme})
 	require.NoError(t, err)
 	require.Equal(t, away.requestIDs(), up.requestIDs(), "one request")
@@ -195,7 +202,9 @@ func TestAnotherRegionIsTheDoorWhileOneDoesNotAnswer(t *testing.T) {
 func TestThePreferredRegionIsTheDoor(t *testing.T) {
 	t.Parallel()
 	home, preferred := &scripted{}, &scripted{}
-	i := stub.New(t, stub.Services{Resources: home, Beside: map[string]resourcev1.ResourceServiceServer{"eastus2": preferred, "a": &scripted{}}})
+	i := stub.New(t,
+		stub.Services{Resources: home, Beside: map[string]resourcev1.ResourceServiceServer{"eastus2": preferred,
+			"a": &scripted{}}})
 	c, err := client.New(client.File{Registry: i.RegistryAddress, Certs: i.Certs, Region: "eastus2"}, "")
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
@@ -221,21 +230,26 @@ func TestAnUnknownDeploymentIsNotAskedAgain(t *testing.T) {
 
 func TestAClientOverConnectionsHasNoRegistry(t *testing.T) {
 	t.Parallel()
-	_, err := client.Over(&schema.Environment{}, nil).Registry().GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
+	_, err := client.Over(&schema.Environment{}, nil).Registry().GetEnvironment(t.Context(),
+		&registryv1.GetEnvironmentRequest{})
 	require.ErrorIs(t, err, client.ErrNoRegistry)
 }
 
 func TestErrorsHaveClassesAndDetails(t *testing.T) {
 	t.Parallel()
 	refusals := &schemav1.ReferencesRefused{Refusals: []*schemav1.ReferencesRefused_Refusal{
-		{Holder: "projects/acme", Path: "parent", Target: "//iam.example.com/eastus2/projects/p", Reason: "TARGET_MISSING"},
+		{Holder: "projects/acme", Path: "parent", Target: "//iam.example.com/eastus2/projects/p",
+			Reason: "TARGET_MISSING"},
 	}}
-	target := schema.FullName{Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "eastus2"}, Name: "projects/p"}
+	target := schema.FullName{Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "eastus2"},
+		Name: "projects/p"}
 	holders := &errdetails.PreconditionFailure{Violations: []*errdetails.PreconditionFailure_Violation{
 		{Type: "BLOCKED", Subject: target.String(), Description: "refers to projects/acme in parent"},
 	}}
-	protected := &errdetails.PreconditionFailure{Violations: []*errdetails.PreconditionFailure_Violation{{Type: "BLOCK_DELETION", Subject: target.String()}}}
-	fields := &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: "body.size", Description: "is too large"}}}
+	protected := &errdetails.PreconditionFailure{Violations: []*errdetails.PreconditionFailure_Violation{
+		{Type: "BLOCK_DELETION", Subject: target.String()}}}
+	fields := &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: "body.size",
+		Description: "is too large"}}}
 	for _, test := range []struct {
 		err   error
 		class error
@@ -243,14 +257,17 @@ func TestErrorsHaveClassesAndDetails(t *testing.T) {
 	}{
 		{
 			because(t, codes.FailedPrecondition, "TARGET_MISSING", refusals), client.ErrRefused,
-			client.Error{Refusals: []client.Refusal{{Holder: "projects/acme", Path: "parent", Target: target, Reason: "TARGET_MISSING"}}},
+			client.Error{Refusals: []client.Refusal{{Holder: "projects/acme", Path: "parent", Target: target,
+				Reason: "TARGET_MISSING"}}},
 		},
 		{
 			because(t, codes.FailedPrecondition, "BLOCKED", holders), client.ErrBlocked,
 			client.Error{Holders: []client.Holder{{Name: target, Text: "refers to projects/acme in parent"}}},
 		},
-		{because(t, codes.FailedPrecondition, "BLOCK_DELETION", protected), client.ErrBlocked, client.Error{Protected: []schema.FullName{target}}},
-		{because(t, codes.InvalidArgument, "INVALID", fields), client.ErrInvalid, client.Error{Fields: []client.Field{{Path: "body.size", Problem: "is too large"}}}},
+		{because(t, codes.FailedPrecondition, "BLOCK_DELETION", protected), client.ErrBlocked,
+			client.Error{Protected: []schema.FullName{target}}},
+		{because(t, codes.InvalidArgument, "INVALID", fields), client.ErrInvalid,
+			client.Error{Fields: []client.Field{{Path: "body.size", Problem: "is too large"}}}},
 		{because(t, codes.NotFound, "NOT_FOUND"), client.ErrNotFound, client.Error{}},
 		{because(t, codes.AlreadyExists, "ALREADY_EXISTS"), client.ErrExists, client.Error{}},
 		{because(t, codes.AlreadyExists, "REQUEST_REUSED"), client.ErrInvalid, client.Error{}},
@@ -258,7 +275,8 @@ func TestErrorsHaveClassesAndDetails(t *testing.T) {
 		{because(t, codes.PermissionDenied, "DENIED"), client.ErrDenied, client.Error{}},
 		{
 			because(t, codes.PermissionDenied, "DECOMMISSIONED", refusals), client.ErrRefused,
-			client.Error{Refusals: []client.Refusal{{Holder: "projects/acme", Path: "parent", Target: target, Reason: "TARGET_MISSING"}}},
+			client.Error{Refusals: []client.Refusal{{Holder: "projects/acme", Path: "parent", Target: target,
+				Reason: "TARGET_MISSING"}}},
 		},
 	} {
 		c := open(t, stub.New(t, stub.Services{Resources: &scripted{script: []error{test.err}}}))
@@ -278,7 +296,8 @@ func TestErrorsHaveClassesAndDetails(t *testing.T) {
 func TestAnUnavailableTargetNamesItsDeployment(t *testing.T) {
 	t.Parallel()
 	refusals := &schemav1.ReferencesRefused{Refusals: []*schemav1.ReferencesRefused_Refusal{
-		{Holder: "projects/acme", Path: "parent", Target: "//devices.example.com/eastus2/devices/d", Reason: "UNAVAILABLE"},
+		{Holder: "projects/acme", Path: "parent", Target: "//devices.example.com/eastus2/devices/d",
+			Reason: "UNAVAILABLE"},
 	}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

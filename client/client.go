@@ -7,13 +7,14 @@
 //	if errors.Is(err, client.ErrRefused) { ... }
 //	for e, err := range c.Watch(ctx, deployment, client.WatchQuery{Kind: "Device"}) { ... }
 //
-// A client finds the deployments through the registry, and authenticates with the certificate of a user or an operator, or with the token of a
-// user. Names of resources are full ones, //SERVICE/REGION/NAME, in requests; answers have the deployment and the name relative to it (FullName
-// joins them). Bodies are JSON objects; Kind converts them from and to Go types.
+// A client finds the deployments through the registry, and authenticates with the certificate of a user or an
+// operator, or with the token of a user. Names of resources are full ones, //SERVICE/REGION/NAME, in
+// requests; answers have the deployment and the name relative to it (FullName joins them). Bodies are JSON
+// objects; Kind converts them from and to Go types.
 //
-// Calls are repeated until their answer is definite: the request has taken effect, or it is refused for good. They end with their context,
-// after a minute if it has no deadline. All tries of a write have one request id, so that it takes effect at most once. Errors of deployments
-// are *Error, with a class for errors.Is.
+// Calls are repeated until their answer is definite: the request has taken effect, or it is refused for good.
+// They end with their context, after a minute if it has no deadline. All tries of a write have one request
+// id, so that it takes effect at most once. Errors of deployments are *Error, with a class for errors.Is.
 package client
 
 import (
@@ -51,17 +52,20 @@ const maxPageSize = 1000
 // registryTimeout bounds a call for the environment; after it the cached environment is used.
 const registryTimeout = 2 * time.Second
 
-// File says how to reach an installation; its usual name is client.yaml. Open takes relative paths in it as relative to its folder.
+// File says how to reach an installation; its usual name is client.yaml. Open takes relative paths in it as
+// relative to its folder.
 type File struct {
 	// Registry is host:port of the registry; several servers are separated by commas.
 	Registry string `yaml:"registry"`
-	// Certs is a folder with tls.crt, tls.key and ca.crt of a user or an operator; with ca.crt alone for a user with a token.
+	// Certs is a folder with tls.crt, tls.key and ca.crt of a user or an operator; with ca.crt alone for a
+	// user with a token.
 	Certs string `yaml:"certs"`
-	// TokenFile is a file with the token of a user, which is read again for each call; empty: the certificate identifies the caller.
+	// TokenFile is a file with the token of a user, which is read again for each call; empty: the certificate
+	// identifies the caller.
 	TokenFile string `yaml:"token_file"`
-	// Region is the region through whose deployments Get, Put, List and the other calls of Client go, when the service has one
-	// there: each deployment of a service is a door to all of its regions. Empty: through the resource's own deployment.
-	// When a door does not answer, the others are tried.
+	// Region is the region through whose deployments Get, Put, List and the other calls of Client go, when
+	// the service has one there: each deployment of a service is a door to all of its regions. Empty: through
+	// the resource's own deployment. When a door does not answer, the others are tried.
 	Region string `yaml:"region"`
 }
 
@@ -93,8 +97,9 @@ type Client struct {
 	// cache is the path of a file with the last environment, for times without the registry; empty: none.
 	cache string
 
-	mu    sync.Mutex
-	env   *schema.Environment                              // guarded by mu; nil: it is read by the next call that needs it
+	mu sync.Mutex
+	// guarded by mu; nil: it is read by the next call that needs it
+	env   *schema.Environment
 	read  time.Time                                        // guarded by mu; when env was read
 	conns map[schema.DeploymentID]connection               // guarded by mu
 	over  map[schema.DeploymentID]grpc.ClientConnInterface // of Over; nil: connections are made from the environment
@@ -161,7 +166,9 @@ func New(f File, cache string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := envregistry.Dial(f.Registry, slices.Concat(credentials.DialOptions(identity.Identity{Role: identity.RoleRegistry}), unreached("the registry "+f.Registry), dial)...)
+	conn, err := envregistry.Dial(f.Registry,
+		slices.Concat(credentials.DialOptions(identity.Identity{Role: identity.RoleRegistry}),
+			unreached("the registry "+f.Registry), dial)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the registry: %w", err)
 	}
@@ -172,8 +179,8 @@ func New(f File, cache string) (*Client, error) {
 	}, nil
 }
 
-// Over returns a client over connections that the caller has made, such as channels inside a process, in an environment that stays as
-// it is. It has no registry, and Close leaves the connections open.
+// Over returns a client over connections that the caller has made, such as channels inside a process, in an
+// environment that stays as it is. It has no registry, and Close leaves the connections open.
 func Over(env *schema.Environment, conns map[schema.DeploymentID]grpc.ClientConnInterface) *Client {
 	return &Client{env: env, over: conns}
 }
@@ -223,7 +230,8 @@ func (c *Client) Refresh(ctx context.Context) (*schema.Environment, error) {
 	return c.Environment(ctx)
 }
 
-// forgetEnvironment makes the next call read the environment again, unless it is young: an address may have changed.
+// forgetEnvironment makes the next call read the environment again, unless it is young: an address may have
+// changed.
 func (c *Client) forgetEnvironment() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -259,8 +267,8 @@ func (c *Client) readEnvironment(ctx context.Context) (*registryv1.Environment, 
 // ErrNoRegistry is the error of calls to the registry by a client that has none (Over).
 var ErrNoRegistry = errors.New("the client has no registry: it was made with client.Over")
 
-// Registry returns the RegistryService, in which operators describe services, regions, deployments and rights. Its calls are made once, and
-// fail with a status of gRPC, or with ErrNoRegistry.
+// Registry returns the RegistryService, in which operators describe services, regions, deployments and
+// rights. Its calls are made once, and fail with a status of gRPC, or with ErrNoRegistry.
 func (c *Client) Registry() registryv1.RegistryServiceClient {
 	if c.registry == nil {
 		return registryv1.NewRegistryServiceClient(noRegistry{})
@@ -278,7 +286,8 @@ func (noRegistry) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.C
 	return nil, ErrNoRegistry
 }
 
-// Resources returns the ResourceService of a deployment. Its calls are made once, through that deployment, and fail with a status of gRPC.
+// Resources returns the ResourceService of a deployment. Its calls are made once, through that deployment,
+// and fail with a status of gRPC.
 func (c *Client) Resources(ctx context.Context, id schema.DeploymentID) (resourcev1.ResourceServiceClient, error) {
 	conn, err := c.conn(ctx, id)
 	if err != nil {
@@ -287,7 +296,8 @@ func (c *Client) Resources(ctx context.Context, id schema.DeploymentID) (resourc
 	return resourcev1.NewResourceServiceClient(conn), nil
 }
 
-// Admin returns the AdminService of a deployment, which is for operators. Its calls are made once, and fail with a status of gRPC.
+// Admin returns the AdminService of a deployment, which is for operators. Its calls are made once, and fail
+// with a status of gRPC.
 func (c *Client) Admin(ctx context.Context, id schema.DeploymentID) (adminv1.AdminServiceClient, error) {
 	conn, err := c.conn(ctx, id)
 	if err != nil {
@@ -317,7 +327,8 @@ func (c *Client) conn(ctx context.Context, id schema.DeploymentID) (grpc.ClientC
 	if held, ok := c.conns[id]; ok && held.target == target {
 		return held.ClientConn, nil
 	}
-	conn, err := grpc.NewClient(target, slices.Concat(c.credentials.DialOptions(identity.Deployment(id)), unreached(id.String()), c.dial)...)
+	conn, err := grpc.NewClient(target, slices.Concat(c.credentials.DialOptions(identity.Deployment(id)),
+		unreached(id.String()), c.dial)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", id, err)
 	}
@@ -342,8 +353,8 @@ func (c *Client) replace(id schema.DeploymentID, by connection) {
 	c.conns[id] = by
 }
 
-// UnregisteredError reports that the environment has no deployment of this name, or that the deployment has no address. Known has the
-// names of all deployments of the environment.
+// UnregisteredError reports that the environment has no deployment of this name, or that the deployment has
+// no address. Known has the names of all deployments of the environment.
 type UnregisteredError struct {
 	Deployment schema.DeploymentID
 	Known      []string
@@ -351,7 +362,9 @@ type UnregisteredError struct {
 
 func (e *UnregisteredError) Error() string {
 	if slices.Contains(e.Known, e.Deployment.String()) {
-		return fmt.Sprintf("deployment %s has no address: none of its processes has registered; start them with db-controller serve", e.Deployment)
+		return fmt.Sprintf(
+			"deployment %s has no address: none of its processes has registered; start them with db-controller serve",
+			e.Deployment)
 	}
 	known := "none"
 	if len(e.Known) > 0 {

@@ -24,7 +24,8 @@ func TestTheClientKnowsTheLimitOfABatch(t *testing.T) {
 	require.Equal(t, service.MaxBatch, client.MaxBatch)
 }
 
-// resources lists 25 resources in pages of ten, counts puts, and returns a resource for its first few reads only.
+// resources lists 25 resources in pages of ten, counts puts, and returns a resource for its first few reads
+// only.
 type resources struct {
 	resourcev1.UnimplementedResourceServiceServer
 
@@ -33,7 +34,8 @@ type resources struct {
 	reads   int   // guarded by mu; of GetResource
 }
 
-func (r *resources) ListResources(_ context.Context, req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+func (r *resources) ListResources(_ context.Context,
+	req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
 	first, _ := strconv.Atoi(req.GetPageToken())
 	answer := &resourcev1.ListResourcesResponse{}
 	for i := first; i < min(first+10, 25); i++ {
@@ -45,7 +47,8 @@ func (r *resources) ListResources(_ context.Context, req *resourcev1.ListResourc
 	return answer, nil
 }
 
-func (r *resources) BatchWriteResources(_ context.Context, req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
+func (r *resources) BatchWriteResources(_ context.Context,
+	req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.batches = append(r.batches, len(req.GetWrites()))
@@ -100,7 +103,8 @@ func TestAnUnregisteredDeploymentIsAnErrorThatNamesTheRegisteredOnes(t *testing.
 	t.Parallel()
 	c := open(t, stub.New(t, stub.Services{}))
 	_, err := c.Resources(t.Context(), schema.DeploymentID{Service: "iam.example.com", Region: "mars"})
-	require.EqualError(t, err, "deployment iam.example.com/mars is not registered; known deployments: iam.example.com/us-west2")
+	require.EqualError(t, err,
+		"deployment iam.example.com/mars is not registered; known deployments: iam.example.com/us-west2")
 }
 
 // A deployment can be reached while the registry is down, once its address was read.
@@ -114,7 +118,8 @@ func TestTheEnvironmentIsCachedInAFile(t *testing.T) {
 	c := open(t, i)
 	_, err = c.Get(t.Context(), "//"+stub.Deployment.String()+"/projects/p")
 	require.NoError(t, err)
-	// A file that names no deployment says nothing: that a deployment is not registered would be a definite answer.
+	// A file that names no deployment says nothing: that a deployment is not registered would be a definite
+	// answer.
 	require.NoError(t, os.WriteFile(i.Context+".environment", nil, 0o600))
 	_, err = open(t, i).Environment(t.Context())
 	require.ErrorContains(t, err, "the registry "+i.RegistryAddress+" cannot be reached: ")
@@ -131,5 +136,6 @@ func TestAFileThatCannotBeReadIsAnError(t *testing.T) {
 	unknown := filepath.Join(dir, "unknown.yaml")
 	require.NoError(t, os.WriteFile(unknown, []byte("registry: localhost:1\ncert: x\n"), 0o600))
 	_, err = client.Open(unknown)
-	require.ErrorContains(t, err, `unknown.yaml: line 2: unknown key "cert": known are registry, certs, token_file, region`)
+	require.ErrorContains(t, err,
+		`unknown.yaml: line 2: unknown key "cert": known are registry, certs, token_file, region`)
 }

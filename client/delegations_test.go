@@ -24,7 +24,8 @@ type granting struct {
 	fails  error
 }
 
-func (g *granting) AcquireDelegations(_ context.Context, req *resourcev1.AcquireDelegationsRequest) (*resourcev1.AcquireDelegationsResponse, error) {
+func (g *granting) AcquireDelegations(_ context.Context,
+	req *resourcev1.AcquireDelegationsRequest) (*resourcev1.AcquireDelegationsResponse, error) {
 	g.asked, g.region = append(g.asked, len(req.GetRights())), req.GetRegion()
 	return &resourcev1.AcquireDelegationsResponse{}, g.fails
 }
@@ -35,7 +36,8 @@ func TestRightsAreAcquiredInParts(t *testing.T) {
 	id := schema.DeploymentID{Service: "shop.example.com", Region: "eu"}
 	server, channel := &granting{}, &inprocess.Channel{}
 	resourcev1.RegisterResourceServiceServer(channel, server)
-	c := client.Over(&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: id}}}, map[schema.DeploymentID]grpc.ClientConnInterface{id: channel})
+	c := client.Over(&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: id}}},
+		map[schema.DeploymentID]grpc.ClientConnInterface{id: channel})
 	rights := make([]string, 2300)
 	for i := range rights {
 		rights[i] = "BLOCK //crm.example.com/eu/customers/" + strconv.Itoa(i)

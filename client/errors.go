@@ -19,8 +19,8 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrExists: a resource of this name exists already.
 	ErrExists = errors.New("already exists")
-	// ErrConflict: the resource, or its status, has another state than the request expects (uid, revision, generation of the status). Read it,
-	// and send a new request.
+	// ErrConflict: the resource, or its status, has another state than the request expects (uid, revision,
+	// generation of the status). Read it, and send a new request.
 	ErrConflict = errors.New("conflict")
 	// ErrDeleting: the resource is being deleted.
 	ErrDeleting = errors.New("deleting")
@@ -34,7 +34,8 @@ var (
 	ErrDenied = errors.New("denied")
 	// ErrReset: a token of a watch or of a list cannot be resumed.
 	ErrReset = errors.New("reset")
-	// ErrUnavailable: the outcome is not known, because a deployment did not answer in time; Error.Deployments names it.
+	// ErrUnavailable: the outcome is not known, because a deployment did not answer in time;
+	// Error.Deployments names it.
 	ErrUnavailable = errors.New("unavailable")
 	// ErrInternal: a fault of a server.
 	ErrInternal = errors.New("internal")
@@ -43,18 +44,18 @@ var (
 // ErrClosed is the error of calls after Close. The outcome of a write that was under way is unknown.
 var ErrClosed = errors.New("the client is closed")
 
-// Error is the answer of a server that a call failed. errors.As finds it in the errors of Client and Kind; errors that came from no server, such as
-// a name that is none, and the end of the context, have none.
+// Error is the answer of a server that a call failed. errors.As finds it in the errors of Client and Kind;
+// errors that came from no server, such as a name that is none, and the end of the context, have none.
 type Error struct {
 	// Class is one of the errors above; errors.Is compares with it.
 	Class error
 	// Reason is the reason in google.rpc.ErrorInfo, such as TARGET_MISSING; empty if the server gave none.
 	Reason string
-	// RequestID is the id of a write or a delete whose outcome is unknown: sent again with this id (WithRequestID), it takes
-	// effect at most once.
+	// RequestID is the id of a write or a delete whose outcome is unknown: sent again with this id
+	// (WithRequestID), it takes effect at most once.
 	RequestID string
-	// Refusals are refused references, Holders and Protected the resources for which a delete was refused, Fields the invalid fields.
-	// Large lists are cut: Total is the number of all items.
+	// Refusals are refused references, Holders and Protected the resources for which a delete was refused,
+	// Fields the invalid fields. Large lists are cut: Total is the number of all items.
 	Refusals  []Refusal
 	Holders   []Holder
 	Protected []schema.FullName
@@ -82,8 +83,9 @@ type Holder struct {
 
 // Field is a field of a request that is invalid.
 type Field struct {
-	// Path from the request on: resource.body.spec.account or resource.name of Create, Put and Update, update_mask of Update,
-	// writes[2].put.body.members[0] of the third write of Batch and Validate. It is empty when the server names no field.
+	// Path from the request on: resource.body.spec.account or resource.name of Create, Put and Update,
+	// update_mask of Update, writes[2].put.body.members[0] of the third write of Batch and Validate. It is
+	// empty when the server names no field.
 	Path    string
 	Problem string
 }
@@ -97,8 +99,8 @@ func (e *Error) Is(target error) bool { return target == e.Class }
 // GRPCStatus returns the status that the server sent; status.FromError finds it.
 func (e *Error) GRPCStatus() *status.Status { return e.status }
 
-// Definite reports whether the request was refused for good: it has not taken effect, and will not. Otherwise its outcome is
-// unknown.
+// Definite reports whether the request was refused for good: it has not taken effect, and will not. Otherwise
+// its outcome is unknown.
 func (e *Error) Definite() bool { return definite(e.status.Code()) }
 
 // definite has the codes of docs/guarantees.md, "the meaning of an answer".
@@ -111,7 +113,8 @@ func definite(c codes.Code) bool {
 
 // classes are the classes of reasons that do not follow from the code.
 var classes = map[string]error{
-	"MOVED": ErrConflict, "DELETING": ErrDeleting, "DELETED": ErrDeleting, "BLOCKED": ErrBlocked, "BLOCK_DELETION": ErrBlocked, "ROW_KEPT": ErrBlocked,
+	"MOVED": ErrConflict, "DELETING": ErrDeleting, "DELETED": ErrDeleting, "BLOCKED": ErrBlocked,
+	"BLOCK_DELETION": ErrBlocked, "ROW_KEPT": ErrBlocked,
 	"REQUEST_REUSED": ErrInvalid,
 }
 
@@ -143,7 +146,8 @@ func (e *Error) read(detail any) {
 	case *schemav1.ReferencesRefused:
 		for _, r := range d.GetRefusals() {
 			target, _ := schema.ParseFullName(r.GetTarget())
-			e.Refusals = append(e.Refusals, Refusal{Holder: r.GetHolder(), Path: r.GetPath(), Target: target, Reason: r.GetReason()})
+			e.Refusals = append(e.Refusals, Refusal{Holder: r.GetHolder(), Path: r.GetPath(), Target: target,
+				Reason: r.GetReason()})
 		}
 	case *errdetails.PreconditionFailure:
 		for _, v := range d.GetViolations() {

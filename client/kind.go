@@ -21,8 +21,8 @@ import (
 type Object[T any] struct {
 	// Name is the full name, such as //iam.example.com/us-west2/projects/acme.
 	Name string
-	// UID and Revision are set by the deployment. A Put with them fails with ErrConflict if the stored ones differ; the zero
-	// values match any.
+	// UID and Revision are set by the deployment. A Put with them fails with ErrConflict if the stored ones
+	// differ; the zero values match any.
 	UID      string
 	Revision int64
 	// Generation increases with every change of the body.
@@ -35,8 +35,8 @@ type Object[T any] struct {
 	Created    time.Time
 	Updated    time.Time
 	Body       T
-	// Status is the report of a controller, a JSON object, nil for none, and StatusGeneration increases with its changes. Only
-	// UpdateStatus writes it.
+	// Status is the report of a controller, a JSON object, nil for none, and StatusGeneration increases with
+	// its changes. Only UpdateStatus writes it.
 	Status           json.RawMessage
 	StatusGeneration int64
 }
@@ -48,8 +48,9 @@ type Kind[T any] struct {
 	service, kind string
 }
 
-// KindOf returns a Kind after it has compared T with the descriptors of the versions that the service's deployments run: T must
-// have a string at the path of every reference, since a Put would otherwise remove the reference. T is a struct.
+// KindOf returns a Kind after it has compared T with the descriptors of the versions that the service's
+// deployments run: T must have a string at the path of every reference, since a Put would otherwise remove
+// the reference. T is a struct.
 func KindOf[T any](ctx context.Context, c *Client, service, kind string) (Kind[T], error) {
 	k := Kind[T]{client: c, service: service, kind: kind}
 	env, err := c.Environment(ctx)
@@ -87,7 +88,8 @@ func checkVersion(env *schema.Environment, d schema.Deployment, kind string, t r
 			continue
 		}
 		if problem := stringAt(t, strings.Split(path, ".")); problem != "" {
-			return fmt.Errorf("%s: %s of %s@%s refers to resources in %s: %s", t, kind, d.Service, d.Version, path, problem)
+			return fmt.Errorf("%s: %s of %s@%s refers to resources in %s: %s", t, kind, d.Service, d.Version,
+				path, problem)
 		}
 	}
 	return nil
@@ -160,7 +162,8 @@ func (k Kind[T]) UpdateStatus(ctx context.Context, o Object[T], status any) (Obj
 	return k.object(k.client.UpdateStatus(ctx, o.Name, status, only))
 }
 
-// Delete deletes the incarnation of a resource that o has, and any if o has no uid. It returns as Client.Delete does.
+// Delete deletes the incarnation of a resource that o has, and any if o has no uid. It returns as
+// Client.Delete does.
 func (k Kind[T]) Delete(ctx context.Context, o Object[T]) (removed bool, err error) {
 	answer, err := k.client.Delete(ctx, o.Name, Version{UID: o.UID})
 	return answer.GetRemoved(), err
@@ -199,8 +202,8 @@ type Change[T any] struct {
 	Token  string
 }
 
-// Watch delivers the resources of the kind in one region, and their changes, as Client.Watch does. The kind of the query
-// is ignored.
+// Watch delivers the resources of the kind in one region, and their changes, as Client.Watch does. The kind
+// of the query is ignored.
 func (k Kind[T]) Watch(ctx context.Context, region string, q WatchQuery) iter.Seq2[Change[T], error] {
 	q.Kind = k.kind
 	return func(yield func(Change[T], error) bool) {
@@ -220,7 +223,8 @@ func (k Kind[T]) deployment(region string) schema.DeploymentID {
 	return schema.DeploymentID{Service: k.service, Region: region}
 }
 
-func (k Kind[T]) write(ctx context.Context, o Object[T], write func(context.Context, *resourcev1.Resource) (*resourcev1.Resource, error)) (Object[T], error) {
+func (k Kind[T]) write(ctx context.Context, o Object[T],
+	write func(context.Context, *resourcev1.Resource) (*resourcev1.Resource, error)) (Object[T], error) {
 	body, err := bodyOf(o.Body)
 	if err != nil {
 		return Object[T]{}, fmt.Errorf("%s: %w", o.Name, err)
@@ -250,7 +254,8 @@ func timeOf(t *timestamppb.Timestamp) time.Time {
 func Decode[T any](r *resourcev1.Resource) (Object[T], error) {
 	o := Object[T]{
 		Name: FullName(r), UID: r.GetUid(), Revision: r.GetRevision(), Generation: r.GetGeneration(),
-		Deleting: r.GetState() == resourcev1.Resource_STATE_DELETING, Labels: r.GetLabels(), Owners: r.GetOwnerReferences(),
+		Deleting: r.GetState() == resourcev1.Resource_STATE_DELETING, Labels: r.GetLabels(),
+		Owners:  r.GetOwnerReferences(),
 		Created: timeOf(r.GetCreateTime()), Updated: timeOf(r.GetUpdateTime()),
 		Finalizers: r.GetFinalizers(), StatusGeneration: r.GetStatusGeneration(),
 	}

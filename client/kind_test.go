@@ -57,8 +57,10 @@ func (s *shelf) GetResource(context.Context, *resourcev1.GetResourceRequest) (*r
 	return s.last, nil
 }
 
-func (s *shelf) UpdateResourceStatus(_ context.Context, req *resourcev1.UpdateResourceStatusRequest) (*resourcev1.Resource, error) {
-	if req.GetUid() != s.last.GetUid() || req.StatusGeneration != nil && req.GetStatusGeneration() != s.last.GetStatusGeneration() {
+func (s *shelf) UpdateResourceStatus(_ context.Context,
+	req *resourcev1.UpdateResourceStatusRequest) (*resourcev1.Resource, error) {
+	if req.GetUid() != s.last.GetUid() || req.StatusGeneration != nil &&
+		req.GetStatusGeneration() != s.last.GetStatusGeneration() {
 		return nil, status.Error(codes.FailedPrecondition, "another one")
 	}
 	s.last.Status = req.GetStatus()
@@ -66,7 +68,8 @@ func (s *shelf) UpdateResourceStatus(_ context.Context, req *resourcev1.UpdateRe
 	return s.last, nil
 }
 
-func (s *shelf) ListResources(context.Context, *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+func (s *shelf) ListResources(context.Context,
+	*resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
 	return &resourcev1.ListResourcesResponse{Resources: []*resourcev1.Resource{s.last}}, nil
 }
 

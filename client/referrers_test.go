@@ -24,7 +24,8 @@ type referring struct {
 	fails   error
 }
 
-func (r *referring) ListReferrers(_ context.Context, req *resourcev1.ListReferrersRequest) (*resourcev1.ListReferrersResponse, error) {
+func (r *referring) ListReferrers(_ context.Context,
+	req *resourcev1.ListReferrersRequest) (*resourcev1.ListReferrersResponse, error) {
 	if r.fails != nil {
 		return nil, r.fails
 	}
@@ -79,7 +80,8 @@ func TestReferrersOfAllDeploymentsAreIterated(t *testing.T) {
 	}
 	others, err := c.ReferringDeployments(t.Context(), acme)
 	require.NoError(t, err)
-	require.Equal(t, []schema.DeploymentID{{Service: service, Region: "eastus2"}, {Service: service, Region: "north"}}, others)
+	require.Equal(t, []schema.DeploymentID{{Service: service, Region: "eastus2"}, {Service: service, Region: "north"}},
+		others)
 
 	east.fails = because(t, codes.PermissionDenied, "DENIED")
 	found, err := collect(0)

@@ -21,10 +21,11 @@ const (
 	Upserted EventType = iota + 1
 	// Deleted: a resource was removed, or no longer matches the filter.
 	Deleted
-	// Synced: all resources were delivered, as they were at one moment. It comes once after the start, and again after a reset.
+	// Synced: all resources were delivered, as they were at one moment. It comes once after the start, and
+	// again after a reset.
 	Synced
-	// Bookmark: each transaction is entirely among the events before it, or entirely after it. Event.Token says the same of another
-	// event, once all resources were delivered. Only with WatchQuery.Bookmarks.
+	// Bookmark: each transaction is entirely among the events before it, or entirely after it. Event.Token
+	// says the same of another event, once all resources were delivered. Only with WatchQuery.Bookmarks.
 	Bookmark
 )
 
@@ -35,7 +36,8 @@ func (t EventType) String() string { return eventTypes[t] }
 // Event is a change of one resource, or Synced, or a Bookmark.
 type Event struct {
 	Type EventType
-	// Resource is the whole resource, of Deleted only its name, kind, uid and revision; nil with Synced and Bookmark.
+	// Resource is the whole resource, of Deleted only its name, kind, uid and revision; nil with Synced and
+	// Bookmark.
 	Resource *resourcev1.Resource
 	// Token resumes the watch after this event, when it is not empty.
 	Token string
@@ -45,14 +47,15 @@ type Event struct {
 type WatchQuery struct {
 	// Kind and Filter are as in Query.
 	Kind, Filter string
-	// Token of an earlier event, and Known, the relative names of the resources of that moment with their versions, resume an earlier
-	// watch. The token alone is enough until the deployment cannot resume it: then the watch fails with ErrReset.
+	// Token of an earlier event, and Known, the relative names of the resources of that moment with their
+	// versions, resume an earlier watch. The token alone is enough until the deployment cannot resume it:
+	// then the watch fails with ErrReset.
 	Token string
 	Known map[string]Version
 	// Bookmarks are delivered as well.
 	Bookmarks bool
-	// Interrupted is called with the reason when the watch can receive no more and tries again, and with nil when it goes on: once a
-	// change, not once a try. It must not block.
+	// Interrupted is called with the reason when the watch can receive no more and tries again, and with nil
+	// when it goes on: once a change, not once a try. It must not block.
 	Interrupted func(err error)
 }
 
@@ -63,7 +66,8 @@ type WatchQuery struct {
 // with ctx, without an error, or with a definite error.
 func (c *Client) Watch(ctx context.Context, id schema.DeploymentID, q WatchQuery) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		w := &watcher{client: c, id: id, query: q, known: map[string]Version{}, yield: yield, whole: q.Token == "" || q.Known != nil}
+		w := &watcher{client: c, id: id, query: q, known: map[string]Version{}, yield: yield, whole: q.Token == "" ||
+			q.Known != nil}
 		for name, version := range q.Known {
 			w.known[name] = version
 		}
@@ -109,7 +113,8 @@ func (w *watcher) run(ctx context.Context) error {
 			return err
 		case errors.Is(err, ErrReset) && w.query.Token != "":
 			if !w.whole {
-				return fmt.Errorf("the watch cannot be resumed, and the resources that were known before are not in WatchQuery.Known: %w", err)
+				return fmt.Errorf(
+					"the watch cannot be resumed, and the resources that were known before are not in WatchQuery.Known: %w", err)
 			}
 			w.query.Token = ""
 		case isDefinite(err):
@@ -218,7 +223,8 @@ func (w *watcher) upsert(r *resourcev1.Resource, token string) error {
 	return w.deliver(Event{Type: Upserted, Resource: r, Token: token})
 }
 
-// remove delivers the removal of a resource; the removal of an earlier incarnation than the delivered one says nothing new.
+// remove delivers the removal of a resource; the removal of an earlier incarnation than the delivered one
+// says nothing new.
 func (w *watcher) remove(r *resourcev1.Resource, token string) error {
 	known, delivered := w.known[r.GetName()]
 	if (delivered || w.whole) && known.UID != r.GetUid() {
@@ -226,8 +232,10 @@ func (w *watcher) remove(r *resourcev1.Resource, token string) error {
 	}
 	delete(w.known, r.GetName())
 	delete(w.present, r.GetName())
-	gone := &resourcev1.Resource{Name: r.GetName(), Kind: r.GetKind(), Uid: r.GetUid(), Revision: r.GetRevision(), Deployment: w.id.String()}
-	return w.deliver(Event{Type: Deleted, Resource: gone, Token: token}) // not r: a channel inside the process shares it
+	gone := &resourcev1.Resource{Name: r.GetName(), Kind: r.GetKind(), Uid: r.GetUid(), Revision: r.GetRevision(),
+		Deployment: w.id.String()}
+	// not r: a channel inside the process shares it
+	return w.deliver(Event{Type: Deleted, Resource: gone, Token: token})
 }
 
 // bookmark takes a token without a change.
@@ -246,7 +254,8 @@ func (w *watcher) synced(token string) error {
 			continue
 		}
 		delete(w.known, name)
-		missing := &resourcev1.Resource{Name: name, Uid: version.UID, Revision: version.Revision, Deployment: w.id.String()}
+		missing := &resourcev1.Resource{Name: name, Uid: version.UID, Revision: version.Revision,
+			Deployment: w.id.String()}
 		if err := w.deliver(Event{Type: Deleted, Resource: missing}); err != nil {
 			return err
 		}
@@ -255,7 +264,8 @@ func (w *watcher) synced(token string) error {
 	return w.deliver(Event{Type: Synced, Token: token})
 }
 
-// deliver delivers an event. Within a snapshot it has no token: a watch that is resumed there would miss removals.
+// deliver delivers an event. Within a snapshot it has no token: a watch that is resumed there would miss
+// removals.
 func (w *watcher) deliver(e Event) error {
 	if w.present != nil {
 		e.Token = ""
@@ -267,8 +277,8 @@ func (w *watcher) deliver(e Event) error {
 	return nil
 }
 
-// resumeAt notes the token after the last delivered event. A snapshot that was cut off is read again from its start: only its end
-// tells which resources are missing.
+// resumeAt notes the token after the last delivered event. A snapshot that was cut off is read again from its
+// start: only its end tells which resources are missing.
 func (w *watcher) resumeAt(token string) {
 	if token != "" && w.present == nil {
 		w.query.Token = token

@@ -30,7 +30,8 @@ type watches struct {
 	tokens  []string // guarded by mu
 }
 
-func (w *watches) WatchResources(req *resourcev1.WatchResourcesRequest, stream resourcev1.ResourceService_WatchResourcesServer) error {
+func (w *watches) WatchResources(req *resourcev1.WatchResourcesRequest,
+	stream resourcev1.ResourceService_WatchResourcesServer) error {
 	w.mu.Lock()
 	w.tokens = append(w.tokens, req.GetResumeToken())
 	if len(w.streams) == 0 {
@@ -55,7 +56,8 @@ func upsert(name, uid string, revision int64) *resourcev1.WatchResourcesResponse
 }
 
 func removal(name, uid string) *resourcev1.WatchResourcesResponse {
-	return &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Delete{Delete: &resourcev1.Resource{Name: name, Uid: uid}}}
+	return &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Delete{
+		Delete: &resourcev1.Resource{Name: name, Uid: uid}}}
 }
 
 func endOfSnapshot(token string) *resourcev1.WatchResourcesResponse {
@@ -82,7 +84,8 @@ func follow(t *testing.T, q client.WatchQuery, n int, streams ...played) (events
 		if err != nil {
 			break
 		}
-		text := map[client.EventType]string{client.Upserted: "+", client.Deleted: "-", client.Synced: "synced", client.Bookmark: "bookmark"}[e.Type]
+		text := map[client.EventType]string{client.Upserted: "+", client.Deleted: "-", client.Synced: "synced",
+			client.Bookmark: "bookmark"}[e.Type]
 		if e.Resource != nil {
 			text += fmt.Sprint(e.Resource.GetName(), " ", e.Resource.GetUid(), e.Resource.GetRevision())
 			require.Equal(t, stub.Deployment.String(), e.Resource.GetDeployment())
@@ -101,7 +104,8 @@ var away = status.Error(codes.Unavailable, "away")
 func TestAWatchGoesOnFromItsLastToken(t *testing.T) {
 	t.Parallel()
 	events, tokens, err := follow(t, client.WatchQuery{}, 4,
-		played{sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 1), endOfSnapshot("t1"), bookmark("t2")}, ends: away},
+		played{sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 1), endOfSnapshot("t1"), bookmark("t2")},
+			ends: away},
 		played{sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 2), removal("a", "u")}},
 	)
 	require.NoError(t, err)
@@ -128,21 +132,27 @@ func TestAnInterruptionOfAWatchIsSaidOnce(t *testing.T) {
 func TestAResetBecomesADifference(t *testing.T) {
 	t.Parallel()
 	events, tokens, err := follow(t, client.WatchQuery{}, 8,
-		played{sends: []*resourcev1.WatchResourcesResponse{upsert("same", "s", 1), upsert("changed", "c", 1), upsert("gone", "g", 1), endOfSnapshot("t1")}, ends: away},
+		played{sends: []*resourcev1.WatchResourcesResponse{upsert("same", "s", 1), upsert("changed", "c", 1),
+			upsert("gone", "g", 1), endOfSnapshot("t1")}, ends: away},
 		played{ends: because(t, codes.OutOfRange, "RESET")},
-		played{sends: []*resourcev1.WatchResourcesResponse{upsert("same", "s", 1), upsert("changed", "c", 2), upsert("new", "n", 1), endOfSnapshot("t9")}},
+		played{sends: []*resourcev1.WatchResourcesResponse{upsert("same", "s", 1), upsert("changed", "c", 2),
+			upsert("new", "n", 1), endOfSnapshot("t9")}},
 	)
 	require.NoError(t, err)
-	require.Equal(t, []string{"+same s1", "+changed c1", "+gone g1", "synced", "+changed c2", "+new n1", "-gone g1", "synced"}, events)
+	require.Equal(t, []string{"+same s1", "+changed c1", "+gone g1", "synced", "+changed c2", "+new n1", "-gone g1",
+		"synced"}, events)
 	require.Equal(t, []string{"", "t1", ""}, tokens)
 }
 
-// A resource of the first part of a snapshot that the second one lacks is removed; the others are not delivered twice.
+// A resource of the first part of a snapshot that the second one lacks is removed; the others are not
+// delivered twice.
 func TestASnapshotThatIsCutOffIsReadAgain(t *testing.T) {
 	t.Parallel()
 	events, tokens, err := follow(t, client.WatchQuery{}, 5,
-		played{sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 1), upsert("gone", "g", 1), bookmark("inside")}, ends: away},
-		played{sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 1), upsert("b", "u", 1), endOfSnapshot("t1")}},
+		played{sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 1), upsert("gone", "g", 1),
+			bookmark("inside")}, ends: away},
+		played{sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 1), upsert("b", "u", 1),
+			endOfSnapshot("t1")}},
 	)
 	require.NoError(t, err)
 	require.Equal(t, []string{"+a u1", "+gone g1", "+b u1", "-gone g1", "synced"}, events)
@@ -153,27 +163,31 @@ func TestTheRemovalOfAnEarlierIncarnationIsNotDelivered(t *testing.T) {
 	t.Parallel()
 	events, _, err := follow(t, client.WatchQuery{}, 3,
 		played{sends: []*resourcev1.WatchResourcesResponse{
-			upsert("a", "second", 1), removal("a", "first"), removal("never", "n"), endOfSnapshot("t1"), upsert("z", "u", 1),
+			upsert("a", "second", 1), removal("a", "first"), removal("never", "n"), endOfSnapshot("t1"),
+			upsert("z", "u", 1),
 		}},
 	)
 	require.NoError(t, err)
 	require.Equal(t, []string{"+a second1", "synced", "+z u1"}, events)
 }
 
-// Each token after the snapshot is an event, and none within it: a transaction is entirely before or after it.
+// Each token after the snapshot is an event, and none within it: a transaction is entirely before or after
+// it.
 func TestBookmarksAreDeliveredToThoseWhoAsk(t *testing.T) {
 	t.Parallel()
 	within := upsert("a", "u", 1)
 	within.ResumeToken = "inside"
 	known, changed := upsert("a", "u", 1), upsert("a", "u", 2)
 	known.ResumeToken, changed.ResumeToken = "t3", "t4"
-	sends := []*resourcev1.WatchResourcesResponse{bookmark("inside"), within, endOfSnapshot("t1"), bookmark("t2"), known, changed, removal("never", "n"), bookmark("t5")}
+	sends := []*resourcev1.WatchResourcesResponse{bookmark("inside"), within, endOfSnapshot("t1"), bookmark("t2"),
+		known, changed, removal("never", "n"), bookmark("t5")}
 	events, _, err := follow(t, client.WatchQuery{Bookmarks: true}, 6, played{sends: sends})
 	require.NoError(t, err)
 	require.Equal(t, []string{"+a u1", "synced", "bookmark", "bookmark", "+a u2", "bookmark"}, events)
 	server := &watches{streams: []played{{sends: sends}}}
 	var tokens []string
-	for e, err := range open(t, stub.New(t, stub.Services{Resources: server})).Watch(t.Context(), stub.Deployment, client.WatchQuery{Bookmarks: true}) {
+	for e, err := range open(t, stub.New(t, stub.Services{Resources: server})).Watch(t.Context(), stub.Deployment,
+		client.WatchQuery{Bookmarks: true}) {
 		require.NoError(t, err)
 		if tokens = append(tokens, e.Token); len(tokens) == 6 {
 			break
@@ -197,13 +211,15 @@ func TestAWatchResumesWithWhatIsKnown(t *testing.T) {
 	require.Len(t, known, 1, "the caller's map stays as it is")
 }
 
-// Several changes of a message are events, one after the other. The position of the message is behind the last one.
+// Several changes of a message are events, one after the other. The position of the message is behind the
+// last one.
 func TestSeveralChangesOfAMessageAreEvents(t *testing.T) {
 	t.Parallel()
 	batch := func(token string, of ...*resourcev1.WatchResourcesResponse) *resourcev1.WatchResourcesResponse {
 		out := &resourcev1.WatchResourcesResponse{ResumeToken: token}
 		for _, e := range of {
-			c := &resourcev1.WatchResourcesResponse_Change{Change: &resourcev1.WatchResourcesResponse_Change_Upsert{Upsert: e.GetUpsert()}}
+			c := &resourcev1.WatchResourcesResponse_Change{Change: &resourcev1.WatchResourcesResponse_Change_Upsert{
+				Upsert: e.GetUpsert()}}
 			if e.GetDelete() != nil {
 				c.Change = &resourcev1.WatchResourcesResponse_Change_Delete{Delete: e.GetDelete()}
 			}
@@ -213,7 +229,8 @@ func TestSeveralChangesOfAMessageAreEvents(t *testing.T) {
 	}
 	sends := []*resourcev1.WatchResourcesResponse{
 		batch("", upsert("a", "u", 1), upsert("b", "u", 1)), endOfSnapshot("t1"),
-		batch("t2", upsert("a", "u", 2), removal("b", "u"), upsert("c", "u", 1)), batch("", upsert("a", "u", 3), removal("never", "n")),
+		batch("t2", upsert("a", "u", 2), removal("b", "u"), upsert("c", "u", 1)),
+		batch("", upsert("a", "u", 3), removal("never", "n")),
 	}
 	events, tokens, err := follow(t, client.WatchQuery{Bookmarks: true}, 7, played{sends: sends, ends: away}, played{})
 	require.NoError(t, err)
@@ -221,35 +238,43 @@ func TestSeveralChangesOfAMessageAreEvents(t *testing.T) {
 	require.Equal(t, []string{""}, tokens)
 	var behind []string
 	server := &watches{streams: []played{{sends: sends, ends: away}}}
-	for e, err := range open(t, stub.New(t, stub.Services{Resources: server})).Watch(t.Context(), stub.Deployment, client.WatchQuery{}) {
+	for e, err := range open(t, stub.New(t, stub.Services{Resources: server})).Watch(t.Context(), stub.Deployment,
+		client.WatchQuery{}) {
 		require.NoError(t, err)
 		if behind = append(behind, e.Token); len(behind) == 7 {
 			break
 		}
 	}
 	require.Equal(t, []string{"", "", "t1", "", "", "t2", ""}, behind)
-	_, tokens, err = follow(t, client.WatchQuery{}, 8, played{sends: sends, ends: away}, played{sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 4)}})
+	_, tokens, err = follow(t, client.WatchQuery{}, 8, played{sends: sends, ends: away},
+		played{sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 4)}})
 	require.NoError(t, err)
 	require.Equal(t, []string{"", "t2"}, tokens, "the changes behind it come again")
 }
 
-// An event of a type that a later version adds is skipped. The position behind it counts: it may end a transaction.
+// An event of a type that a later version adds is skipped. The position behind it counts: it may end a
+// transaction.
 func TestAnUnknownEventIsSkipped(t *testing.T) {
 	t.Parallel()
 	unknown := &resourcev1.WatchResourcesResponse{ResumeToken: "t2"}
-	events, _, err := follow(t, client.WatchQuery{Bookmarks: true}, 4, played{sends: []*resourcev1.WatchResourcesResponse{
-		upsert("a", "u", 1), endOfSnapshot("t1"), upsert("a", "u", 2), unknown,
-	}})
+	events, _, err := follow(t, client.WatchQuery{Bookmarks: true}, 4,
+		played{sends: []*resourcev1.WatchResourcesResponse{
+			upsert("a", "u", 1), endOfSnapshot("t1"), upsert("a", "u", 2), unknown,
+		}})
 	require.NoError(t, err)
 	require.Equal(t, []string{"+a u1", "synced", "+a u2", "bookmark"}, events)
 }
 
 func TestAWatchEndsWithADefiniteErrorOrItsContext(t *testing.T) {
 	t.Parallel()
-	_, _, err := follow(t, client.WatchQuery{Filter: "("}, 1, played{ends: because(t, codes.InvalidArgument, "INVALID")})
+	_, _, err := follow(t, client.WatchQuery{Filter: "("}, 1,
+		played{ends: because(t, codes.InvalidArgument, "INVALID")})
 	require.ErrorIs(t, err, client.ErrInvalid)
 
-	c := open(t, stub.New(t, stub.Services{Resources: &watches{streams: []played{{sends: []*resourcev1.WatchResourcesResponse{endOfSnapshot("t1")}}}}}))
+	c := open(t,
+		stub.New(t, stub.Services{
+			Resources: &watches{
+				streams: []played{{sends: []*resourcev1.WatchResourcesResponse{endOfSnapshot("t1")}}}}}))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for e, err := range c.Watch(ctx, stub.Deployment, client.WatchQuery{}) {

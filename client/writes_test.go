@@ -37,23 +37,29 @@ func (l *ledger) write(what, id string, req any) error {
 	return nil
 }
 
-func (l *ledger) CreateResource(_ context.Context, req *resourcev1.CreateResourceRequest) (*resourcev1.Resource, error) {
+func (l *ledger) CreateResource(_ context.Context,
+	req *resourcev1.CreateResourceRequest) (*resourcev1.Resource, error) {
 	return req.GetResource(), l.write("create", req.GetRequestId(), req)
 }
 
-func (l *ledger) UpdateResource(_ context.Context, req *resourcev1.UpdateResourceRequest) (*resourcev1.Resource, error) {
+func (l *ledger) UpdateResource(_ context.Context,
+	req *resourcev1.UpdateResourceRequest) (*resourcev1.Resource, error) {
 	return req.GetResource(), l.write("update", req.GetRequestId(), req)
 }
 
-func (l *ledger) BatchWriteResources(_ context.Context, req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
-	return &resourcev1.BatchWriteResourcesResponse{Resources: make([]*resourcev1.Resource, len(req.GetWrites()))}, l.write("batch", req.GetRequestId(), req)
+func (l *ledger) BatchWriteResources(_ context.Context,
+	req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
+	return &resourcev1.BatchWriteResourcesResponse{Resources: make([]*resourcev1.Resource, len(req.GetWrites()))},
+		l.write("batch", req.GetRequestId(), req)
 }
 
-func (l *ledger) DeleteResource(_ context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+func (l *ledger) DeleteResource(_ context.Context,
+	req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
 	return &resourcev1.DeleteResourceResponse{Removed: true}, l.write("delete", req.GetRequestId(), req)
 }
 
-// Every write is repeated under one request id after a lost answer, so that it takes effect once; two writes have different ids.
+// Every write is repeated under one request id after a lost answer, so that it takes effect once; two writes
+// have different ids.
 func TestEachWriteHasOneRequestID_I29(t *testing.T) {
 	t.Parallel()
 	l := &ledger{}
@@ -62,7 +68,10 @@ func TestEachWriteHasOneRequestID_I29(t *testing.T) {
 	for what, write := range map[string]func(context.Context) error{
 		"create": func(ctx context.Context) error { _, err := c.Create(ctx, r); return err },
 		"update": func(ctx context.Context) error { _, err := c.Update(ctx, r, "labels"); return err },
-		"batch":  func(ctx context.Context) error { _, err := c.Batch(ctx, stub.Deployment, client.PutOf(r)); return err },
+		"batch": func(ctx context.Context) error {
+			_, err := c.Batch(ctx, stub.Deployment, client.PutOf(r))
+			return err
+		},
 		"delete": func(ctx context.Context) error {
 			_, err := c.Delete(ctx, acme, client.Version{UID: "u1", Revision: 7})
 			return err
@@ -119,7 +128,8 @@ func TestARelativeNameIsNotSent(t *testing.T) {
 		require.ErrorContains(t, call(), "want //")
 	}
 	require.Empty(t, l.writes)
-	require.Equal(t, acme, client.FullName(&resourcev1.Resource{Deployment: stub.Deployment.String(), Name: "projects/acme"}))
+	require.Equal(t, acme, client.FullName(&resourcev1.Resource{Deployment: stub.Deployment.String(),
+		Name: "projects/acme"}))
 }
 
 // ending shows conditions that change, and then nothing.
@@ -148,13 +158,17 @@ func (e *ending) GetResource(context.Context, *resourcev1.GetResourceRequest) (*
 func TestTheReasonsOfAWaitAreShownOnce(t *testing.T) {
 	t.Parallel()
 	because := func(message string) *resourcev1.Resource {
-		return &resourcev1.Resource{Uid: "u1", State: resourcev1.Resource_STATE_DELETING, Conditions: []*resourcev1.Condition{{Type: "BLOCKED", Message: message}}}
+		return &resourcev1.Resource{Uid: "u1", State: resourcev1.Resource_STATE_DELETING,
+			Conditions: []*resourcev1.Condition{{Type: "BLOCKED", Message: message}}}
 	}
-	e := &ending{states: []*resourcev1.Resource{because("a"), because("a"), nil, because("a"), because("b"), because("b")}}
+	e := &ending{states: []*resourcev1.Resource{because("a"), because("a"), nil, because("a"), because("b"),
+		because("b")}}
 	c := open(t, stub.New(t, stub.Services{Resources: e}))
 	var shown []string
 	name := schema.FullName{Deployment: stub.Deployment, Name: "projects/acme"}
-	require.NoError(t, c.WaitGone(t.Context(), name.String(), "u1", func(r *resourcev1.Resource) { shown = append(shown, r.GetConditions()[0].GetMessage()) }))
+	require.NoError(t, c.WaitGone(t.Context(), name.String(), "u1", func(r *resourcev1.Resource) {
+		shown = append(shown, r.GetConditions()[0].GetMessage())
+	}))
 	require.Equal(t, []string{"a", "b"}, shown)
 
 	e.states = []*resourcev1.Resource{{Uid: "u2"}}

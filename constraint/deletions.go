@@ -13,8 +13,9 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// deletions is the cache of the deletions at one deployment that this deployment has not acknowledged. A deletion stays after
-// it was acted upon, until it is acknowledged, so that a watch that is opened again repeats none that is unchanged.
+// deletions is the cache of the deletions at one deployment that this deployment has not acknowledged. A
+// deletion stays after it was acted upon, until it is acknowledged, so that a watch that is opened again
+// repeats none that is unchanged.
 type deletions struct {
 	*cache.Cache[schema.Deletion]
 	subscription schema.Subscription
@@ -24,18 +25,19 @@ type deletions struct {
 	steps []step
 	// acted are the deletions that are done and not acknowledged, with the number that was acted upon.
 	acted map[uuid.UUID]int64
-	// failed are the deletions that are handled again, beside new ones. Until they are done, every acknowledgement excepts them.
+	// failed are the deletions that are handled again, beside new ones. Until they are done, every
+	// acknowledgement excepts them.
 	failed map[uuid.UUID]failure
 	// stream counts the streams of the watch: a position of an earlier stream is not acknowledged any more.
 	stream int
-	// position is the newest position of this stream before which every deletion was taken; empty while there is none. While
-	// open, deletions after it were taken as well.
+	// position is the newest position of this stream before which every deletion was taken; empty while there
+	// is none. While open, deletions after it were taken as well.
 	position string
 	open     bool
 }
 
-// failure is a deletion that is not done: the number that was handled, and the time when it is handled again, zero when it only
-// has too many holders for one run.
+// failure is a deletion that is not done: the number that was handled, and the time when it is handled again,
+// zero when it only has too many holders for one run.
 type failure struct {
 	seq     int64
 	backoff retry.Backoff
@@ -43,8 +45,9 @@ type failure struct {
 	problem error // nil: it has too many holders for one run
 }
 
-// exceptLimit is the number of deletions that an acknowledgement of deletions that are handled again may except, so that its
-// message stays small: while more have failed, successful deletions are acknowledged together later.
+// exceptLimit is the number of deletions that an acknowledgement of deletions that are handled again may
+// except, so that its message stays small: while more have failed, successful deletions are acknowledged
+// together later.
 const exceptLimit = 10 * batchLimit
 
 // step is either deletions, by their keys, or the position after all deletions before it.
@@ -53,7 +56,8 @@ type step struct {
 	position string
 }
 
-// deletionKey names one arrival of a deletion: a deletion that arrives again has a greater number, and replaces it.
+// deletionKey names one arrival of a deletion: a deletion that arrives again has a greater number, and
+// replaces it.
 type deletionKey struct {
 	uid uuid.UUID
 	seq int64
@@ -123,7 +127,8 @@ type batch struct {
 	except   []uuid.UUID
 }
 
-// fresh returns the next deletions that are new, with the position to acknowledge after them and the deletions to except.
+// fresh returns the next deletions that are new, with the position to acknowledge after them and the
+// deletions to except.
 func (d *deletions) fresh() batch {
 	b := d.next(batchLimit)
 	for uid := range d.failed {
@@ -155,8 +160,8 @@ func (d *deletions) waits(now time.Time) (waits bool, wait time.Duration) {
 	return waits, wait
 }
 
-// again returns the deletions that are handled again. Deletions that have arrived again since are among the steps; the others lie
-// before the newest position, unless that is open.
+// again returns the deletions that are handled again. Deletions that have arrived again since are among the
+// steps; the others lie before the newest position, unless that is open.
 func (d *deletions) again(now time.Time) batch {
 	b := batch{stream: d.stream, retry: true}
 	v := d.View()
@@ -222,7 +227,8 @@ func (d *deletions) putBack(b batch) {
 	d.steps = append(again, d.steps...)
 }
 
-// done takes the result of a batch: deletions that failed are handled again later, and acknowledged ones leave the cache.
+// done takes the result of a batch: deletions that failed are handled again later, and acknowledged ones
+// leave the cache.
 func (d *deletions) done(b batch, failed map[uuid.UUID]error) {
 	if b.position != "" && !b.retry {
 		d.acknowledged(b)
@@ -249,7 +255,8 @@ func (d *deletions) done(b batch, failed map[uuid.UUID]error) {
 	}
 }
 
-// acknowledged removes the deletions that were done before a batch: all lie before its position, unless it excepted them.
+// acknowledged removes the deletions that were done before a batch: all lie before its position, unless it
+// excepted them.
 func (d *deletions) acknowledged(b batch) {
 	for uid, seq := range d.acted {
 		if !slices.Contains(b.except, uid) {
@@ -269,8 +276,8 @@ func (f failure) current(v *cache.View[schema.Deletion], uid uuid.UUID) (schema.
 	return d, ok && d.Seq == f.seq
 }
 
-// again returns the failure after one more run. A deletion that fails waits by itself, each time longer, so that others that
-// fail put it off no further (I20).
+// again returns the failure after one more run. A deletion that fails waits by itself, each time longer, so
+// that others that fail put it off no further (I20).
 func (f failure) again(seq int64, err error) failure {
 	if f.seq = seq; errors.Is(err, schema.ErrUnfinished) {
 		return failure{seq: seq}

@@ -22,7 +22,8 @@ func said(t *testing.T, f *deletions, events ...event) {
 
 func deleted(names ...string) (e event) {
 	for _, name := range names {
-		e.deletion.Items = append(e.deletion.Items, schema.Deletion{Seq: 1, Name: name, UID: uuid.NewSHA1(uuid.NameSpaceURL, []byte(name))})
+		e.deletion.Items = append(e.deletion.Items, schema.Deletion{Seq: 1, Name: name,
+			UID: uuid.NewSHA1(uuid.NameSpaceURL, []byte(name))})
 	}
 	return e
 }
@@ -40,8 +41,8 @@ func more() event {
 	return deleted(names...)
 }
 
-// A batch that is put back after its stream was lost is done again, and not acknowledged with its position, which is of another
-// snapshot.
+// A batch that is put back after its stream was lost is done again, and not acknowledged with its position,
+// which is of another snapshot.
 func TestABatchIsPutBackWithoutThePositionOfALostStream(t *testing.T) {
 	f := newDeletions(schema.Subscription{})
 	said(t, f, event{started: true}, deleted("x"), end("p1"))
@@ -59,7 +60,8 @@ func TestABatchIsPutBackWithoutThePositionOfALostStream(t *testing.T) {
 // Positions that were not acknowledged when their stream was lost never are.
 func TestPositionsEndWithTheirStream(t *testing.T) {
 	f := newDeletions(schema.Subscription{})
-	said(t, f, event{started: true}, deleted("x"), end("p1"), event{lost: true}, event{started: true}, deleted("x"), more(), deleted("last"), end("p2"))
+	said(t, f, event{started: true}, deleted("x"), end("p1"), event{lost: true}, event{started: true}, deleted("x"),
+		more(), deleted("last"), end("p2"))
 	require.Empty(t, f.fresh().position)
 	require.Equal(t, "p2", f.fresh().position)
 
@@ -84,7 +86,8 @@ func TestThePositionOfALostStreamIsNotTheNewOnes(t *testing.T) {
 	require.Equal(t, "p2", f.fresh().position)
 }
 
-// Deletions that are handled again come in batches, and an acknowledgement that would except very many is left out.
+// Deletions that are handled again come in batches, and an acknowledgement that would except very many is
+// left out.
 func TestRetriedDeletionsAreBounded_I21(t *testing.T) {
 	f := newDeletions(schema.Subscription{})
 	said(t, f, event{started: true})
@@ -131,8 +134,8 @@ func TestADeletionIsHandledAgainWhenItIsDue_I20(t *testing.T) {
 	require.Equal(t, []uuid.UUID{often}, again.except)
 }
 
-// A large deletion goes on beside the others: it arrives again, is handled, and the late result of the run before it changes nothing. The
-// next position acknowledges it.
+// A large deletion goes on beside the others: it arrives again, is handled, and the late result of the run
+// before it changes nothing. The next position acknowledges it.
 func TestALateResultChangesNothing(t *testing.T) {
 	for _, result := range []error{nil, schema.ErrUnfinished, errors.New("poison")} {
 		f := newDeletions(schema.Subscription{})

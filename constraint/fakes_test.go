@@ -37,7 +37,8 @@ type streams struct {
 func newStreams() *streams {
 	return &streams{
 		work: make(chan schema.Event[schema.Work]), opened: map[string]int{},
-		deletions: map[schema.DeploymentID]chan schema.Event[schema.Deletion]{near: make(chan schema.Event[schema.Deletion]), far: make(chan schema.Event[schema.Deletion])},
+		deletions: map[schema.DeploymentID]chan schema.Event[schema.Deletion]{
+			near: make(chan schema.Event[schema.Deletion]), far: make(chan schema.Event[schema.Deletion])},
 	}
 }
 
@@ -80,7 +81,8 @@ func (s *streams) WatchShadows(ctx context.Context, _ []uint32, deliver func(sch
 	return relay(ctx, s.work, deliver)
 }
 
-func (s *streams) WatchDeletions(ctx context.Context, from schema.DeploymentID, deliver func(schema.Event[schema.Deletion]) error) error {
+func (s *streams) WatchDeletions(ctx context.Context, from schema.DeploymentID,
+	deliver func(schema.Event[schema.Deletion]) error) error {
 	s.count(from.String())
 	return relay(ctx, s.deletions[from], deliver)
 }
@@ -118,7 +120,9 @@ func (r *recorder) did(ctx context.Context, format string, args ...any) error {
 	r.mu.Lock()
 	r.log = append(r.log, what)
 	r.mu.Unlock()
-	if handler, rest, _ := strings.Cut(what, " "); handler == "subscribed" || handler == "again" || handler == "resolve" { // one run at a time for each deployment
+	// one run at a time for each deployment
+	if handler, rest, _ := strings.Cut(what, " "); handler == "subscribed" || handler == "again" ||
+		handler == "resolve" {
 		key := handler + rest[:min(9, len(rest))]
 		if _, running := r.running.LoadOrStore(key, true); running {
 			panic("two runs at once: " + what)
@@ -183,7 +187,8 @@ func (h resolveHandler) Resolve(ctx context.Context, holder schema.DeploymentID)
 
 type subscribedHandler struct{ *recorder }
 
-func (h subscribedHandler) Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
+func (h subscribedHandler) Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion,
+	position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
 	var names []string
 	failed := map[uuid.UUID]error{}
 	h.mu.Lock()
@@ -239,14 +244,17 @@ func newNode(t *testing.T, watches constraint.Watches, r *recorder) (*constraint
 	t.Helper()
 	subscriptions := make(chan []schema.Subscription)
 	node, err := constraint.New(constraint.Config{
-		Name: "0", Deployment: self, Shards: []uint32{0}, Subscriptions: subscriptions, Watches: watches, Observer: r, Logger: zap.NewNop(), Expired: r.looks,
-		Handlers: constraint.Handlers{Owned: ownedHandler{r}, Resolver: resolveHandler{r}, Subscribed: subscribedHandler{r}}, Retries: r.bell.Listen,
+		Name: "0", Deployment: self, Shards: []uint32{0}, Subscriptions: subscriptions, Watches: watches, Observer: r,
+		Logger: zap.NewNop(), Expired: r.looks,
+		Handlers: constraint.Handlers{Owned: ownedHandler{r}, Resolver: resolveHandler{r},
+			Subscribed: subscribedHandler{r}}, Retries: r.bell.Listen,
 	})
 	require.NoError(t, err)
 	return node, subscriptions
 }
 
-// inNode runs a node in a bubble of synctest, where time is the test's, and which fails when a goroutine is left.
+// inNode runs a node in a bubble of synctest, where time is the test's, and which fails when a goroutine is
+// left.
 func inNode(t *testing.T, test func(s *streams, r *recorder)) {
 	t.Helper()
 	inSubscribedNode(t, func(s *streams, r *recorder, _ chan<- []schema.Subscription) { test(s, r) })

@@ -11,7 +11,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// While a deployment is away, a handler fails every few seconds: the log has one line when that begins, and one when it ends.
+// While a deployment is away, a handler fails every few seconds: the log has one line when that begins, and
+// one when it ends.
 func TestFailuresOfAHandlerAreTwoLinesOfTheLog(t *testing.T) {
 	t.Parallel()
 	core, lines := observer.New(zap.DebugLevel)
@@ -34,7 +35,8 @@ func TestFailuresOfAHandlerAreTwoLinesOfTheLog(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{
-		"warn a handler failed, it is tried again", "info a handler works again", "warn pieces of work failed, they are tried again",
+		"warn a handler failed, it is tried again", "info a handler works again",
+		"warn pieces of work failed, they are tried again",
 	}, shown)
 	require.Equal(t, 6, lines.Len(), "the others are for debugging")
 }

@@ -12,17 +12,19 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Watches are the streams that a node follows. Each delivers a snapshot, the end of the snapshot, and every change after it,
-// until ctx or the stream ends.
+// Watches are the streams that a node follows. Each delivers a snapshot, the end of the snapshot, and every
+// change after it, until ctx or the stream ends.
 type Watches interface {
 	WatchShadows(ctx context.Context, shards []uint32, deliver func(schema.Event[schema.Work]) error) error
-	WatchDeletions(ctx context.Context, from schema.DeploymentID, deliver func(schema.Event[schema.Deletion]) error) error
+	WatchDeletions(ctx context.Context, from schema.DeploymentID,
+		deliver func(schema.Event[schema.Deletion]) error) error
 }
 
 // Owned does the outstanding work of this deployment.
 type Owned interface {
-	// Task names the task of an action: the work of one task and one deployment is handled one batch at a time, beside all
-	// other tasks. It is empty for an action that this version does not know; its work is left to a newer version.
+	// Task names the task of an action: the work of one task and one deployment is handled one batch at a
+	// time, beside all other tasks. It is empty for an action that this version does not know; its work is
+	// left to a newer version.
 	Task(action schema.Action) string
 	// Pace is the least time between the beginnings of two batches of a task: work that comes meanwhile
 	// shares the next batch. A full batch begins at once. It is zero for work that a caller or another
@@ -44,14 +46,16 @@ type Resolver interface {
 // given. It returns the deletions that failed, which it does not acknowledge, and with schema.ErrUnfinished
 // the deletions with more holders than one run handles: they are handled again, beside new ones.
 type SubscribedDeleting interface {
-	Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error)
+	Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string,
+		earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error)
 }
 
 // Observer receives the events for metrics. It must not block.
 type Observer interface {
 	// HandlerRan is called after each run of a handler.
 	HandlerRan(handler string, deployment schema.DeploymentID, run HandlerRun)
-	// WatchPrimed is called when a watch begins, when it reaches its end of snapshot, when its stream is lost, and when it has ended.
+	// WatchPrimed is called when a watch begins, when it reaches its end of snapshot, when its stream is
+	// lost, and when it has ended.
 	WatchPrimed(watch string, deployment schema.DeploymentID, p Primed)
 	// WatchHeard is called for each event that a watch delivers, bookmarks included.
 	WatchHeard(watch string, deployment schema.DeploymentID)
@@ -70,8 +74,8 @@ type HandlerRun struct {
 	Next time.Time
 }
 
-// Primed reports whether a watch has reached its end of snapshot, the number of objects in its cache, and the time that the
-// snapshot took; or that the watch has begun, or ended for good.
+// Primed reports whether a watch has reached its end of snapshot, the number of objects in its cache, and the
+// time that the snapshot took; or that the watch has begun, or ended for good.
 type Primed struct {
 	Done    bool
 	Objects int
@@ -86,7 +90,8 @@ type Config struct {
 	Deployment schema.DeploymentID
 	// Shards of the ring whose work this node does.
 	Shards []uint32
-	// Subscriptions receives the whole set whenever it changes. It is never closed; Run ends with its context.
+	// Subscriptions receives the whole set whenever it changes. It is never closed; Run ends with its
+	// context.
 	Subscriptions <-chan []schema.Subscription
 	Watches       Watches
 	Handlers      Handlers
@@ -111,7 +116,8 @@ type Node struct{ cfg Config }
 
 // New makes a node.
 func New(cfg Config) (*Node, error) {
-	if cfg.Watches == nil || cfg.Handlers.Owned == nil || cfg.Handlers.Resolver == nil || cfg.Handlers.Subscribed == nil || cfg.Observer == nil || cfg.Logger == nil {
+	if cfg.Watches == nil || cfg.Handlers.Owned == nil || cfg.Handlers.Resolver == nil ||
+		cfg.Handlers.Subscribed == nil || cfg.Observer == nil || cfg.Logger == nil {
 		return nil, errors.New("a node needs watches, handlers, an observer and a logger")
 	}
 	return &Node{cfg: cfg}, nil
@@ -225,7 +231,8 @@ func (l *loop) take(e event) {
 		l.heard(e.from)
 	}
 	if e.deletion.EndOfSnapshot || e.lost {
-		l.cfg.Observer.WatchPrimed(deletionsWatch, e.from, Primed{Done: d.Primed(), Objects: d.Len(), Took: time.Since(d.began)})
+		l.cfg.Observer.WatchPrimed(deletionsWatch, e.from, Primed{Done: d.Primed(), Objects: d.Len(),
+			Took: time.Since(d.began)})
 	}
 }
 
@@ -240,6 +247,7 @@ func (l *loop) takeWork(e event) {
 		}
 	}
 	if e.work.EndOfSnapshot || e.lost {
-		l.cfg.Observer.WatchPrimed(l.shadowsWatch(), l.cfg.Deployment, Primed{Done: l.work.Primed(), Objects: l.work.Len(), Took: time.Since(l.work.began)})
+		l.cfg.Observer.WatchPrimed(l.shadowsWatch(), l.cfg.Deployment,
+			Primed{Done: l.work.Primed(), Objects: l.work.Len(), Took: time.Since(l.work.began)})
 	}
 }

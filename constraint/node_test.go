@@ -170,7 +170,8 @@ func TestALostWatchIsOpenedAgainAndItsSnapshotReplacesWhatWasKnown(t *testing.T)
 		require.Equal(t, []string{"pending us-west2 [3 4]"}, got)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		require.Equal(t, map[string]int{"own": 2, near.String(): 1, far.String(): 1}, s.opened, "losing one watch costs one")
+		require.Equal(t, map[string]int{"own": 2, near.String(): 1, far.String(): 1}, s.opened,
+			"losing one watch costs one")
 	})
 }
 
@@ -213,7 +214,8 @@ func TestExpiredBlockadesAreAskedAboutByDeployment(t *testing.T) {
 	})
 }
 
-// A deletion that failed in a batch without a position, and succeeded later, is acknowledged with the next position.
+// A deletion that failed in a batch without a position, and succeeded later, is acknowledged with the next
+// position.
 func TestARetriedDeletionIsAcknowledgedAfterItSucceeded(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		r.failed = map[uuid.UUID]error{uidOf("bad"): errors.New("poison")}
@@ -226,7 +228,8 @@ func TestARetriedDeletionIsAcknowledgedAfterItSucceeded(t *testing.T) {
 		r.mu.Unlock()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		require.Equal(t, []string{`subscribed us-west2 [bad] "" except 0`, `again us-west2 [bad] "" except 0`}, r.take())
+		require.Equal(t, []string{`subscribed us-west2 [bad] "" except 0`, `again us-west2 [bad] "" except 0`},
+			r.take())
 		s.deletions[near] <- bookmark("p1")
 		synctest.Wait()
 		require.Equal(t, []string{`subscribed us-west2 [] "p1" except 0`}, r.take())
@@ -273,8 +276,8 @@ func TestAResultOfALostStreamIsDropped(t *testing.T) {
 	})
 }
 
-// The result of a run for a subscription that was replaced meanwhile is dropped: the deployment has moved, or switched its
-// version, and the new watch delivers its deletions.
+// The result of a run for a subscription that was replaced meanwhile is dropped: the deployment has moved, or
+// switched its version, and the new watch delivers its deletions.
 func TestAResultOfAReplacedSubscriptionIsDropped(t *testing.T) {
 	inSubscribedNode(t, func(s *streams, r *recorder, subscriptions chan<- []schema.Subscription) {
 		block := make(chan struct{})
@@ -300,7 +303,8 @@ func TestAResultOfAReplacedSubscriptionIsDropped(t *testing.T) {
 	})
 }
 
-// The work for a deployment that is reachable again begins at once: nothing waits until the end of a back-off. Others keep theirs.
+// The work for a deployment that is reachable again begins at once: nothing waits until the end of a
+// back-off. Others keep theirs.
 func TestADeploymentThatIsReachableAgainGetsItsWorkAtOnce(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		away := true
@@ -436,11 +440,13 @@ func TestALargeDeletionKeepsNoOtherWaiting_I20(t *testing.T) {
 		s.deletions[near] <- deletion("large")
 		s.deletions[near] <- endOfDeletions("p1")
 		synctest.Wait()
-		require.Equal(t, []string{`subscribed us-west2 [large] "p1" except 0`, `again us-west2 [large] "p1" except 0`}, r.take())
+		require.Equal(t, []string{`subscribed us-west2 [large] "p1" except 0`, `again us-west2 [large] "p1" except 0`},
+			r.take())
 		s.deletions[near] <- deletion("small")
 		s.deletions[near] <- bookmark("p2")
 		synctest.Wait()
-		require.Equal(t, []string{`subscribed us-west2 [small] "" except 1`, `subscribed us-west2 [] "p2" except 1`}, r.take())
+		require.Equal(t, []string{`subscribed us-west2 [small] "" except 1`, `subscribed us-west2 [] "p2" except 1`},
+			r.take())
 		release <- struct{}{}
 		synctest.Wait()
 		require.Equal(t, []string{`again us-west2 [large] "p2" except 0`}, r.take(), "at once: it did not fail")
@@ -456,7 +462,8 @@ func TestALargeDeletionKeepsNoOtherWaiting_I20(t *testing.T) {
 	})
 }
 
-// A watch begins and ends with its subscription, and ends with its node: the observer is told, so that its metrics begin and end.
+// A watch begins and ends with its subscription, and ends with its node: the observer is told, so that its
+// metrics begin and end.
 func TestARemovedWatchIsReportedToHaveEnded(t *testing.T) {
 	inSubscribedNode(t, func(s *streams, r *recorder, subscriptions chan<- []schema.Subscription) {
 		told := func(want map[string]constraint.Primed) {
@@ -466,23 +473,29 @@ func TestARemovedWatchIsReportedToHaveEnded(t *testing.T) {
 			defer r.mu.Unlock()
 			require.Equal(t, want, r.watches)
 		}
-		primed, began, ended := constraint.Primed{Done: true}, constraint.Primed{Began: true}, constraint.Primed{Ended: true}
-		told(map[string]constraint.Primed{"shadows-0 us-west2": began, "deletions us-west2": began, "deletions eastus2": began})
+		primed, began, ended := constraint.Primed{Done: true}, constraint.Primed{Began: true},
+			constraint.Primed{Ended: true}
+		told(map[string]constraint.Primed{"shadows-0 us-west2": began, "deletions us-west2": began,
+			"deletions eastus2": began})
 		s.work <- endOfWork()
 		s.deletions[near] <- endOfDeletions("p1")
 		s.deletions[far] <- endOfDeletions("q1")
-		told(map[string]constraint.Primed{"shadows-0 us-west2": primed, "deletions us-west2": primed, "deletions eastus2": primed})
+		told(map[string]constraint.Primed{"shadows-0 us-west2": primed, "deletions us-west2": primed,
+			"deletions eastus2": primed})
 		subscriptions <- []schema.Subscription{{DeploymentID: near, Address: "it has moved"}}
-		told(map[string]constraint.Primed{"shadows-0 us-west2": primed, "deletions us-west2": began, "deletions eastus2": ended})
+		told(map[string]constraint.Primed{"shadows-0 us-west2": primed, "deletions us-west2": began,
+			"deletions eastus2": ended})
 		s.deletions[near] <- endOfDeletions("p1")
 		r.ended = func(done <-chan error) {
 			require.NoError(t, <-done)
-			told(map[string]constraint.Primed{"shadows-0 us-west2": ended, "deletions us-west2": ended, "deletions eastus2": ended})
+			told(map[string]constraint.Primed{"shadows-0 us-west2": ended, "deletions us-west2": ended,
+				"deletions eastus2": ended})
 		}
 	})
 }
 
-// The stream of a watch is lost: its share is not primed until the next snapshot, and the observer is told at once.
+// The stream of a watch is lost: its share is not primed until the next snapshot, and the observer is told at
+// once.
 func TestALostWatchIsReportedToBeUnprimed(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		told := func(work, deletions bool) {
@@ -506,8 +519,8 @@ func TestALostWatchIsReportedToBeUnprimed(t *testing.T) {
 	})
 }
 
-// The run of a large deletion ends while the acknowledgement that excepted it is under way: another acknowledgement follows that
-// one, without a further event of the watch, which is idle from then on.
+// The run of a large deletion ends while the acknowledgement that excepted it is under way: another
+// acknowledgement follows that one, without a further event of the watch, which is idle from then on.
 func TestALargeDeletionIsAcknowledgedWhenItIsDone_I13(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		r.failed = map[uuid.UUID]error{uidOf("large"): schema.ErrUnfinished}
@@ -547,8 +560,8 @@ func TestALargeDeletionIsAcknowledgedWhenItIsDone_I13(t *testing.T) {
 	})
 }
 
-// A stream that begins while only a large deletion is under way delivers its position before that is done, and may be idle from
-// then on.
+// A stream that begins while only a large deletion is under way delivers its position before that is done,
+// and may be idle from then on.
 func TestALargeDeletionIsAcknowledgedWithAPositionOfTheNewStream_I13(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		r.failed = map[uuid.UUID]error{uidOf("large"): schema.ErrUnfinished}
@@ -580,7 +593,8 @@ func TestALargeDeletionIsAcknowledgedWithAPositionOfTheNewStream_I13(t *testing.
 	})
 }
 
-// Each deletion that fails has a back-off of its own: others that fail again and again do not prolong it (I20).
+// Each deletion that fails has a back-off of its own: others that fail again and again do not prolong it
+// (I20).
 func TestADeletionThatFailsWaitsByItself_I20(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		r.failed = map[uuid.UUID]error{}
@@ -636,7 +650,9 @@ func TestAFloodingDeploymentDelaysNoOther_I20(t *testing.T) {
 		got := r.take()
 		require.Contains(t, got, `subscribed us-west2 [one] "" except 0`)
 		require.Contains(t, got, "pending us-west2 [1]")
-		require.Len(t, slices.DeleteFunc(got, func(what string) bool { return !strings.HasPrefix(what, "subscribed eastus2") }), 1, "one batch of the flood is under way")
+		require.Len(t, slices.DeleteFunc(got, func(what string) bool {
+			return !strings.HasPrefix(what, "subscribed eastus2")
+		}), 1, "one batch of the flood is under way")
 		close(release)
 		synctest.Wait()
 		require.LessOrEqual(t, len(r.take()), 7, "the rest comes in large batches")

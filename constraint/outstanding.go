@@ -25,8 +25,8 @@ func newOutstanding() *outstanding {
 
 func workID(seq int64) string { return strconv.FormatInt(seq, 10) }
 
-// take puts an event into the cache, and returns the work that was not in it: a watch that is opened again repeats no work
-// that is unchanged.
+// take puts an event into the cache, and returns the work that was not in it: a watch that is opened again
+// repeats no work that is unchanged.
 func (o *outstanding) take(e event) (fresh []*schema.Work, err error) {
 	switch {
 	case e.started:

@@ -69,7 +69,8 @@ func TestABatchIsPutBackAsItWas(t *testing.T) {
 	require.Equal(t, b, d.fresh())
 }
 
-// A deletion that is done and not acknowledged is forgotten with it when a snapshot lacks it, and is not done again before.
+// A deletion that is done and not acknowledged is forgotten with it when a snapshot lacks it, and is not done
+// again before.
 func TestADeletionThatIsDoneIsDoneOnce(t *testing.T) {
 	d := newDeletions(schema.Subscription{})
 	said(t, d, event{started: true}, end(""), deleted("x"))

@@ -42,8 +42,8 @@ kinds:
       - { path: cascade, targets: [a.example.com/Target], behaviour: CASCADE_DELETE }
 `
 
-// staged gives a node the snapshot of the deletions at a deployment in the order that a test wants, with a pause in the
-// middle.
+// staged gives a node the snapshot of the deletions at a deployment in the order that a test wants, with a
+// pause in the middle.
 type staged struct {
 	stages [2][]schema.Event[schema.Deletion]
 	resume chan struct{}
@@ -57,7 +57,8 @@ func (s *staged) WatchShadows(ctx context.Context, _ []uint32, deliver func(sche
 	return ctx.Err()
 }
 
-func (s *staged) WatchDeletions(ctx context.Context, _ schema.DeploymentID, deliver func(schema.Event[schema.Deletion]) error) error {
+func (s *staged) WatchDeletions(ctx context.Context, _ schema.DeploymentID,
+	deliver func(schema.Event[schema.Deletion]) error) error {
 	for i, stage := range s.stages {
 		for _, e := range stage {
 			if err := deliver(e); err != nil {
@@ -80,16 +81,19 @@ type acknowledging struct {
 	first chan struct{} // closed after the first time
 }
 
-func (a *acknowledging) Acknowledge(ctx context.Context, _ schema.DeploymentID, _ uuid.UUID, position string, except []uuid.UUID) error {
+func (a *acknowledging) Acknowledge(ctx context.Context, _ schema.DeploymentID, _ uuid.UUID, position string,
+	except []uuid.UUID) error {
 	err := a.store.Targets.Acknowledge(ctx, a.self, uuid.Nil, position, except)
 	a.once.Do(func() { close(a.first) })
 	return err
 }
 
-// primed lets a real node of the holders' deployment act on forty deletions whose snapshot comes in two halves, the end in
-// the order of the test. It returns the problems that the audit finds at rest.
-func primed(t *testing.T, order func(half, rest, end schema.Event[schema.Deletion]) [2][]schema.Event[schema.Deletion], early bool) (problems []string) {
-	a, b := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}, schema.DeploymentID{Service: "b.example.com", Region: "us-west2"}
+// primed lets a real node of the holders' deployment act on forty deletions whose snapshot comes in two
+// halves, the end in the order of the test. It returns the problems that the audit finds at rest.
+func primed(t *testing.T, order func(half, rest, end schema.Event[schema.Deletion]) [2][]schema.Event[schema.Deletion],
+	early bool) (problems []string) {
+	a, b := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"},
+		schema.DeploymentID{Service: "b.example.com", Region: "us-west2"}
 	box := harness.NewBox(t, services, nil, a.String(), b.String())
 	for i := range 40 {
 		target := fmt.Sprintf("//%s/targets/t%d", a, i)
@@ -110,7 +114,9 @@ func primed(t *testing.T, order func(half, rest, end schema.Event[schema.Deletio
 	subscriptions, r := make(chan []schema.Subscription), &recorder{}
 	node, err := constraint.New(constraint.Config{
 		Name: "0", Deployment: b, Subscriptions: subscriptions, Watches: s, Observer: r, Logger: zap.NewNop(),
-		Handlers: constraint.Handlers{Owned: ownedHandler{r}, Resolver: resolveHandler{r}, Subscribed: &handlers.SubscribedDeleting{Store: box.Stores[b].Follow, Epoch: box.Stores[b].Gate, Peers: ack}},
+		Handlers: constraint.Handlers{Owned: ownedHandler{r}, Resolver: resolveHandler{r},
+			Subscribed: &handlers.SubscribedDeleting{Store: box.Stores[b].Follow, Epoch: box.Stores[b].Gate,
+				Peers: ack}},
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -140,17 +146,18 @@ func primed(t *testing.T, order func(half, rest, end schema.Event[schema.Deletio
 	return append(problems, harness.AuditDatabases(t, box.Pools)...)
 }
 
-// A node that acts on a half-filled cache acknowledges deletions that it has not seen yet, with the position of the whole
-// snapshot: their targets are removed, and their holders stay. The audit finds that when the end of the snapshot comes in its
-// middle, as for a node without priming.
+// A node that acts on a half-filled cache acknowledges deletions that it has not seen yet, with the position
+// of the whole snapshot: their targets are removed, and their holders stay. The audit finds that when the end
+// of the snapshot comes in its middle, as for a node without priming.
 func TestAHalfFilledCacheIsNeverActedUpon(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, primed(t, func(half, rest, end schema.Event[schema.Deletion]) [2][]schema.Event[schema.Deletion] {
 		return [2][]schema.Event[schema.Deletion]{{half}, {rest, end}}
 	}, false))
-	require.NotEmpty(t, primed(t, func(half, rest, end schema.Event[schema.Deletion]) [2][]schema.Event[schema.Deletion] {
-		return [2][]schema.Event[schema.Deletion]{{half, end}, {rest}}
-	}, true), "without priming")
+	require.NotEmpty(t,
+		primed(t, func(half, rest, end schema.Event[schema.Deletion]) [2][]schema.Event[schema.Deletion] {
+			return [2][]schema.Event[schema.Deletion]{{half, end}, {rest}}
+		}, true), "without priming")
 }
 
 // stored is the watch of a real store.
@@ -160,7 +167,8 @@ type stored struct {
 	self  schema.DeploymentID
 }
 
-func (w *stored) WatchDeletions(ctx context.Context, _ schema.DeploymentID, deliver func(schema.Event[schema.Deletion]) error) error {
+func (w *stored) WatchDeletions(ctx context.Context, _ schema.DeploymentID,
+	deliver func(schema.Event[schema.Deletion]) error) error {
 	return w.store.Read.WatchDeletions(ctx, w.self, "", func(e schema.Event[schema.Deletion]) error {
 		if len(e.Items) > 0 {
 			e.Token = "" // the token comes with the next bookmark, and the acknowledgement waits for it
@@ -169,11 +177,13 @@ func (w *stored) WatchDeletions(ctx context.Context, _ schema.DeploymentID, deli
 	})
 }
 
-// A holder is confirmed after its target was marked, and after a node has acted on that for another holder: the target
-// comes again, and is acted upon again before it is acknowledged (I4).
+// A holder is confirmed after its target was marked, and after a node has acted on that for another holder:
+// the target comes again, and is acted upon again before it is acknowledged (I4).
 func TestADeletionThatComesAgainIsActedUponAgain_I4(t *testing.T) {
 	t.Parallel()
-	a, east, b := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}, schema.DeploymentID{Service: "a.example.com", Region: "eastus2"}, schema.DeploymentID{Service: "b.example.com", Region: "us-west2"}
+	a, east, b := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"},
+		schema.DeploymentID{Service: "a.example.com", Region: "eastus2"}, schema.DeploymentID{Service: "b.example.com",
+			Region: "us-west2"}
 	box := harness.NewBox(t, services, nil, a.String(), east.String(), b.String())
 	target, middle := "//"+a.String()+"/targets/t", "//"+east.String()+"/targets/m"
 	box.MustPut(target, nil)
@@ -184,10 +194,12 @@ func TestADeletionThatComesAgainIsActedUponAgain_I4(t *testing.T) {
 
 	subscriptions, r := make(chan []schema.Subscription), &recorder{}
 	node, err := constraint.New(constraint.Config{
-		Name: "0", Deployment: b, Subscriptions: subscriptions, Watches: &stored{&staged{}, box.Stores[east], b}, Observer: r, Logger: zap.NewNop(),
+		Name: "0", Deployment: b, Subscriptions: subscriptions, Watches: &stored{&staged{}, box.Stores[east], b},
+		Observer: r, Logger: zap.NewNop(),
 		Handlers: constraint.Handlers{
 			Owned: ownedHandler{r}, Resolver: resolveHandler{r},
-			Subscribed: &handlers.SubscribedDeleting{Store: box.Stores[b].Follow, Epoch: box.Stores[b].Gate, Peers: &acknowledging{store: box.Stores[east], self: b, first: make(chan struct{})}},
+			Subscribed: &handlers.SubscribedDeleting{Store: box.Stores[b].Follow, Epoch: box.Stores[b].Gate,
+				Peers: &acknowledging{store: box.Stores[east], self: b, first: make(chan struct{})}},
 		},
 	})
 	require.NoError(t, err)
@@ -200,12 +212,16 @@ func TestADeletionThatComesAgainIsActedUponAgain_I4(t *testing.T) {
 		_, err := box.Act(east, a)
 		require.NoError(t, err)
 		require.Equal(t, peer.Deleting, box.Get(middle).State)
-		require.Eventually(t, func() bool { return box.Count(b.String(), "resource") == 0 }, wait.Limit, 10*time.Millisecond, "the first goes")
+		require.Eventually(t, func() bool {
+			return box.Count(b.String(), "resource") == 0
+		}, wait.Limit, 10*time.Millisecond, "the first goes")
 	}
 	box.MustPut("//"+b.String()+"/holders/h2", harness.Body{"cascade": middle})
 	_, err = box.Do(b, schema.Confirm)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return box.Count(east.String(), "notice") == 0 }, wait.Limit, 50*time.Millisecond, "acknowledged")
+	require.Eventually(t, func() bool {
+		return box.Count(east.String(), "notice") == 0
+	}, wait.Limit, 50*time.Millisecond, "acknowledged")
 	cancel()
 	require.NoError(t, <-done)
 	require.Zero(t, box.Count(b.String(), "resource"))

@@ -42,7 +42,8 @@ func TestAReopenedWatchReplaysNothingThatHasNotChanged(t *testing.T) {
 	})
 }
 
-// A stream that breaks in the middle of its snapshot primes nothing: its events wait for the end of the next snapshot.
+// A stream that breaks in the middle of its snapshot primes nothing: its events wait for the end of the next
+// snapshot.
 func TestAWatchThatBreaksInItsSnapshotPrimesNothing(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		s.work <- endOfWork()
@@ -68,9 +69,11 @@ func (s slowStart) WatchShadows(ctx context.Context, _ []uint32, deliver func(sc
 	return errors.Join(deliver(endOfWork()), relay(ctx, s.work, deliver))
 }
 
-func (s slowStart) WatchDeletions(ctx context.Context, from schema.DeploymentID, deliver func(schema.Event[schema.Deletion]) error) error {
+func (s slowStart) WatchDeletions(ctx context.Context, from schema.DeploymentID,
+	deliver func(schema.Event[schema.Deletion]) error) error {
 	time.Sleep(10 * time.Second)
-	return errors.Join(deliver(deletion(from.Region)), deliver(endOfDeletions("p")), relay(ctx, s.deletions[from], deliver))
+	return errors.Join(deliver(deletion(from.Region)), deliver(endOfDeletions("p")),
+		relay(ctx, s.deletions[from], deliver))
 }
 
 func TestWatchesArePrimedBesideOneAnother(t *testing.T) {

@@ -35,7 +35,8 @@ func TestALostWatchHoldsBackItsDeployment(t *testing.T) {
 	})
 }
 
-// A deployment that did not answer about expired blockades is asked again, also when the next look finds none.
+// A deployment that did not answer about expired blockades is asked again, also when the next look finds
+// none.
 func TestAResolveThatFailedIsTriedAgain(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		asked := 0
@@ -56,7 +57,8 @@ func TestAResolveThatFailedIsTriedAgain(t *testing.T) {
 	})
 }
 
-// A run of retried deletions that fails as a whole is retried by itself: together with new deletions it would delay them.
+// A run of retried deletions that fails as a whole is retried by itself: together with new deletions it would
+// delay them.
 func TestARunOfRetriedDeletionsThatFailsIsRetriedByItself_I20(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		r.failed = map[uuid.UUID]error{uidOf("large"): schema.ErrUnfinished}
@@ -82,8 +84,10 @@ func TestOnlyASweepingNodeLooksForExpiredBlockades(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, r := newStreams(), &recorder{expired: []schema.DeploymentID{near}}
 		node, err := constraint.New(constraint.Config{
-			Name: "1", Deployment: self, Subscriptions: make(chan []schema.Subscription), Watches: s, Observer: r, Logger: zap.NewNop(),
-			Handlers: constraint.Handlers{Owned: ownedHandler{r}, Resolver: resolveHandler{r}, Subscribed: subscribedHandler{r}},
+			Name: "1", Deployment: self, Subscriptions: make(chan []schema.Subscription), Watches: s, Observer: r,
+			Logger: zap.NewNop(),
+			Handlers: constraint.Handlers{Owned: ownedHandler{r}, Resolver: resolveHandler{r},
+				Subscribed: subscribedHandler{r}},
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -125,8 +129,8 @@ func TestAFailureAfterASuccessIsTriedAgainAtOnce(t *testing.T) {
 	})
 }
 
-// An operator's retry ends the back-offs of one deployment, or of all: of batches that fail, of pieces of work that wait, of deletions
-// that fail, and of lost watches.
+// An operator's retry ends the back-offs of one deployment, or of all: of batches that fail, of pieces of
+// work that wait, of deletions that fail, and of lost watches.
 func TestARetryEndsBackOffs(t *testing.T) {
 	inNode(t, func(s *streams, r *recorder) {
 		away := true
@@ -152,7 +156,8 @@ func TestARetryEndsBackOffs(t *testing.T) {
 		r.waiting, r.failed = nil, nil
 		r.bell.Ring(near)
 		synctest.Wait()
-		require.ElementsMatch(t, []string{"pending us-west2 [1]", `again us-west2 [bad] "p1" except 0`}, r.take(), "neither the work for the other deployment nor that of this one")
+		require.ElementsMatch(t, []string{"pending us-west2 [1]", `again us-west2 [bad] "p1" except 0`}, r.take(),
+			"neither the work for the other deployment nor that of this one")
 		r.bell.Ring(schema.DeploymentID{})
 		synctest.Wait()
 		require.ElementsMatch(t, []string{"pending eastus2 [2]", "deleting [3]"}, r.take())

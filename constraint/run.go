@@ -178,7 +178,8 @@ func guarded(ctx context.Context, next job, r *result) (err error) {
 	return next(ctx, r)
 }
 
-// finish takes a worker's result: the caches and queues follow it, and its errors are logged. They are logged nowhere else.
+// finish takes a worker's result: the caches and queues follow it, and its errors are logged. They are logged
+// nowhere else.
 func (l *loop) finish(r result) {
 	t := l.task(r.key)
 	t.running = false
@@ -207,7 +208,8 @@ func (l *loop) finish(r result) {
 	}
 }
 
-// failed makes a task wait after a batch that failed as a whole, and queues its work behind the work that is new.
+// failed makes a task wait after a batch that failed as a whole, and queues its work behind the work that is
+// new.
 func (l *loop) failed(t *task, r result) {
 	wait := t.backoff.Next()
 	t.notYet = time.Now().Add(wait)
@@ -215,7 +217,8 @@ func (l *loop) failed(t *task, r result) {
 	t.wanted = t.wanted || r.key.task == resolving
 }
 
-// report logs the first failure of a task, and its next success. Failures in between are for debugging: status shows the last one.
+// report logs the first failure of a task, and its next success. Failures in between are for debugging:
+// status shows the last one.
 func (l *loop) report(t *task, r result, part *schema.PartError) {
 	level := zap.WarnLevel
 	if t.failing {
@@ -223,7 +226,8 @@ func (l *loop) report(t *task, r result, part *schema.PartError) {
 	}
 	switch {
 	case part != nil:
-		l.log(r).Log(level, "pieces of work failed, they are tried again", zap.Int("failed", len(part.Failed)), zap.Error(part.Cause))
+		l.log(r).Log(level, "pieces of work failed, they are tried again", zap.Int("failed", len(part.Failed)),
+			zap.Error(part.Cause))
 	case r.err != nil:
 		l.log(r).Log(level, "a handler failed, it is tried again", zap.Error(r.err))
 	case t.failing && !r.didSomething():
@@ -234,16 +238,19 @@ func (l *loop) report(t *task, r result, part *schema.PartError) {
 	t.failing = r.err != nil
 }
 
-// didSomething reports whether a batch called other deployments or the database, as each of the tasks without items does.
+// didSomething reports whether a batch called other deployments or the database, as each of the tasks without
+// items does.
 func (r *result) didSomething() bool {
 	return r.items > 0 || r.key.task == resolving || r.key.task == sweeping
 }
 
 func (l *loop) log(r result) *zap.Logger {
-	return l.cfg.Logger.With(zap.String("handler", r.key.task), zap.Stringer("deployment", r.key.deployment), zap.Int("items", r.items))
+	return l.cfg.Logger.With(zap.String("handler", r.key.task), zap.Stringer("deployment", r.key.deployment),
+		zap.Int("items", r.items))
 }
 
-// acted takes the result of a batch of deletions. A batch that is handled again, and fails as a whole, stays as it is.
+// acted takes the result of a batch of deletions. A batch that is handled again, and fails as a whole, stays
+// as it is.
 func (l *loop) acted(d *deletions, r result) {
 	if r.err != nil {
 		if !r.batch.retry {
@@ -258,7 +265,8 @@ func (l *loop) acted(d *deletions, r result) {
 	}
 	for _, deletion := range r.batch.deletions {
 		if cause := r.failed[deletion.UID]; cause != nil && !errors.Is(cause, schema.ErrUnfinished) {
-			l.log(r).Log(level, "a deletion cannot be carried out here yet, it is tried again", zap.String("name", deletion.Name), zap.Error(cause))
+			l.log(r).Log(level, "a deletion cannot be carried out here yet, it is tried again",
+				zap.String("name", deletion.Name), zap.Error(cause))
 		}
 	}
 }

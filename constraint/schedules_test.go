@@ -15,8 +15,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// notices are the deletions of a deployment for one holders' deployment, in their order; a position is their number at a time. A
-// deletion comes again when there are more holders.
+// notices are the deletions of a deployment for one holders' deployment, in their order; a position is their
+// number at a time. A deletion comes again when there are more holders.
 type notices struct {
 	all []*notice
 }
@@ -31,7 +31,8 @@ func (n *notices) delete(r *rand.Rand) {
 	if len(n.all) > 0 && r.IntN(3) == 0 {
 		name = n.all[r.IntN(len(n.all))].Name
 	}
-	n.all = append(n.all, &notice{Deletion: schema.Deletion{Seq: int64(len(n.all) + 1), Name: name, UID: uuid.NewSHA1(uuid.NameSpaceURL, []byte(name))}})
+	n.all = append(n.all, &notice{Deletion: schema.Deletion{Seq: int64(len(n.all) + 1), Name: name,
+		UID: uuid.NewSHA1(uuid.NameSpaceURL, []byte(name))}})
 }
 
 // act acts upon a deletion, and all earlier arrivals of it.
@@ -72,9 +73,10 @@ func (n *notices) event(from, to int) event {
 	return e
 }
 
-// Streams break anywhere; runs fail as a whole or in part, lose their answers, and end while a new stream begins. No deletion is
-// acknowledged before it was acted upon; in the end every deletion is acknowledged, without further events of the watch; and
-// a deletion that succeeded is not acted upon again because a watch was opened again.
+// Streams break anywhere; runs fail as a whole or in part, lose their answers, and end while a new stream
+// begins. No deletion is acknowledged before it was acted upon; in the end every deletion is acknowledged,
+// without further events of the watch; and a deletion that succeeded is not acted upon again because a watch
+// was opened again.
 func TestDeletionsAreActedUponAndThenAcknowledgedOnEverySchedule(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 1))

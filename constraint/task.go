@@ -35,7 +35,8 @@ type task struct {
 	backoff retry.Backoff
 	notYet  time.Time // a batch failed: the next one begins after this
 	paced   time.Time // the next batch begins after this, unless it is full
-	// failing: the last batch failed, or pieces of it. The log has one line when this begins and one when it ends.
+	// failing: the last batch failed, or pieces of it. The log has one line when this begins and one when it
+	// ends.
 	failing bool
 }
 
@@ -84,7 +85,8 @@ func (l *loop) task(k taskKey) *task {
 	return t
 }
 
-// retry ends the back-offs for a deployment, or for all: tasks, their pieces of work, deletions there, and lost watches.
+// retry ends the back-offs for a deployment, or for all: tasks, their pieces of work, deletions there, and
+// lost watches.
 func (l *loop) retry(of schema.DeploymentID) {
 	now := time.Now()
 	for k, t := range l.tasks {

@@ -46,28 +46,30 @@ type stream func(ctx context.Context, run *watchRun, heard func()) error
 
 func (l *loop) watchOwn(ctx context.Context) *watchRun {
 	l.cfg.Observer.WatchPrimed(l.shadowsWatch(), l.cfg.Deployment, Primed{Began: true})
-	return l.keepWatching(ctx, schema.DeploymentID{}, l.shadowsWatch(), func(ctx context.Context, run *watchRun, heard func()) error {
-		return l.cfg.Watches.WatchShadows(ctx, l.cfg.Shards, func(e schema.Event[schema.Work]) error {
-			heard()
-			l.cfg.Observer.WatchHeard(l.shadowsWatch(), l.cfg.Deployment)
-			return l.send(ctx, event{run: run, work: e})
+	return l.keepWatching(ctx, schema.DeploymentID{}, l.shadowsWatch(),
+		func(ctx context.Context, run *watchRun, heard func()) error {
+			return l.cfg.Watches.WatchShadows(ctx, l.cfg.Shards, func(e schema.Event[schema.Work]) error {
+				heard()
+				l.cfg.Observer.WatchHeard(l.shadowsWatch(), l.cfg.Deployment)
+				return l.send(ctx, event{run: run, work: e})
+			})
 		})
-	})
 }
 
 func (l *loop) watchDeletions(ctx context.Context, from schema.DeploymentID) *watchRun {
 	l.cfg.Observer.WatchPrimed(deletionsWatch, from, Primed{Began: true})
-	return l.keepWatching(ctx, from, deletionsWatch+" of "+from.String(), func(ctx context.Context, run *watchRun, heard func()) error {
-		return l.cfg.Watches.WatchDeletions(ctx, from, func(e schema.Event[schema.Deletion]) error {
-			heard()
-			l.cfg.Observer.WatchHeard(deletionsWatch, from)
-			return l.send(ctx, event{from: from, run: run, deletion: e})
+	return l.keepWatching(ctx, from, deletionsWatch+" of "+from.String(),
+		func(ctx context.Context, run *watchRun, heard func()) error {
+			return l.cfg.Watches.WatchDeletions(ctx, from, func(e schema.Event[schema.Deletion]) error {
+				heard()
+				l.cfg.Observer.WatchHeard(deletionsWatch, from)
+				return l.send(ctx, event{from: from, run: run, deletion: e})
+			})
 		})
-	})
 }
 
-// keepWatching opens a watch again whenever its stream ends. Each stream begins with a snapshot, which replaces the cache, and
-// goes on with the changes after it: no second stream is opened in between.
+// keepWatching opens a watch again whenever its stream ends. Each stream begins with a snapshot, which
+// replaces the cache, and goes on with the changes after it: no second stream is opened in between.
 func (l *loop) keepWatching(ctx context.Context, from schema.DeploymentID, name string, watch stream) *watchRun {
 	ctx, cancel := context.WithCancel(ctx)
 	run := &watchRun{cancel: cancel, done: make(chan struct{}), hurry: make(chan struct{}, 1)}

@@ -30,7 +30,8 @@ func (k Kind) String() string { return k.Deployment.String() + " " + k.Name }
 // id is the kind for comparisons over versions.
 func (k Kind) id() schema.KindID { return schema.KindID{Service: k.Deployment.Service, Kind: k.Name} }
 
-// Request asks for a resource to be reconciled, which may not exist any more. Requests of the same name are one.
+// Request asks for a resource to be reconciled, which may not exist any more. Requests of the same name are
+// one.
 type Request struct{ Name schema.FullName }
 
 // RequestFor returns the request for a resource.
@@ -44,7 +45,8 @@ type Result struct {
 
 // Reconciler brings the world in line with a resource.
 type Reconciler interface {
-	// Reconcile is repeated after an error. The view is the state of all watched kinds when the run began; it does not change.
+	// Reconcile is repeated after an error. The view is the state of all watched kinds when the run began; it
+	// does not change.
 	Reconcile(ctx context.Context, req Request, v *View) (Result, error)
 }
 
@@ -56,9 +58,10 @@ func (f Func) Reconcile(ctx context.Context, req Request, v *View) (Result, erro
 	return f(ctx, req, v)
 }
 
-// Mapper returns the resources to reconcile because of a resource of another kind. It is called with each state of it: with the former
-// one and the new one of a change, so that resources that it no longer concerns are reconciled as well, and with the last one of a
-// removal. The view has the present state. A call that fails is repeated.
+// Mapper returns the resources to reconcile because of a resource of another kind. It is called with each
+// state of it: with the former one and the new one of a change, so that resources that it no longer concerns
+// are reconciled as well, and with the last one of a removal. The view has the present state. A call that
+// fails is repeated.
 type Mapper func(ctx context.Context, r *Resource, v *View) ([]Request, error)
 
 // Filter reports whether a change matters. before is nil for a new resource, after for a removed one.
@@ -67,30 +70,33 @@ type Filter func(before, after *Resource) bool
 // GenerationChanged is a Filter for changes of the body. Other changes, such as of labels, owners and state,
 // do not pass.
 func GenerationChanged(before, after *Resource) bool {
-	return before == nil || after == nil || before.GetUid() != after.GetUid() || before.GetGeneration() != after.GetGeneration()
+	return before == nil || after == nil || before.GetUid() != after.GetUid() ||
+		before.GetGeneration() != after.GetGeneration()
 }
 
-// Keys returns the keys of a resource in an index: none, one, or many. It depends on the resource alone. A resource for which it fails stays in the
-// cache as it was, and the log has the error.
+// Keys returns the keys of a resource in an index: none, one, or many. It depends on the resource alone. A
+// resource for which it fails stays in the cache as it was, and the log has the error.
 type Keys func(r *Resource) ([]string, error)
 
 // Source delivers resources: a *client.Client, an *embed.Source, or the Client of a *dbctest.Fake.
 type Source interface {
 	// Refresh reads the environment: the kinds of each version, and the version of each deployment.
 	Refresh(ctx context.Context) (*schema.Environment, error)
-	// Watch delivers the resources that q selects, and their changes, as client.Client.Watch does. It goes on until ctx ends, or an error is
-	// definite, which is the last one that it yields.
+	// Watch delivers the resources that q selects, and their changes, as client.Client.Watch does. It goes on
+	// until ctx ends, or an error is definite, which is the last one that it yields.
 	Watch(ctx context.Context, id schema.DeploymentID, q client.WatchQuery) iter.Seq2[client.Event, error]
 }
 
 // Observer receives the data for metrics. Its methods are called by one goroutine at a time, and must not
 // block.
 type Observer interface {
-	// Ran is called after each run: of "reconcile" (also of a clean-up), "map" or "initialise"; err is nil after a success.
+	// Ran is called after each run: of "reconcile" (also of a clean-up), "map" or "initialise"; err is nil
+	// after a success.
 	Ran(what string, took time.Duration, err error)
 	// Waiting is called with the number of keys that wait for a worker, whenever it may have changed.
 	Waiting(keys int)
-	// Cached is called with the number of resources in the cache of a deployment, whenever it may have changed.
+	// Cached is called with the number of resources in the cache of a deployment, whenever it may have
+	// changed.
 	Cached(of schema.DeploymentID, resources int)
 }
 
@@ -148,9 +154,11 @@ type customSource struct {
 	run  func(ctx context.Context, enqueue func(...Request)) error
 }
 
-// New returns a controller of a kind, the controlled one. A change of its resources that one of the filters drops causes no run.
+// New returns a controller of a kind, the controlled one. A change of its resources that one of the filters
+// drops causes no run.
 func New(source Source, kind Kind, filters ...Filter) *Controller {
-	return &Controller{source: source, kind: kind, watched: []watched{{kind: kind, filters: filters}}, workers: 1, log: zap.NewNop(), observer: unobserved{}}
+	return &Controller{source: source, kind: kind, watched: []watched{{kind: kind, filters: filters}}, workers: 1,
+		log: zap.NewNop(), observer: unobserved{}}
 }
 
 // Watches reconciles the resources that the mapper names, whenever one of another kind changes.
@@ -175,14 +183,15 @@ func (c *Controller) Index(name string, keys Keys, kinds ...Kind) *Controller {
 	return c
 }
 
-// From runs a source of requests beside the watches: a timer, a queue, a webhook. A source that returns is started again after a pause;
-// the log has the reason.
+// From runs a source of requests beside the watches: a timer, a queue, a webhook. A source that returns is
+// started again after a pause; the log has the reason.
 func (c *Controller) From(name string, run func(ctx context.Context, enqueue func(...Request)) error) *Controller {
 	c.sources = append(c.sources, customSource{name, run})
 	return c
 }
 
-// Initialise runs a function after the caches are complete, and before anything else. One that fails is repeated.
+// Initialise runs a function after the caches are complete, and before anything else. One that fails is
+// repeated.
 func (c *Controller) Initialise(f func(ctx context.Context, v *View) error) *Controller {
 	c.initialisers = append(c.initialisers, f)
 	return c
@@ -194,7 +203,8 @@ func (c *Controller) Workers(n int) *Controller {
 	return c
 }
 
-// Resync reconciles each resource again after some time without a run, give or take a tenth (default 0: never).
+// Resync reconciles each resource again after some time without a run, give or take a tenth (default 0:
+// never).
 func (c *Controller) Resync(every time.Duration) *Controller {
 	c.resync = every
 	return c
@@ -218,8 +228,9 @@ func (c *Controller) Observe(o Observer) *Controller {
 	return c
 }
 
-// Run reconciles until ctx ends, and returns nil after every run has ended. It fails when the declarations contradict one another, with ErrUnknown
-// when there is no such kind, and with the error of a watch that is refused, such as client.ErrDenied. A controller can be run again.
+// Run reconciles until ctx ends, and returns nil after every run has ended. It fails when the declarations
+// contradict one another, with ErrUnknown when there is no such kind, and with the error of a watch that is
+// refused, such as client.ErrDenied. A controller can be run again.
 func (c *Controller) Run(ctx context.Context, r Reconciler) error {
 	if err := c.check(); err != nil {
 		return err

@@ -32,7 +32,8 @@ type recorder struct {
 	does func(ctx context.Context, name string, v *controller.View) (controller.Result, error)
 }
 
-func (r *recorder) Reconcile(ctx context.Context, req controller.Request, v *controller.View) (controller.Result, error) {
+func (r *recorder) Reconcile(ctx context.Context, req controller.Request,
+	v *controller.View) (controller.Result, error) {
 	r.mu.Lock()
 	r.runs = append(r.runs, req.Name.Name)
 	r.mu.Unlock()
@@ -108,13 +109,14 @@ func TestNothingRunsBeforeAllKindsOfAllDeploymentsAreThere(t *testing.T) {
 		release := make(chan struct{})
 		other.snapshot = func(*resourcev1.Resource) { <-release }
 		mapped := 0
-		c := controller.New(clientOf(false, m, other), devices).Watches(controller.Kind{Deployment: elsehere, Name: "Site"},
-			func(_ context.Context, _ *controller.Resource, v *controller.View) ([]controller.Request, error) {
-				_, ok := v.Get(other.name("sites/s"))
-				require.True(t, ok)
-				mapped++
-				return nil, nil
-			})
+		c := controller.New(clientOf(false, m, other), devices).
+			Watches(controller.Kind{Deployment: elsehere, Name: "Site"},
+				func(_ context.Context, _ *controller.Resource, v *controller.View) ([]controller.Request, error) {
+					_, ok := v.Get(other.name("sites/s"))
+					require.True(t, ok)
+					mapped++
+					return nil, nil
+				})
 		end := running(t, c, r)
 		m.write(device("b", nil))
 		require.Empty(t, r.take())
@@ -129,7 +131,11 @@ func TestNothingRunsBeforeAllKindsOfAllDeploymentsAreThere(t *testing.T) {
 func TestAnEmptyKindIsThere(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m, r, initial := newMemory(here), &recorder{}, 0
-		end := running(t, controller.New(clientOf(false, m), devices).Initialise(func(context.Context, *controller.View) error { initial++; return nil }), r)
+		end := running(t, controller.New(clientOf(false, m), devices).
+			Initialise(func(context.Context, *controller.View) error {
+				initial++
+				return nil
+			}), r)
 		require.Equal(t, 1, initial)
 		m.write(device("a", nil))
 		require.Equal(t, []string{"devices/a"}, r.take())
@@ -205,7 +211,8 @@ func TestInitialisersRunFirstWithTheCacheUntilTheySucceed(t *testing.T) {
 	})
 }
 
-// Many events of a key are one run while it is queued, and one more while it runs; other keys go on meanwhile.
+// Many events of a key are one run while it is queued, and one more while it runs; other keys go on
+// meanwhile.
 func TestManyChangesOfAResourceAreOneRun(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m, release := newMemory(here), make(chan struct{})
@@ -294,7 +301,8 @@ func TestARunThatFailsOrPanicsIsRepeatedAfterItsOwnPause(t *testing.T) {
 		end := running(t, controller.New(clientOf(false, m), devices).Backoff(time.Second, 16*time.Second), r)
 		require.Equal(t, []string{"devices/bad", "devices/good"}, r.take())
 		pass(time.Minute)
-		for i, longest := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second} {
+		for i, longest := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second,
+			16 * time.Second} {
 			pause := at[i+1] - at[i]
 			require.LessOrEqual(t, pause, longest)
 			require.GreaterOrEqual(t, pause, longest/2)
@@ -391,7 +399,10 @@ func TestReadsAreCopiesOfOneVersion(t *testing.T) {
 			spoil(r)
 			return []string{key}, nil
 		}
-		c := controller.New(clientOf(true, m), devices, func(_, after *controller.Resource) bool { spoil(after); return false }).Watches(jobs, mapper).Index("n", number)
+		c := controller.New(clientOf(true, m), devices, func(_, after *controller.Resource) bool {
+			spoil(after)
+			return false
+		}).Watches(jobs, mapper).Index("n", number)
 		end := running(t, c, r)
 		m.write(device("b", map[string]any{"n": 1}), device("a", map[string]any{"n": 2}), job("j", nil))
 		m.write(job("j", map[string]any{"n": 1})) // the mapper gets the former state as well
@@ -400,7 +411,8 @@ func TestReadsAreCopiesOfOneVersion(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, 2, seen)
 		require.NoError(t, end())
-		require.InDelta(t, 2, m.stored["devices/a"].GetBody().GetFields()["n"].GetNumberValue(), 0, "the deployment shares its messages with the cache")
+		require.InDelta(t, 2, m.stored["devices/a"].GetBody().GetFields()["n"].GetNumberValue(), 0,
+			"the deployment shares its messages with the cache")
 		for _, e := range slices.Concat(m.log...) {
 			require.NotEqual(t, "spoilt", e.GetUpsert().GetName())
 		}
@@ -427,7 +439,8 @@ func TestAnIndexIsReadByDeploymentsAndNames(t *testing.T) {
 			return controller.Result{}, nil
 		}}
 		all := func(*controller.Resource) ([]string, error) { return []string{"yes"}, nil }
-		end := running(t, controller.New(clientOf(false, m, other), devices).Owns(far).Index("all", all, devices, far), r)
+		end := running(t, controller.New(clientOf(false, m, other), devices).Owns(far).Index("all", all, devices, far),
+			r)
 		require.Len(t, r.take(), 2)
 		require.NoError(t, end())
 	})
@@ -454,10 +467,13 @@ func TestWhatIsUnknownIsAnError(t *testing.T) {
 
 		robots := controller.Kind{Deployment: here, Name: "Robot"}
 		require.ErrorIs(t, controller.New(clientOf(false, m), robots).Run(t.Context(), r), controller.ErrUnknown)
-		require.ErrorContains(t, controller.New(clientOf(false, m), devices).Owns(devices).Run(t.Context(), r), "is watched twice")
+		require.ErrorContains(t, controller.New(clientOf(false, m), devices).Owns(devices).Run(t.Context(), r),
+			"is watched twice")
 		number := func(*controller.Resource) ([]string, error) { return nil, nil }
-		require.ErrorContains(t, controller.New(clientOf(false, m), devices).Index("n", number, jobs).Run(t.Context(), r), "is not watched")
-		require.ErrorContains(t, controller.New(clientOf(false, m), devices).Index("n", number).Index("n", number).Run(t.Context(), r), "two indexes")
+		require.ErrorContains(t, controller.New(clientOf(false, m), devices).Index("n", number, jobs).
+			Run(t.Context(), r), "is not watched")
+		require.ErrorContains(t, controller.New(clientOf(false, m), devices).Index("n", number).Index("n", number).
+			Run(t.Context(), r), "two indexes")
 		m.denied = map[string]bool{"Device": true}
 		require.ErrorIs(t, controller.New(clientOf(false, m), devices).Run(t.Context(), r), client.ErrDenied)
 	})
@@ -476,8 +492,10 @@ func (b brokenSource) Watch(context.Context, schema.DeploymentID, client.WatchQu
 // A controller whose source gave up says so, also when a time limit of the source was the reason.
 func TestAWatchThatEndsEndsTheController(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		for _, by := range []error{errors.New("mine"), fmt.Errorf("no answer: %w", context.DeadlineExceeded), context.Canceled} {
-			err := controller.New(brokenSource{clientOf(false, newMemory(here)), by}, devices).Run(t.Context(), controller.Func(nil))
+		for _, by := range []error{errors.New("mine"), fmt.Errorf("no answer: %w", context.DeadlineExceeded),
+			context.Canceled} {
+			err := controller.New(brokenSource{clientOf(false, newMemory(here)), by}, devices).
+				Run(t.Context(), controller.Func(nil))
 			require.ErrorIs(t, err, by)
 		}
 	})
@@ -494,16 +512,17 @@ func TestAnIndexThatFailsRefusesTheResource(t *testing.T) {
 			require.Len(t, slices.Collect(found), 1)
 			return controller.Result{}, nil
 		}}
-		end := running(t, controller.New(clientOf(false, m), devices).Index("n", func(r *controller.Resource) ([]string, error) {
-			switch n := r.GetBody().GetFields()["n"].GetNumberValue(); n {
-			case 2:
-				return nil, errMine
-			case 3:
-				panic("a mistake")
-			default:
-				return []string{fmt.Sprint(n)}, nil
-			}
-		}), r)
+		end := running(t, controller.New(clientOf(false, m), devices).
+			Index("n", func(r *controller.Resource) ([]string, error) {
+				switch n := r.GetBody().GetFields()["n"].GetNumberValue(); n {
+				case 2:
+					return nil, errMine
+				case 3:
+					panic("a mistake")
+				default:
+					return []string{fmt.Sprint(n)}, nil
+				}
+			}), r)
 		require.Len(t, r.take(), 2)
 		for n := range 2 {
 			m.write(device("a", map[string]any{"n": n + 2}), device("b", map[string]any{"m": n}))
@@ -513,7 +532,8 @@ func TestAnIndexThatFailsRefusesTheResource(t *testing.T) {
 	})
 }
 
-// A lost stream is opened again by itself: nothing is reconciled that did not change, and removals in between are found.
+// A lost stream is opened again by itself: nothing is reconciled that did not change, and removals in between
+// are found.
 func TestALostStreamIsOpenedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m, other, r := newMemory(here), newMemory(elsehere), &recorder{}
@@ -548,7 +568,8 @@ func TestALostStreamIsOpenedAgain(t *testing.T) {
 	})
 }
 
-// A deployment that was restored to an older state is followed there: to smaller revisions, and to missing resources.
+// A deployment that was restored to an older state is followed there: to smaller revisions, and to missing
+// resources.
 func TestARestoredDeploymentIsFollowed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m, r := newMemory(here), &recorder{}

@@ -8,8 +8,9 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// CleanUp removes the things outside that a controller has made for a resource, which is in DELETING: its references and owners are dropped, its
-// body is there. It has to stand being called again, and for a resource for which nothing was made.
+// CleanUp removes the things outside that a controller has made for a resource, which is in DELETING: its
+// references and owners are dropped, its body is there. It has to stand being called again, and for a
+// resource for which nothing was made.
 type CleanUp func(ctx context.Context, r *Resource, v *View) error
 
 // Finalizers remove finalizers: a *client.Client.
@@ -26,9 +27,10 @@ type finalizer struct {
 	cleans CleanUp
 }
 
-// Finalizer lets the controller clean up after each resource in DELETING before it is removed. The kind has to declare the finalizer, and
-// name the caller as its holder. A resource in DELETING that has it is not reconciled, but cleaned up after; a clean-up that fails is
-// repeated like a run. Filters do not drop the beginning of a deletion. Several finalizers are cleaned up in the order of their calls.
+// Finalizer lets the controller clean up after each resource in DELETING before it is removed. The kind has
+// to declare the finalizer, and name the caller as its holder. A resource in DELETING that has it is not
+// reconciled, but cleaned up after; a clean-up that fails is repeated like a run. Filters do not drop the
+// beginning of a deletion. Several finalizers are cleaned up in the order of their calls.
 func (c *Controller) Finalizer(name string, of Finalizers, cleans CleanUp) *Controller {
 	c.finalizers = append(c.finalizers, finalizer{name, of, cleans})
 	return c
@@ -80,7 +82,8 @@ func (c *Controller) checkFinalizers(k *kinds) error {
 	}
 	for _, f := range c.finalizers {
 		if !slices.Contains(declared, f.name) {
-			return fmt.Errorf("the kind %s has no finalizer %s: add it to the kind's finalizers in the descriptor", c.kind, f.name)
+			return fmt.Errorf("the kind %s has no finalizer %s: add it to the kind's finalizers in the descriptor",
+				c.kind, f.name)
 		}
 	}
 	return nil

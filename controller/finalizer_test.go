@@ -49,8 +49,8 @@ func (d *doors) seen() (closed, removed []string) {
 	return slices.Clone(d.closed), slices.Clone(d.removed)
 }
 
-// A resource in DELETING that has the finalizer is cleaned up after, and not reconciled; the filter drops its mark, and the clean-up
-// comes nevertheless. One without the finalizer is reconciled.
+// A resource in DELETING that has the finalizer is cleaned up after, and not reconciled; the filter drops its
+// mark, and the clean-up comes nevertheless. One without the finalizer is reconciled.
 func TestAFinalizerIsRemovedAfterTheCleanUp_I33(t *testing.T) {
 	t.Parallel()
 	m := newMemory(here)
@@ -64,21 +64,26 @@ func TestAFinalizerIsRemovedAfterTheCleanUp_I33(t *testing.T) {
 	d := &doors{fail: 1}
 	var mu sync.Mutex
 	ran := map[string]int{}
-	reconcile := controller.Func(func(_ context.Context, req controller.Request, _ *controller.View) (controller.Result, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		ran[req.Name.Name]++
-		return controller.Result{}, nil
-	})
+	reconcile := controller.Func(
+		func(_ context.Context, req controller.Request, _ *controller.View) (controller.Result, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			ran[req.Name.Name]++
+			return controller.Result{}, nil
+		})
 	c := clientOf(true, m)
-	background(t, controller.New(c, devices, controller.GenerationChanged).Finalizer("badge", d, d.close).Backoff(time.Millisecond, time.Millisecond), reconcile)
+	background(t, controller.New(c, devices, controller.GenerationChanged).Finalizer("badge", d, d.close).
+		Backoff(time.Millisecond, time.Millisecond), reconcile)
 	require.Eventually(t, func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return ran["devices/d"] == 1 && ran["devices/another's"] == 1
 	}, wait.Limit, time.Millisecond)
 	device("d", deleting, "badge")
-	require.Eventually(t, func() bool { _, removed := d.seen(); return len(removed) == 2 }, wait.Limit, time.Millisecond)
+	require.Eventually(t, func() bool {
+		_, removed := d.seen()
+		return len(removed) == 2
+	}, wait.Limit, time.Millisecond)
 	closed, removed := d.seen()
 	require.ElementsMatch(t, []string{"devices/before", "devices/d"}, closed)
 	require.Contains(t, removed, "//devices.example.com/eu/devices/d uid3 badge")
@@ -95,7 +100,8 @@ func TestAFinalizerThatTheKindLacksIsRefused(t *testing.T) {
 	defer cancel()
 	for finalizer, kind := range map[string]controller.Kind{"door": devices, "badge": jobs} {
 		err := controller.New(clientOf(true, newMemory(here)), kind).Finalizer(finalizer, d, d.close).Run(ctx, nil)
-		require.ErrorContains(t, err, "has no finalizer "+finalizer+": add it to the kind's finalizers in the descriptor")
+		require.ErrorContains(t, err, "has no finalizer "+finalizer+
+			": add it to the kind's finalizers in the descriptor")
 	}
 }
 
@@ -128,9 +134,10 @@ func badges(t *testing.T, in *dbctest.Installation) (end, isGone func()) {
 	require.True(t, is.Open)
 
 	d := &doors{fail: 1}
-	end = background(t, controller.New(holder, kind).Finalizer("door", holder, d.close), controller.Func(func(context.Context, controller.Request, *controller.View) (controller.Result, error) {
-		return controller.Result{}, nil
-	}))
+	end = background(t, controller.New(holder, kind).Finalizer("door", holder, d.close),
+		controller.Func(func(context.Context, controller.Request, *controller.View) (controller.Result, error) {
+			return controller.Result{}, nil
+		}))
 	return end, func() {
 		t.Helper()
 		require.Eventually(t, func() bool {

@@ -28,7 +28,8 @@ type change struct {
 	removed string  // relative name
 }
 
-// query selects the watched kinds of a deployment: one watch delivers them all, so that they are known at one moment.
+// query selects the watched kinds of a deployment: one watch delivers them all, so that they are known at one
+// moment.
 func (k *kinds) query(id schema.DeploymentID) (client.WatchQuery, error) {
 	q := client.WatchQuery{Bookmarks: true}
 	var names []string
@@ -50,8 +51,8 @@ func (k *kinds) query(id schema.DeploymentID) (client.WatchQuery, error) {
 	return q, nil
 }
 
-// follow sends the changes of a deployment, until ctx ends or the watch is refused. A batch waits for the loop: the deployment sends no
-// more than is taken.
+// follow sends the changes of a deployment, until ctx ends or the watch is refused. A batch waits for the
+// loop: the deployment sends no more than is taken.
 func (l *loop) follow(ctx context.Context, id schema.DeploymentID) error {
 	q, err := l.kinds.query(id)
 	if err != nil {

@@ -41,7 +41,8 @@ func (c *Controller) describe(ctx context.Context) (*kinds, error) {
 		if repeated {
 			level = zap.DebugLevel
 		}
-		c.log.Log(level, "the environment could not be read, it is tried again", zap.Error(err), zap.Duration("in", pause))
+		c.log.Log(level, "the environment could not be read, it is tried again", zap.Error(err),
+			zap.Duration("in", pause))
 	})
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -105,7 +106,8 @@ func (k *kinds) present(kind Kind) (string, error) {
 			return name, nil
 		}
 	}
-	return "", fmt.Errorf("%w kind %s: the kinds of %s are %s", ErrUnknown, kind, kind.Deployment, strings.Join(model.KindNames(), ", "))
+	return "", fmt.Errorf("%w kind %s: the kinds of %s are %s", ErrUnknown, kind, kind.Deployment,
+		strings.Join(model.KindNames(), ", "))
 }
 
 // finalizers returns the finalizers of a kind, which has this name now.
@@ -135,7 +137,8 @@ func (k *kinds) of(id schema.DeploymentID, name string) (Kind, bool) {
 	return kind, ok
 }
 
-// ofResource returns the declared kind of a resource. The environment may be older than the version by which it was sent.
+// ofResource returns the declared kind of a resource. The environment may be older than the version by which
+// it was sent.
 func (k *kinds) ofResource(ctx context.Context, id schema.DeploymentID, r *Resource) (Kind, error) {
 	if kind, ok := k.of(id, r.GetKind()); ok {
 		return kind, nil
@@ -154,5 +157,6 @@ func (k *kinds) canBe(name schema.FullName, kind Kind) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	d, _ := k.env.Deployment(name.Deployment)
-	return name.Deployment == kind.Deployment && slices.Contains(k.names.Of(kind.Deployment.Service, d.Version, name.Name), k.names.Root(kind.id()))
+	return name.Deployment == kind.Deployment &&
+		slices.Contains(k.names.Of(kind.Deployment.Service, d.Version, name.Name), k.names.Root(kind.id()))
 }

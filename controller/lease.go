@@ -18,7 +18,8 @@ type Writer interface {
 	Delete(ctx context.Context, name string, only client.Version) (*resourcev1.DeleteResourceResponse, error)
 }
 
-// Sharing is how several processes share the resources of a controller. The leases are resources of a kind without references, such as
+// Sharing is how several processes share the resources of a controller. The leases are resources of a kind
+// without references, such as
 //
 //   - { kind: Lease, patterns: ["leases/{lease}"] }
 //
@@ -30,15 +31,17 @@ type Sharing struct {
 	// Kind of the leases, and the beginning of their names, which no other controller has: leases/devices-.
 	Kind   Kind
 	Prefix string
-	// Shards is the number of parts of the resources; each part has one process at most (default 16). All processes have the same number.
-	// Ten for each process spread the work well: shards are spread by hash, and of few ones a process may get none.
+	// Shards is the number of parts of the resources; each part has one process at most (default 16). All
+	// processes have the same number. Ten for each process spread the work well: shards are spread by hash,
+	// and of few ones a process may get none.
 	Shards int
-	// Duration is the time after which a process that does not renew its lease is replaced (default 15 s). All processes have the same.
+	// Duration is the time after which a process that does not renew its lease is replaced (default 15 s).
+	// All processes have the same.
 	Duration time.Duration
 }
 
-// Share shares the resources with other processes that run the same controller. Each process watches everything, and reconciles
-// the resources of the shards that it has.
+// Share shares the resources with other processes that run the same controller. Each process watches
+// everything, and reconciles the resources of the shards that it has.
 func (c *Controller) Share(s Sharing) *Controller {
 	s.Shards, s.Duration = cmp.Or(s.Shards, 16), cmp.Or(s.Duration, 15*time.Second)
 	c.sharing = &s
@@ -59,8 +62,8 @@ func TermOf(ctx context.Context) (Term, bool) {
 	return t, ok
 }
 
-// Guard is a write for a Client.Batch at the deployment of the leases: it makes the batch fail when the term is over, and no other term
-// of the shard begins before the batch is decided.
+// Guard is a write for a Client.Batch at the deployment of the leases: it makes the batch fail when the term
+// is over, and no other term of the shard begins before the batch is decided.
 func (t Term) Guard() *client.Write { return client.UpdateOf(t.guard(), guardMask) }
 
 func (t Term) guard() *Resource { return &Resource{Name: t.Lease, Uid: t.UID} }
@@ -103,7 +106,8 @@ func mixed(x uint64) uint64 {
 	return x ^ x>>33
 }
 
-// contextOf returns the context for a key; false: another process has the resource, or will have it, and reconciles it.
+// contextOf returns the context for a key; false: another process has the resource, or will have it, and
+// reconciles it.
 func (l *loop) contextOf(ctx context.Context, k key) (context.Context, bool) {
 	if l.c.sharing == nil || k.does != reconcile {
 		return ctx, true

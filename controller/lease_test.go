@@ -15,7 +15,8 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// lossy is a client whose answers to creates of shards' leases are lost, and whose guards do not arrive while it is held.
+// lossy is a client whose answers to creates of shards' leases are lost, and whose guards do not arrive while
+// it is held.
 type lossy struct {
 	*cuttable
 	lost, held atomic.Bool
@@ -38,8 +39,8 @@ func (c *lossy) Update(ctx context.Context, r *controller.Resource, mask ...stri
 	return c.cuttable.Update(ctx, r, mask...)
 }
 
-// A process whose answers are lost takes the shards that it has made, when it sees their leases: under the terms of those leases. One
-// that was removed meanwhile, which it has not seen, it does not take.
+// A process whose answers are lost takes the shards that it has made, when it sees their leases: under the
+// terms of those leases. One that was removed meanwhile, which it has not seen, it does not take.
 func TestAShardIsAdoptedAfterALostAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := newMemory(here)
@@ -54,16 +55,19 @@ func TestAShardIsAdoptedAfterALostAnswer(t *testing.T) {
 		}
 		var term atomic.Pointer[controller.Term]
 		var stale atomic.Int32
-		end := running(t, controller.New(conn, devices).Share(controller.Sharing{Writer: conn, Kind: leases, Prefix: "leases/devices-", Shards: 1, Duration: leaseTime}),
-			controller.Func(func(ctx context.Context, _ controller.Request, _ *controller.View) (controller.Result, error) {
-				if of, ok := controller.TermOf(ctx); ok {
-					if stored(of.Lease).GetUid() != of.UID {
-						stale.Add(1)
+		end := running(t, controller.New(conn, devices).
+			Share(controller.Sharing{Writer: conn, Kind: leases, Prefix: "leases/devices-", Shards: 1,
+				Duration: leaseTime}),
+			controller.Func(
+				func(ctx context.Context, _ controller.Request, _ *controller.View) (controller.Result, error) {
+					if of, ok := controller.TermOf(ctx); ok {
+						if stored(of.Lease).GetUid() != of.UID {
+							stale.Add(1)
+						}
+						term.Store(&of)
 					}
-					term.Store(&of)
-				}
-				return controller.Result{}, nil
-			}))
+					return controller.Result{}, nil
+				}))
 		pass(leaseTime)
 		const lease = "leases/devices-shard-0"
 		first := stored(lease).GetUid()
@@ -124,11 +128,13 @@ func alone(t *testing.T, m *memory, conn interface {
 	m.write(device("d", nil), device("e", nil)) // one runs, the other waits for its end
 	r = &standing{}
 	return r, running(t, controller.New(conn, devices).
-		Share(controller.Sharing{Writer: conn, Kind: leases, Prefix: "leases/devices-", Shards: 1, Duration: leaseTime}), r)
+		Share(controller.Sharing{Writer: conn, Kind: leases, Prefix: "leases/devices-", Shards: 1,
+			Duration: leaseTime}), r)
 }
 
-// The runs of a process that cannot renew its membership have ended two thirds of the duration after the last call that renewed it, or
-// made it: before another process may remove it. The answers to those calls may have come late.
+// The runs of a process that cannot renew its membership have ended two thirds of the duration after the last
+// call that renewed it, or made it: before another process may remove it. The answers to those calls may have
+// come late.
 func TestAMembershipThatIsNotRenewedEndsBeforeItsDuration(t *testing.T) {
 	for name, c := range map[string]struct{ before, joins time.Duration }{
 		"never renewed": {before: leaseTime / 7, joins: leaseTime / 10}, // the first tick makes the membership
@@ -150,7 +156,8 @@ func TestAMembershipThatIsNotRenewedEndsBeforeItsDuration(t *testing.T) {
 				require.NoError(t, end())
 				require.EqualValues(t, 1, during)
 				require.EqualValues(t, 1, begun, "a run begins after the end of the membership")
-				require.Zero(t, after, "a run goes on although the membership was not renewed for more than two thirds of its duration")
+				require.Zero(t, after,
+					"a run goes on although the membership was not renewed for more than two thirds of its duration")
 			})
 		})
 	}
@@ -212,7 +219,8 @@ func TestACleanUpIsOfOneProcess(t *testing.T) {
 		for range 2 {
 			conn := clientOf(false, m)
 			ends = append(ends, running(t, controller.New(conn, devices).Finalizer("badge", d, d.close).
-				Share(controller.Sharing{Writer: conn, Kind: leases, Prefix: "leases/devices-", Duration: leaseTime}), &recorder{}))
+				Share(controller.Sharing{Writer: conn, Kind: leases, Prefix: "leases/devices-", Duration: leaseTime}),
+				&recorder{}))
 		}
 		pass(2 * leaseTime)
 		var names []string

@@ -152,7 +152,8 @@ func (l *loop) start(ctx context.Context) time.Duration {
 	return time.Hour
 }
 
-// take puts a batch into its cache, and queues the requests that it causes. No worker gets a view of a part of it.
+// take puts a batch into its cache, and queues the requests that it causes. No worker gets a view of a part
+// of it.
 func (l *loop) take(ctx context.Context, b batch) {
 	l.view = nil
 	if b.position != "" {
@@ -260,7 +261,8 @@ func (l *loop) feed(ctx context.Context, s customSource) {
 			})
 		})
 	}, func(err error, pause time.Duration, _ bool) {
-		l.c.log.Warn("a source ended, it is started again", zap.String("source", s.name), zap.Error(err), zap.Duration("in", pause))
+		l.c.log.Warn("a source ended, it is started again", zap.String("source", s.name), zap.Error(err),
+			zap.Duration("in", pause))
 	})
 }
 
@@ -268,7 +270,8 @@ func (l *loop) feed(ctx context.Context, s customSource) {
 func (l *loop) request(all ...Request) {
 	for _, r := range all {
 		if !l.isOurs(r.Name) {
-			l.c.log.Warn("a request is not for a resource of the controlled kind, it is dropped", zap.Stringer("name", r.Name), zap.Stringer("kind", l.c.kind))
+			l.c.log.Warn("a request is not for a resource of the controlled kind, it is dropped",
+				zap.Stringer("name", r.Name), zap.Stringer("kind", l.c.kind))
 			continue
 		}
 		l.queue.Add(key{does: reconcile, name: r.Name})
@@ -288,7 +291,8 @@ func (l *loop) isOurs(name schema.FullName) bool {
 // present returns the view of the present state.
 func (l *loop) present() *View {
 	if l.view == nil {
-		l.view = &View{kinds: l.kinds, of: map[schema.DeploymentID]*cache.View[*object]{}, positions: maps.Clone(l.positions)}
+		l.view = &View{kinds: l.kinds, of: map[schema.DeploymentID]*cache.View[*object]{},
+			positions: maps.Clone(l.positions)}
 		for id, of := range l.caches {
 			l.view.of[id] = of.Copies()
 		}

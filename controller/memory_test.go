@@ -71,7 +71,8 @@ type memory struct {
 }
 
 func newMemory(id schema.DeploymentID) *memory {
-	return &memory{id: id, stored: map[string]*resourcev1.Resource{}, newer: make(chan struct{}), cutting: make(chan struct{})}
+	return &memory{id: id, stored: map[string]*resourcev1.Resource{}, newer: make(chan struct{}),
+		cutting: make(chan struct{})}
 }
 
 // client calls memories over channels inside the process, which share messages or copy them.
@@ -110,8 +111,10 @@ func (m *memory) commit(all ...*resourcev1.Resource) {
 		r.Revision, r.Deployment = m.revision, m.id.String()
 		if r.GetKind() == "" {
 			delete(m.stored, r.GetName())
-			gone := &resourcev1.Resource{Name: r.GetName(), Kind: old.GetKind(), Uid: old.GetUid(), Revision: r.GetRevision()}
-			events = append(events, &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Delete{Delete: gone}})
+			gone := &resourcev1.Resource{Name: r.GetName(), Kind: old.GetKind(), Uid: old.GetUid(),
+				Revision: r.GetRevision()}
+			events = append(events,
+				&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Delete{Delete: gone}})
 			continue
 		}
 		if r.Uid = old.GetUid(); r.GetUid() == "" {
@@ -121,7 +124,8 @@ func (m *memory) commit(all ...*resourcev1.Resource) {
 			r.Generation++
 		}
 		m.stored[r.GetName()] = r
-		events = append(events, &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: r}})
+		events = append(events,
+			&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: r}})
 	}
 	m.log = append(m.log, events)
 	close(m.newer)
@@ -157,13 +161,15 @@ func (m *memory) put(r *resourcev1.Resource) (*resourcev1.Resource, error) {
 	}
 	r = proto.CloneOf(r)
 	if r.Name = full.Name; r.GetKind() == "" {
-		r.Kind = map[string]string{"devices": "Device", "jobs": "Job", "sites": "Site", "leases": "Lease", "projects": "Project", "buckets": "Bucket"}[strings.Split(full.Name, "/")[0]]
+		r.Kind = map[string]string{"devices": "Device", "jobs": "Job", "sites": "Site", "leases": "Lease",
+			"projects": "Project", "buckets": "Bucket"}[strings.Split(full.Name, "/")[0]]
 	}
 	m.commit(r)
 	return m.stored[full.Name], nil
 }
 
-func (m *memory) CreateResource(_ context.Context, req *resourcev1.CreateResourceRequest) (*resourcev1.Resource, error) {
+func (m *memory) CreateResource(_ context.Context,
+	req *resourcev1.CreateResourceRequest) (*resourcev1.Resource, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, err := m.only(req.GetResource().GetName(), "", 0); err == nil {
@@ -191,7 +197,8 @@ func (m *memory) only(name, uid string, revision int64) (*resourcev1.Resource, e
 }
 
 // UpdateResource changes labels.
-func (m *memory) UpdateResource(_ context.Context, req *resourcev1.UpdateResourceRequest) (*resourcev1.Resource, error) {
+func (m *memory) UpdateResource(_ context.Context,
+	req *resourcev1.UpdateResourceRequest) (*resourcev1.Resource, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r, err := m.only(req.GetResource().GetName(), req.GetResource().GetUid(), 0)
@@ -204,7 +211,8 @@ func (m *memory) UpdateResource(_ context.Context, req *resourcev1.UpdateResourc
 	return m.stored[r.GetName()], nil
 }
 
-func (m *memory) DeleteResource(_ context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+func (m *memory) DeleteResource(_ context.Context,
+	req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r, err := m.only(req.GetName(), req.GetUid(), req.GetRevision())
@@ -220,15 +228,19 @@ func (m *memory) GetResource(_ context.Context, req *resourcev1.GetResourceReque
 	return m.only(req.GetName(), "", 0)
 }
 
-func (m *memory) WatchResources(req *resourcev1.WatchResourcesRequest, stream resourcev1.ResourceService_WatchResourcesServer) error {
-	if i := slices.IndexFunc(m.regions, func(o *memory) bool { return o.id.Region == req.GetRegion() }); m.regions[i] != m {
+func (m *memory) WatchResources(req *resourcev1.WatchResourcesRequest,
+	stream resourcev1.ResourceService_WatchResourcesServer) error {
+	if i := slices.IndexFunc(m.regions, func(o *memory) bool {
+		return o.id.Region == req.GetRegion()
+	}); m.regions[i] != m {
 		return m.regions[i].WatchResources(req, stream)
 	}
 	if m.denied[req.GetKind()] {
 		return status.Error(codes.PermissionDenied, "no")
 	}
 	matches := func(r *resourcev1.Resource) bool {
-		return r != nil && r.GetKind() == req.GetKind() || r != nil && strings.Contains(req.GetFilter(), strconv.Quote(r.GetKind()))
+		return r != nil && r.GetKind() == req.GetKind() || r != nil && strings.Contains(req.GetFilter(),
+			strconv.Quote(r.GetKind()))
 	}
 	m.mu.Lock()
 	m.streams++
@@ -262,7 +274,9 @@ func (m *memory) WatchResources(req *resourcev1.WatchResourcesRequest, stream re
 				}
 			}
 			if len(sent) == 0 {
-				sent = append(sent, &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Bookmark_{Bookmark: &resourcev1.WatchResourcesResponse_Bookmark{ResumeToken: token}}})
+				sent = append(sent,
+					&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Bookmark_{
+						Bookmark: &resourcev1.WatchResourcesResponse_Bookmark{ResumeToken: token}}})
 			}
 			sent[len(sent)-1].ResumeToken = token
 			if m.late != nil {
@@ -284,12 +298,14 @@ func (m *memory) WatchResources(req *resourcev1.WatchResourcesRequest, stream re
 	}
 }
 
-func (m *memory) sendSnapshot(stream resourcev1.ResourceService_WatchResourcesServer, all []*resourcev1.Resource, at int) error {
+func (m *memory) sendSnapshot(stream resourcev1.ResourceService_WatchResourcesServer, all []*resourcev1.Resource,
+	at int) error {
 	for _, r := range all {
 		if m.snapshot != nil {
 			m.snapshot(r)
 		}
-		if err := stream.Send(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: r}}); err != nil {
+		if err := stream.Send(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{
+			Upsert: r}}); err != nil {
 			return err
 		}
 	}

@@ -96,7 +96,8 @@ func jobFor(c *client.Client) controller.Func {
 			}
 		}
 		_, err := c.Put(ctx, &resourcev1.Resource{
-			Name: full(jobs, strings.Replace(req.Name.Name, "devices", "jobs", 1)), Body: fields(map[string]any{"title": title}),
+			Name:            full(jobs, strings.Replace(req.Name.Name, "devices", "jobs", 1)),
+			Body:            fields(map[string]any{"title": title}),
 			OwnerReferences: []*resourcev1.OwnerReference{{Name: d.GetName(), Kind: d.GetKind(), Uid: d.GetUid()}},
 		})
 		return controller.Result{}, err
@@ -149,7 +150,9 @@ func TestAControllerOverRealDeployments(t *testing.T) {
 	put(full(devices, "devices/d1"), map[string]any{"project": acme})
 	controlled := func() *controller.Controller {
 		return controller.New(c, devices).Watches(projects, controller.ByIndex("project")).Owns(jobs).Workers(4).
-			Index("project", func(r *controller.Resource) ([]string, error) { return []string{text(r, "project")}, nil })
+			Index("project", func(r *controller.Resource) ([]string, error) {
+				return []string{text(r, "project")}, nil
+			})
 	}
 	end := background(t, controlled(), jobFor(c))
 	titled("jobs/d1", "one")
@@ -197,7 +200,8 @@ func TestAControllerOverRealDeployments(t *testing.T) {
 	titled("jobs/d4", "nobody's")
 }
 
-// Two kinds that are always written together are never seen apart, whether a change or a timer wakes the reader.
+// Two kinds that are always written together are never seen apart, whether a change or a timer wakes the
+// reader.
 func TestAViewHasWholeTransactions(t *testing.T) {
 	t.Parallel()
 	in := dbctest.New(t, dbctest.Config{Services: services})
@@ -207,8 +211,10 @@ func TestAViewHasWholeTransactions(t *testing.T) {
 		t.Helper()
 		var writes []*client.Write
 		for i := range pairs {
-			for _, name := range []string{full(devices, fmt.Sprint("devices/", i)), full(jobs, fmt.Sprint("jobs/", i))} {
-				writes = append(writes, client.PutOf(&resourcev1.Resource{Name: name, Body: fields(map[string]any{"n": fmt.Sprint(n)})}))
+			for _, name := range []string{full(devices, fmt.Sprint("devices/", i)),
+				full(jobs, fmt.Sprint("jobs/", i))} {
+				writes = append(writes,
+					client.PutOf(&resourcev1.Resource{Name: name, Body: fields(map[string]any{"n": fmt.Sprint(n)})}))
 			}
 		}
 		ctx, cancel := context.WithTimeout(ctx, wait.Limit)
@@ -219,26 +225,27 @@ func TestAViewHasWholeTransactions(t *testing.T) {
 	write(0)
 	var torn, seen atomic.Int64
 	var newest atomic.Value
-	background(t, controller.New(c, devices).Owns(jobs).Workers(2), controller.Func(func(_ context.Context, req controller.Request, v *controller.View) (controller.Result, error) {
-		if !strings.HasSuffix(req.Name.Name, "0") {
-			return controller.Result{}, nil // one run of ten looks at everything
-		}
-		values := map[string]bool{}
-		for _, k := range []controller.Kind{devices, jobs} {
-			all, err := v.List(k)
-			if err != nil {
-				return controller.Result{}, err
+	background(t, controller.New(c, devices).Owns(jobs).Workers(2),
+		controller.Func(func(_ context.Context, req controller.Request, v *controller.View) (controller.Result, error) {
+			if !strings.HasSuffix(req.Name.Name, "0") {
+				return controller.Result{}, nil // one run of ten looks at everything
 			}
-			for _, r := range slices.Collect(all) {
-				values[text(r, "n")] = true
-				newest.Store(text(r, "n"))
+			values := map[string]bool{}
+			for _, k := range []controller.Kind{devices, jobs} {
+				all, err := v.List(k)
+				if err != nil {
+					return controller.Result{}, err
+				}
+				for _, r := range slices.Collect(all) {
+					values[text(r, "n")] = true
+					newest.Store(text(r, "n"))
+				}
 			}
-		}
-		if seen.Add(1); len(values) != 1 {
-			torn.Add(1)
-		}
-		return controller.Result{}, nil
-	}))
+			if seen.Add(1); len(values) != 1 {
+				torn.Add(1)
+			}
+			return controller.Result{}, nil
+		}))
 	for n := range rounds {
 		write(n + 1)
 	}
@@ -260,19 +267,23 @@ func TestProcessesShareARealDeployment(t *testing.T) {
 	var ran [3]atomic.Int64
 	process := func(i int) (end func()) { // so many shards that each process gets some: they are spread by hash
 		control := controller.New(c, devices).Workers(4).
-			Share(controller.Sharing{Writer: c, Kind: leases, Prefix: "leases/devices-", Shards: 16, Duration: 30 * time.Second})
-		return background(t, control, controller.Func(func(ctx context.Context, req controller.Request, v *controller.View) (controller.Result, error) {
-			ran[i].Add(1)
-			term, _ := controller.TermOf(ctx)
-			terms.Store(req.Name.Name, term)
-			d, ok := v.Get(req.Name)
-			if !ok || d.GetLabels()["by"] == fmt.Sprint(i) {
-				return controller.Result{}, nil
-			}
-			mark := client.UpdateOf(&resourcev1.Resource{Name: full(devices, d.GetName()), Labels: map[string]string{"by": fmt.Sprint(i)}}, "labels.by")
-			_, err := c.Batch(ctx, here, term.Guard(), mark)
-			return controller.Result{}, err
-		}))
+			Share(controller.Sharing{Writer: c, Kind: leases, Prefix: "leases/devices-", Shards: 16,
+				Duration: 30 * time.Second})
+		return background(t, control,
+			controller.Func(
+				func(ctx context.Context, req controller.Request, v *controller.View) (controller.Result, error) {
+					ran[i].Add(1)
+					term, _ := controller.TermOf(ctx)
+					terms.Store(req.Name.Name, term)
+					d, ok := v.Get(req.Name)
+					if !ok || d.GetLabels()["by"] == fmt.Sprint(i) {
+						return controller.Result{}, nil
+					}
+					mark := client.UpdateOf(&resourcev1.Resource{Name: full(devices, d.GetName()),
+						Labels: map[string]string{"by": fmt.Sprint(i)}}, "labels.by")
+					_, err := c.Batch(ctx, here, term.Guard(), mark)
+					return controller.Result{}, err
+				}))
 	}
 	marked := func(by ...string) {
 		t.Helper()
@@ -302,7 +313,8 @@ func TestProcessesShareARealDeployment(t *testing.T) {
 	end0()
 	marked("1")
 	for name, term := range old {
-		late := client.UpdateOf(&resourcev1.Resource{Name: full(devices, name), Labels: map[string]string{"by": "late"}}, "labels.by")
+		late := client.UpdateOf(&resourcev1.Resource{Name: full(devices, name),
+			Labels: map[string]string{"by": "late"}}, "labels.by")
 		_, err := c.Batch(ctx, here, term.Guard(), late)
 		require.Error(t, err)
 		require.True(t, errors.Is(err, client.ErrNotFound) || errors.Is(err, client.ErrConflict), "%v", err)

@@ -19,8 +19,9 @@ import (
 // memberField of a shard's lease is the uid of the membership of the process that has it.
 const memberField = "member"
 
-// sharer gets shards and gives them up. A process is a lease that it renews, its membership. A shard is a lease that names a
-// membership; it is not renewed. Each shard belongs to one of the memberships that are alive.
+// sharer gets shards and gives them up. A process is a lease that it renews, its membership. A shard is a
+// lease that names a membership; it is not renewed. Each shard belongs to one of the memberships that are
+// alive.
 //
 // All state belongs to the goroutine of run. The end of the membership is a timer, which no slow call delays.
 type sharer struct {
@@ -80,10 +81,12 @@ func (l *loop) share(ctx context.Context) error {
 	}
 }
 
-// follow sends the changes of the leases, in whole transactions: a membership is never seen later than a shard that names it.
+// follow sends the changes of the leases, in whole transactions: a membership is never seen later than a
+// shard that names it.
 func (s *sharer) follow(ctx context.Context, batches chan<- []client.Event) error {
 	var batch []client.Event
-	for e, err := range s.loop.c.source.Watch(ctx, s.Kind.Deployment, client.WatchQuery{Kind: s.Kind.Name, Bookmarks: true}) {
+	for e, err := range s.loop.c.source.Watch(ctx, s.Kind.Deployment, client.WatchQuery{Kind: s.Kind.Name,
+		Bookmarks: true}) {
 		if err != nil {
 			return fmt.Errorf("the watch of the leases: %w", err)
 		}
@@ -111,7 +114,8 @@ func (s *sharer) take(batch []client.Event) {
 	}
 }
 
-// step makes the writes that are due. A failed one is tried again in the next step: each write is conditional on the revision that was read.
+// step makes the writes that are due. A failed one is tried again in the next step: each write is conditional
+// on the revision that was read.
 func (s *sharer) step(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, s.Duration/6)
 	defer cancel()
@@ -145,7 +149,8 @@ func (s *sharer) stay(ctx, call context.Context) error {
 }
 
 func (s *sharer) renew(ctx context.Context, now time.Time) error {
-	r := &Resource{Name: s.full(s.name), Uid: s.member, Labels: map[string]string{"renewed": strconv.FormatInt(now.UnixNano(), 36)}}
+	r := &Resource{Name: s.full(s.name), Uid: s.member,
+		Labels: map[string]string{"renewed": strconv.FormatInt(now.UnixNano(), 36)}}
 	_, err := s.Writer.Update(ctx, r, "labels.renewed")
 	if err == nil {
 		s.lasts(now)
@@ -153,7 +158,8 @@ func (s *sharer) renew(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// join makes a membership, under a name that no other one has had: a late repetition of an earlier call makes none that counts.
+// join makes a membership, under a name that no other one has had: a late repetition of an earlier call makes
+// none that counts.
 func (s *sharer) join(ctx, call context.Context, now time.Time) error {
 	s.member, s.name = "", s.Prefix+"member-"+uuid.NewString()
 	r, err := s.Writer.Create(call, &Resource{Name: s.full(s.name), Body: &structpb.Struct{}})
@@ -209,7 +215,8 @@ func (s *sharer) during(ctx context.Context, calls func(context.Context)) {
 	calls(ctx)
 }
 
-// alive returns the uids of the memberships that are alive, and removes the expired ones unless they were renewed meanwhile.
+// alive returns the uids of the memberships that are alive, and removes the expired ones unless they were
+// renewed meanwhile.
 func (s *sharer) alive(ctx context.Context) map[string]bool {
 	alive := map[string]bool{}
 	for name, l := range s.leases {
@@ -217,7 +224,8 @@ func (s *sharer) alive(ctx context.Context) map[string]bool {
 			continue
 		}
 		if l.uid() != s.member && time.Since(l.since) >= s.Duration {
-			_, err := s.Writer.Delete(ctx, s.full(name), client.Version{UID: l.uid(), Revision: l.resource.GetRevision()})
+			_, err := s.Writer.Delete(ctx, s.full(name),
+				client.Version{UID: l.uid(), Revision: l.resource.GetRevision()})
 			if err == nil || errors.Is(err, client.ErrNotFound) {
 				continue
 			}
@@ -227,7 +235,8 @@ func (s *sharer) alive(ctx context.Context) map[string]bool {
 	return alive
 }
 
-// belongs returns the membership to which a shard belongs, by rendezvous hashing: few shards move when processes come and go.
+// belongs returns the membership to which a shard belongs, by rendezvous hashing: few shards move when
+// processes come and go.
 func (s *sharer) belongs(shard int, alive map[string]bool) (to string) {
 	var most uint64
 	for member := range alive {
@@ -260,7 +269,8 @@ func (s *sharer) settle(ctx context.Context, i int, to string) error {
 		return nil // its process gives it up, or expires
 	}
 	// The membership that made it is gone for good.
-	if _, err := s.Writer.Delete(ctx, s.full(s.shardName(i)), client.Version{UID: seen.uid()}); err != nil && !isGone(err) {
+	if _, err := s.Writer.Delete(ctx, s.full(s.shardName(i)), client.Version{UID: seen.uid()}); err != nil &&
+		!isGone(err) {
 		return err
 	}
 	return s.acquire(ctx, i)
@@ -274,7 +284,8 @@ func (t *tenure) lasts(seen *lease) bool {
 	return same || !t.seen
 }
 
-// exists reports whether a membership exists. One that a shard names was seen before the shard, and never comes back.
+// exists reports whether a membership exists. One that a shard names was seen before the shard, and never
+// comes back.
 func (s *sharer) exists(member string) bool {
 	for name, l := range s.leases {
 		if s.isMember(name) && l.uid() == member {

@@ -33,7 +33,8 @@ type cuttable struct {
 	deaf atomic.Bool // its watches stand still
 }
 
-func (c *cuttable) Watch(ctx context.Context, id schema.DeploymentID, q client.WatchQuery) iter.Seq2[client.Event, error] {
+func (c *cuttable) Watch(ctx context.Context, id schema.DeploymentID, q client.WatchQuery) iter.Seq2[client.Event,
+	error] {
 	return func(yield func(client.Event, error) bool) {
 		for e, err := range c.Client.Watch(ctx, id, q) {
 			for c.deaf.Load() && ctx.Err() == nil {
@@ -67,7 +68,8 @@ func (c *cuttable) Update(ctx context.Context, r *controller.Resource, mask ...s
 	return c.Client.Update(ctx, r, mask...)
 }
 
-func (c *cuttable) Delete(ctx context.Context, name string, only client.Version) (*resourcev1.DeleteResourceResponse, error) {
+func (c *cuttable) Delete(ctx context.Context, name string,
+	only client.Version) (*resourcev1.DeleteResourceResponse, error) {
 	if err := c.reach(ctx); err != nil {
 		return nil, err
 	}
@@ -92,38 +94,42 @@ func (c *crew) join(id int) (end func() error, conn *cuttable) {
 	conn = &cuttable{Client: clientOf(false, c.m)}
 	control := controller.New(conn, devices).Workers(100).
 		Share(controller.Sharing{Writer: conn, Kind: leases, Prefix: "leases/devices-", Duration: leaseTime})
-	return running(c.t, control, controller.Func(func(ctx context.Context, req controller.Request, _ *controller.View) (controller.Result, error) {
-		term, ok := controller.TermOf(ctx)
-		require.True(c.t, ok)
-		guard := term.Guard().GetUpdate().GetResource()
-		require.Equal(c.t, term, controller.Term{Lease: guard.GetName(), UID: guard.GetUid()}, "no other term passes the guard")
-		name := req.Name.Name
-		c.mu.Lock()
-		c.running[name]++
-		if c.running[name] != 1 {
-			c.t.Errorf("%s runs in two processes", name)
-		}
-		c.runs[id] = append(c.runs[id], name)
-		if !slices.Contains(c.terms[name], term.UID) {
-			c.terms[name] = append(c.terms[name], term.UID)
-		}
-		takes, deaf := c.takes, c.deaf
-		c.mu.Unlock()
-		if deaf {
-			ctx = context.WithoutCancel(ctx)
-		}
-		select {
-		case <-time.After(takes):
-		case <-ctx.Done():
-		}
-		c.mu.Lock()
-		c.running[name]--
-		c.mu.Unlock()
-		return controller.Result{}, ctx.Err()
-	})), conn
+	return running(c.t, control,
+		controller.Func(
+			func(ctx context.Context, req controller.Request, _ *controller.View) (controller.Result, error) {
+				term, ok := controller.TermOf(ctx)
+				require.True(c.t, ok)
+				guard := term.Guard().GetUpdate().GetResource()
+				require.Equal(c.t, term, controller.Term{Lease: guard.GetName(), UID: guard.GetUid()},
+					"no other term passes the guard")
+				name := req.Name.Name
+				c.mu.Lock()
+				c.running[name]++
+				if c.running[name] != 1 {
+					c.t.Errorf("%s runs in two processes", name)
+				}
+				c.runs[id] = append(c.runs[id], name)
+				if !slices.Contains(c.terms[name], term.UID) {
+					c.terms[name] = append(c.terms[name], term.UID)
+				}
+				takes, deaf := c.takes, c.deaf
+				c.mu.Unlock()
+				if deaf {
+					ctx = context.WithoutCancel(ctx)
+				}
+				select {
+				case <-time.After(takes):
+				case <-ctx.Done():
+				}
+				c.mu.Lock()
+				c.running[name]--
+				c.mu.Unlock()
+				return controller.Result{}, ctx.Err()
+			})), conn
 }
 
-// shares changes each resource once, and returns how many each process reconciles. Each is reconciled exactly once.
+// shares changes each resource once, and returns how many each process reconciles. Each is reconciled exactly
+// once.
 func (c *crew) shares(t *testing.T, note string) map[int]int {
 	t.Helper()
 	pass(time.Second + 2*c.takes)
@@ -142,12 +148,14 @@ func (c *crew) shares(t *testing.T, note string) map[int]int {
 	for id, runs := range c.runs {
 		shares[id] = len(runs)
 	}
-	require.ElementsMatch(t, slices.Collect(maps.Keys(c.terms)), slices.Concat(slices.Collect(maps.Values(c.runs))...), note)
+	require.ElementsMatch(t, slices.Collect(maps.Keys(c.terms)), slices.Concat(slices.Collect(maps.Values(c.runs))...),
+		note)
 	return shares
 }
 
 func newCrew(t *testing.T) *crew {
-	c := &crew{t: t, m: newMemory(here), running: map[string]int{}, runs: map[int][]string{}, terms: map[string][]string{}, takes: time.Second}
+	c := &crew{t: t, m: newMemory(here), running: map[string]int{}, runs: map[int][]string{},
+		terms: map[string][]string{}, takes: time.Second}
 	for i := range 100 {
 		c.m.write(device(fmt.Sprint(i), nil))
 	}
@@ -200,7 +208,8 @@ func TestAShardIsHandedOverWhenItsRunsHaveEnded(t *testing.T) {
 	})
 }
 
-// A process that cannot renew its lease is replaced; its runs have ended before. When it is back, it gets a share again.
+// A process that cannot renew its lease is replaced; its runs have ended before. When it is back, it gets a
+// share again.
 func TestAProcessThatCannotRenewIsReplaced(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := newCrew(t)
@@ -230,7 +239,9 @@ func TestAProcessThatCannotRenewIsReplaced(t *testing.T) {
 		c.mu.Unlock()
 		pass(leaseTime)
 		c.mu.Lock()
-		require.Equal(t, 100-running, len(slices.DeleteFunc(slices.Collect(maps.Values(c.running)), func(n int) bool { return n > 0 })))
+		require.Equal(t, 100-running, len(slices.DeleteFunc(slices.Collect(maps.Values(c.running)), func(n int) bool {
+			return n > 0
+		})))
 		c.mu.Unlock()
 		conn.away.Store(false)
 		pass(2 * leaseTime)
@@ -303,7 +314,8 @@ func TestAProcessThatSeesNothingRemovesNobody(t *testing.T) {
 	})
 }
 
-// Processes come, go, and are cut off in a random order: no resource runs in two of them, and in the end each runs in one.
+// Processes come, go, and are cut off in a random order: no resource runs in two of them, and in the end each
+// runs in one.
 func TestSharesOnRandomSchedules(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

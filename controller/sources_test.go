@@ -45,7 +45,8 @@ func TestAMapperSeesTheFormerStateAndTheNewOne(t *testing.T) {
 	})
 }
 
-// While a mapper is busy, states gather: each of them was the state that a reconciler may have seen. The last call has the newest one.
+// While a mapper is busy, states gather: each of them was the state that a reconciler may have seen. The last
+// call has the newest one.
 func TestAMapperThatIsBusyMissesNoState(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m, r, release := newMemory(here), &recorder{}, make(chan struct{})
@@ -107,7 +108,8 @@ func TestRequestsForOtherResourcesAreDropped(t *testing.T) {
 		m, r := newMemory(here), &recorder{}
 		m.write(job("j", nil), device("a", nil))
 		core, logs := observer.New(zap.WarnLevel)
-		mapper := func(context.Context, *controller.Resource, *controller.View) (requests []controller.Request, _ error) {
+		mapper := func(context.Context, *controller.Resource,
+			*controller.View) (requests []controller.Request, _ error) {
 			for _, name := range []schema.FullName{
 				{},
 				{Deployment: here},
@@ -122,7 +124,8 @@ func TestRequestsForOtherResourcesAreDropped(t *testing.T) {
 		}
 		end := running(t, controller.New(clientOf(false, m), devices).Watches(jobs, mapper).Logger(zap.New(core)), r)
 		require.Equal(t, []string{"devices/a", "devices/new"}, r.take())
-		require.Equal(t, 5, logs.FilterMessage("a request is not for a resource of the controlled kind, it is dropped").Len())
+		require.Equal(t, 5, logs.FilterMessage("a request is not for a resource of the controlled kind, it is dropped").
+			Len())
 		require.NoError(t, end())
 	})
 }
@@ -130,7 +133,8 @@ func TestRequestsForOtherResourcesAreDropped(t *testing.T) {
 // interrupted is a source whose watches are interrupted once.
 type interrupted struct{ controller.Source }
 
-func (s interrupted) Watch(ctx context.Context, id schema.DeploymentID, q client.WatchQuery) iter.Seq2[client.Event, error] {
+func (s interrupted) Watch(ctx context.Context, id schema.DeploymentID, q client.WatchQuery) iter.Seq2[client.Event,
+	error] {
 	q.Interrupted(errors.New("a fault"))
 	q.Interrupted(nil)
 	return s.Source.Watch(ctx, id, q)
@@ -155,7 +159,8 @@ func TestTheOwnersOfTheControlledKindAreReconciled(t *testing.T) {
 		m, r := newMemory(here), &recorder{}
 		end := running(t, controller.New(clientOf(false, m), devices).Owns(jobs), r)
 		owned := job("j", nil)
-		for i, owner := range []string{"devices/a", "//devices.example.com/eu/devices/b", "//devices.example.com/us/devices/c", "sites/s"} {
+		for i, owner := range []string{"devices/a", "//devices.example.com/eu/devices/b",
+			"//devices.example.com/us/devices/c", "sites/s"} {
 			kind := []string{"Device", "Device", "Device", "Site"}[i]
 			owned.OwnerReferences = append(owned.OwnerReferences, &resourcev1.OwnerReference{Name: owner, Kind: kind})
 		}
@@ -170,27 +175,30 @@ func TestTheOwnersOfTheControlledKindAreReconciled(t *testing.T) {
 	})
 }
 
-// A source that ends, fails or panics is started again, and the log says so. It starts when the caches are there.
+// A source that ends, fails or panics is started again, and the log says so. It starts when the caches are
+// there.
 func TestASourceIsStartedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m, r, starts, ended := newMemory(here), &recorder{}, 0, 0
 		core, logs := observer.New(zap.WarnLevel)
-		c := controller.New(clientOf(false, m), devices).Logger(zap.New(core)).From("webhook", func(ctx context.Context, enqueue func(...controller.Request)) error {
-			starts++
-			enqueue(controller.Request{Name: m.name(fmt.Sprint("devices/", starts))}, controller.Request{Name: m.name("jobs/j")})
-			switch starts {
-			case 1:
-				return nil
-			case 2:
-				return errMine
-			case 3:
-				panic("a mistake")
-			}
-			<-ctx.Done()
-			time.Sleep(time.Minute)
-			ended++
-			return ctx.Err()
-		})
+		c := controller.New(clientOf(false, m), devices).Logger(zap.New(core)).
+			From("webhook", func(ctx context.Context, enqueue func(...controller.Request)) error {
+				starts++
+				enqueue(controller.Request{Name: m.name(fmt.Sprint("devices/", starts))},
+					controller.Request{Name: m.name("jobs/j")})
+				switch starts {
+				case 1:
+					return nil
+				case 2:
+					return errMine
+				case 3:
+					panic("a mistake")
+				}
+				<-ctx.Done()
+				time.Sleep(time.Minute)
+				ended++
+				return ctx.Err()
+			})
 		end := running(t, c, r)
 		pass(time.Minute)
 		require.Equal(t, []string{"devices/1", "devices/2", "devices/3", "devices/4"}, r.take())
@@ -250,7 +258,8 @@ func TestChangesThatDoNotMatterCauseNoRun(t *testing.T) {
 			return true
 		}
 		m.write(device("a", nil))
-		end := running(t, controller.New(clientOf(false, m), devices, controller.GenerationChanged).Watches(jobs, pointsTo, controller.GenerationChanged, broken), r)
+		end := running(t, controller.New(clientOf(false, m), devices, controller.GenerationChanged).
+			Watches(jobs, pointsTo, controller.GenerationChanged, broken), r)
 		require.Len(t, r.take(), 1)
 		changed := device("a", nil)
 		changed.Labels = map[string]string{"k": "v"}
@@ -320,12 +329,14 @@ func TestAnObserverReceivesWhatMetricsNeed(t *testing.T) {
 		}}
 		m.write(device("a", nil), device("b", nil), device("c", nil), job("j", on("a")))
 		initial := func(context.Context, *controller.View) error { return nil }
-		end := running(t, controller.New(clientOf(false, m), devices).Watches(jobs, pointsTo).Initialise(initial).Observe(o), r)
+		end := running(t, controller.New(clientOf(false, m), devices).Watches(jobs, pointsTo).Initialise(initial).
+			Observe(o), r)
 		pass(time.Minute)
 		m.write(gone("jobs/j"))
 		pass(time.Minute)
 		require.NoError(t, end())
-		require.Equal(t, map[string]int{"initialise": 1, "reconcile": len(r.take()) - 1, "reconcile failed": 1, "map": 2}, o.ran)
+		require.Equal(t, map[string]int{"initialise": 1, "reconcile": len(r.take()) - 1, "reconcile failed": 1,
+			"map": 2}, o.ran)
 		require.GreaterOrEqual(t, o.took, 4*time.Second)
 		require.GreaterOrEqual(t, slices.Max(o.waiting), 3)
 		require.Zero(t, o.waiting[len(o.waiting)-1])

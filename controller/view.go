@@ -17,8 +17,9 @@ import (
 // ErrUnknown is the error for a kind that is not watched, and for the name of an unknown index.
 var ErrUnknown = errors.New("unknown")
 
-// View is the state of all watched kinds. It does not change: of each deployment it has all transactions up to one moment, and none
-// after it. The resources that it returns are copies. Any number of goroutines may read it.
+// View is the state of all watched kinds. It does not change: of each deployment it has all transactions up
+// to one moment, and none after it. The resources that it returns are copies. Any number of goroutines may
+// read it.
 type View struct {
 	kinds *kinds
 	of    map[schema.DeploymentID]*cache.View[*object]
@@ -68,7 +69,8 @@ func (v *View) List(kind Kind) (iter.Seq[*Resource], error) {
 	return resources(found), err
 }
 
-// By goes through the resources that have a key in an index: by deployment, in the order of their names. It fails with ErrUnknown.
+// By goes through the resources that have a key in an index: by deployment, in the order of their names. It
+// fails with ErrUnknown.
 func (v *View) By(index, key string) (iter.Seq[*Resource], error) {
 	var all []iter.Seq[*object]
 	for _, id := range schema.SortedDeployments(slices.Collect(maps.Keys(v.of))) {

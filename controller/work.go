@@ -128,14 +128,16 @@ func (l *loop) owners(_ context.Context, r *Resource, _ *View) (requests []Reque
 		if err != nil {
 			return nil, err
 		}
-		if kind, ok := l.kinds.of(name.Deployment, o.GetKind()); ok && kind == l.c.kind && !slices.Contains(requests, Request{name}) {
+		if kind, ok := l.kinds.of(name.Deployment, o.GetKind()); ok && kind == l.c.kind &&
+			!slices.Contains(requests, Request{name}) {
 			requests = append(requests, Request{name})
 		}
 	}
 	return requests, nil
 }
 
-// ByIndex is the Mapper for an index whose keys are full names: of the controlled resources that have the name of the changed one.
+// ByIndex is the Mapper for an index whose keys are full names: of the controlled resources that have the
+// name of the changed one.
 func ByIndex(index string) Mapper {
 	return func(_ context.Context, r *Resource, v *View) (requests []Request, err error) {
 		found, err := v.By(index, nameOf(r).String())

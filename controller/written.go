@@ -161,7 +161,8 @@ func (l *loop) losePatience(now time.Time) (next time.Time, waits bool) {
 		}
 		l.patience = l.patience[1:]
 		for name := range a.writes {
-			l.c.log.Warn("a run does not wait any longer for what the run before it wrote", zap.Stringer("key", a.key), zap.Stringer("name", name))
+			l.c.log.Warn("a run does not wait any longer for what the run before it wrote", zap.Stringer("key", a.key),
+				zap.Stringer("name", name))
 			l.awaiting[name] = slices.DeleteFunc(l.awaiting[name], func(b *awaited) bool { return a == b })
 			if len(l.awaiting[name]) == 0 {
 				delete(l.awaiting, name)

@@ -94,7 +94,8 @@ func TestARunSeesTheWritesOfTheRunBefore(t *testing.T) {
 				m.late = func() { time.Sleep(50 * time.Millisecond) }
 				c := clientOf(false, m)
 				var seen []string
-				r := &recorder{does: func(ctx context.Context, _ string, v *controller.View) (controller.Result, error) {
+				r := &recorder{does: func(ctx context.Context, _ string,
+					v *controller.View) (controller.Result, error) {
 					j, ok := v.Get(m.name("jobs/j"))
 					seen = append(seen, fmt.Sprint(ok, " ", text(j, "title")))
 					if len(seen) > 1 {
@@ -102,9 +103,11 @@ func TestARunSeesTheWritesOfTheRunBefore(t *testing.T) {
 					}
 					return controller.Result{RequeueAfter: time.Millisecond}, write(ctx, c, m)
 				}}
-				end := running(t, controller.New(c, devices).Watches(jobs, func(context.Context, *controller.Resource, *controller.View) ([]controller.Request, error) {
-					return nil, nil
-				}), r)
+				end := running(t, controller.New(c, devices).
+					Watches(jobs,
+						func(context.Context, *controller.Resource, *controller.View) ([]controller.Request, error) {
+							return nil, nil
+						}), r)
 				pass(time.Second)
 				require.NoError(t, end())
 				want := "true new"
@@ -130,7 +133,8 @@ func TestAWriteThatNeverArrivesIsWaitedForAWhile(t *testing.T) {
 				return controller.Result{}, nil
 			}
 			wrote = true
-			controller.Await(ctx, &resourcev1.Resource{Name: "jobs/j", Deployment: here.String(), Uid: "lost", Revision: 1},
+			controller.Await(ctx, &resourcev1.Resource{Name: "jobs/j", Deployment: here.String(), Uid: "lost",
+				Revision: 1},
 				&resourcev1.Resource{Name: "sites/s", Deployment: here.String(), Uid: "not watched", Revision: 1},
 				&resourcev1.Resource{Name: "sites/s", Deployment: elsehere.String(), Uid: "not watched", Revision: 1})
 			return controller.Result{}, nil

@@ -23,7 +23,8 @@ import (
 
 // Config of an Installation.
 type Config struct {
-	// Services has YAML documents, as db-controller apply takes them: services with their kinds, regions, deployments, and rights.
+	// Services has YAML documents, as db-controller apply takes them: services with their kinds, regions,
+	// deployments, and rights.
 	Services string
 	// Postgres is the connection string of a server, as a user who may create databases and roles. Default:
 	// the environment variable DBCONTROLLER_TEST_DSN; without it, a server that the tests of this process
@@ -54,10 +55,12 @@ type deployment struct {
 	calls, store *line
 }
 
-// patience bounds a start, and each wait without a deadline of the caller: a machine that does much else is slow, and not broken.
+// patience bounds a start, and each wait without a deadline of the caller: a machine that does much else is
+// slow, and not broken.
 const patience = 5 * time.Minute
 
-// New starts an installation, and waits until its deployments run their versions. It fails the test when one does not start.
+// New starts an installation, and waits until its deployments run their versions. It fails the test when one
+// does not start.
 func New(t testing.TB, cfg Config) *Installation {
 	t.Helper()
 	in, err := newInstallation(t, cfg)
@@ -115,16 +118,19 @@ func (in *Installation) startRegistry(files *schema.File) error {
 	if err != nil {
 		return err
 	}
-	in.registry = newProcess(serve.NewRegistry, "--postgres", dsn, "--postgres-plaintext", "--certs", certs, "--listen", address[0], "--migrate")
+	in.registry = newProcess(serve.NewRegistry, "--postgres", dsn, "--postgres-plaintext", "--certs", certs, "--listen",
+		address[0], "--migrate")
 	in.t.Cleanup(in.registry.end)
 	in.registry.start()
 	in.registryAt = address[0]
 	in.Client = in.As("operator/dbctest")
 	rights := cmp.Or(files.Rights, &schema.Rights{Allow: true})
-	env := wire.EnvironmentProto(&schema.Environment{Regions: files.Regions, Services: files.Services, Deployments: files.Deployments, Rights: rights})
+	env := wire.EnvironmentProto(&schema.Environment{Regions: files.Regions, Services: files.Services,
+		Deployments: files.Deployments, Rights: rights})
 	return in.eventually(func(ctx context.Context) error {
 		_, err := in.Client.Registry().Apply(ctx, &registryv1.ApplyRequest{
-			Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments(), Rights: env.GetRights(),
+			Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments(),
+			Rights: env.GetRights(),
 		})
 		return errors.Join(err, in.registry.problem())
 	})
@@ -151,7 +157,8 @@ func (in *Installation) describe(id schema.DeploymentID, args []string) error {
 	in.t.Cleanup(d.calls.close)
 	in.t.Cleanup(d.store.close)
 	d.process = newProcess(serve.NewServe, append([]string{
-		"--deployment", id.String(), "--postgres", serving, "--postgres-plaintext", "--registry", in.registry.flag("--listen"),
+		"--deployment", id.String(), "--postgres", serving, "--postgres-plaintext", "--registry",
+		in.registry.flag("--listen"),
 		"--certs", in.Certs("deployment/" + id.String()), "--listen", address[0], "--advertise", d.calls.address(),
 		"--connections", "8", "--stop-timeout", "100ms",
 	}, args...)...)
@@ -207,7 +214,8 @@ func (in *Installation) status(ctx context.Context, id schema.DeploymentID) (*ad
 	return admin.Status(ctx, &adminv1.StatusRequest{})
 }
 
-// Certs makes a certificate, and returns its folder. The identity is one of operator/NAME, user/NAME and application/SERVICE/NAME.
+// Certs makes a certificate, and returns its folder. The identity is one of operator/NAME, user/NAME and
+// application/SERVICE/NAME.
 func (in *Installation) Certs(of string) (folder string) {
 	in.t.Helper()
 	folder = filepath.Join(in.dir, strings.ReplaceAll(of, "/", "_"))
@@ -221,12 +229,14 @@ func (in *Installation) Certs(of string) (folder string) {
 	return folder
 }
 
-// ClientFile makes a certificate, and returns the path of a client.yaml with it, for programs that the test starts.
+// ClientFile makes a certificate, and returns the path of a client.yaml with it, for programs that the test
+// starts.
 func (in *Installation) ClientFile(identity string) (path string) {
 	in.t.Helper()
 	certs := in.Certs(identity)
 	path = filepath.Join(certs, "client.yaml")
-	if err := os.WriteFile(path, fmt.Appendf(nil, "registry: %s\ncerts: %s\n", in.registryAt, certs), 0o600); err != nil {
+	if err := os.WriteFile(path, fmt.Appendf(nil, "registry: %s\ncerts: %s\n", in.registryAt, certs),
+		0o600); err != nil {
 		in.t.Fatalf("dbctest: %v", err)
 	}
 	return path
@@ -249,8 +259,8 @@ func (in *Installation) DSN(deployment string) string {
 	return in.deployment(deployment).dsn
 }
 
-// ApplicationDSN returns the connection string of a deployment's database, with the rights of an application that writes in its own
-// transactions. Grant rights on tables of its own to ApplicationRole.
+// ApplicationDSN returns the connection string of a deployment's database, with the rights of an application
+// that writes in its own transactions. Grant rights on tables of its own to ApplicationRole.
 func (in *Installation) ApplicationDSN(deployment string) string {
 	in.t.Helper()
 	return withRole(in.deployment(deployment).dsn, ApplicationRole)

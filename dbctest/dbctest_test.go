@@ -109,13 +109,15 @@ func TestAnApplicationInAnInstallation(t *testing.T) {
 	admin, err := pgxpool.New(ctx, in.DSN(devices))
 	require.NoError(t, err)
 	t.Cleanup(admin.Close)
-	_, err = admin.Exec(ctx, `CREATE TABLE public.booking (device text PRIMARY KEY); GRANT ALL ON public.booking TO `+dbctest.ApplicationRole)
+	_, err = admin.Exec(ctx, `CREATE TABLE public.booking (device text PRIMARY KEY); GRANT ALL ON public.booking TO `+
+		dbctest.ApplicationRole)
 	require.NoError(t, err)
 	pool, err := pgxpool.New(ctx, in.ApplicationDSN(devices))
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	app, err := embed.New(ctx, embed.Config{
-		Deployment: schema.DeploymentID{Service: "devices.example.com", Region: "eu"}, Pool: pool, Certs: in.Certs("application/devices.example.com/booking"),
+		Deployment: schema.DeploymentID{Service: "devices.example.com", Region: "eu"}, Pool: pool,
+		Certs: in.Certs("application/devices.example.com/booking"),
 	})
 	require.NoError(t, err)
 	t.Cleanup(app.Close)
@@ -178,7 +180,9 @@ func TestTheClockOfADeploymentMoves(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 24*time.Hour, before.GetCreateTime().AsTime().Sub(after.GetCreateTime().AsTime()))
 	eventually := func() error { return put(ctx, in, "//"+desksEU.String()+"/desks/d2", map[string]any{"room": "b"}) }
-	require.Eventually(t, func() bool { return eventually() == nil }, wait.Limit, 10*time.Millisecond, "the process whose lease has passed takes part again")
+	require.Eventually(t, func() bool {
+		return eventually() == nil
+	}, wait.Limit, 10*time.Millisecond, "the process whose lease has passed takes part again")
 }
 
 // The purge time of a hidden resource comes; one that was undeleted stays.

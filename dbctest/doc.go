@@ -1,5 +1,5 @@
-// Package dbctest runs a registry and deployments inside a Go test, over databases of their own on a PostgreSQL server: with real
-// certificates, real connections and real transactions.
+// Package dbctest runs a registry and deployments inside a Go test, over databases of their own on a
+// PostgreSQL server: with real certificates, real connections and real transactions.
 //
 //	in := dbctest.New(t, dbctest.Config{Services: services})
 //	_, err := in.Client.Put(ctx, resource)

@@ -150,7 +150,8 @@ func ExampleNewFake() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Println(stored.GetBody().GetFields()["title"].GetStringValue(), stored.GetGeneration(), "after tries:", tries)
+		fmt.Println(stored.GetBody().GetFields()["title"].GetStringValue(), stored.GetGeneration(),
+			"after tries:", tries)
 	}
 	_, err := f.Client.Get(ctx, "//iam.example.com/eu/projects/none")
 	fmt.Println(errors.Is(err, client.ErrNotFound))

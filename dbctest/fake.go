@@ -15,16 +15,18 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// Fake has the resources of deployments in memory, for unit tests of code that calls a client: without PostgreSQL, and without another process.
-// Names, kinds, defaults, rules and JSON Schemas of bodies, uids, revisions, generations, labels, statuses, finalizers, batches, lists and watches
-// are as in an installation; requests and answers are copies, so that a change of either leaves the stored resources alone. It enforces no reference
-// and no right, cascades nothing and knows no owners: tests of those use New. Filters select kinds only (kind = "Device" OR kind = "Job"); other
-// methods return UNIMPLEMENTED.
+// Fake has the resources of deployments in memory, for unit tests of code that calls a client: without
+// PostgreSQL, and without another process. Names, kinds, defaults, rules and JSON Schemas of bodies, uids,
+// revisions, generations, labels, statuses, finalizers, batches, lists and watches are as in an installation;
+// requests and answers are copies, so that a change of either leaves the stored resources alone. It enforces
+// no reference and no right, cascades nothing and knows no owners: tests of those use New. Filters select
+// kinds only (kind = "Device" OR kind = "Job"); other methods return UNIMPLEMENTED.
 type Fake struct {
 	// Client calls the deployments. It may be given to a controller.
 	Client *client.Client
-	// Before is called before each call, with the full name of its method and its request; an error is the answer. A status error, such as
-	// status.Error(codes.Unavailable, "away"), has the form of a deployment's error. Set it before the first call; nil: none.
+	// Before is called before each call, with the full name of its method and its request; an error is the
+	// answer. A status error, such as status.Error(codes.Unavailable, "away"), has the form of a deployment's
+	// error. Set it before the first call; nil: none.
 	Before func(ctx context.Context, method string, req any) error
 
 	models map[schema.DeploymentID]*schema.Model
@@ -65,7 +67,8 @@ func NewFake(t testing.TB, services string) *Fake {
 	}
 	env := &schema.Environment{Regions: file.Regions, Services: file.Services, Deployments: file.Deployments}
 	f := &Fake{
-		models: map[schema.DeploymentID]*schema.Model{}, stored: map[schema.FullName]*resourcev1.Resource{}, newer: make(chan struct{}),
+		models: map[schema.DeploymentID]*schema.Model{}, stored: map[schema.FullName]*resourcev1.Resource{},
+		newer:   make(chan struct{}),
 		answers: map[string]answer{},
 	}
 	conns := map[schema.DeploymentID]grpc.ClientConnInterface{}

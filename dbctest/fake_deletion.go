@@ -29,25 +29,30 @@ func failed(reason, format string, args ...any) error {
 	return detailed.Err()
 }
 
-var errNoRetention = status.Error(codes.Unimplemented, "a Fake hides nothing, and has no retention: test deletions that are undone with an Installation (New)")
+var errNoRetention = status.Error(codes.Unimplemented,
+	"a Fake hides nothing, and has no retention: test deletions that are undone with an Installation (New)")
 
 // gone is the removal of a resource; mu is held.
 func (f *Fake) gone(r *resourcev1.Resource) change {
-	return change{gone: true, of: &resourcev1.Resource{Name: r.GetName(), Kind: r.GetKind(), Uid: r.GetUid(), Deployment: r.GetDeployment(), Revision: f.next()}}
+	return change{gone: true, of: &resourcev1.Resource{Name: r.GetName(), Kind: r.GetKind(), Uid: r.GetUid(),
+		Deployment: r.GetDeployment(), Revision: f.next()}}
 }
 
-func (d *door) DeleteResource(_ context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+func (d *door) DeleteResource(_ context.Context,
+	req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
 	if req.GetRetention() != nil {
 		return nil, errNoRetention
 	}
-	answers, err := d.deleteAll([]*resourcev1.DeleteResourceRequest{req}, req.GetRequestId(), req.GetMaxRemovals(), req.GetNow())
+	answers, err := d.deleteAll([]*resourcev1.DeleteResourceRequest{req}, req.GetRequestId(), req.GetMaxRemovals(),
+		req.GetNow())
 	if err != nil {
 		return nil, err
 	}
 	return answers[0], nil
 }
 
-func (d *door) BatchDeleteResources(_ context.Context, req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
+func (d *door) BatchDeleteResources(_ context.Context,
+	req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
 	if req.GetRetention() != nil {
 		return nil, errNoRetention
 	}
@@ -56,7 +61,8 @@ func (d *door) BatchDeleteResources(_ context.Context, req *resourcev1.BatchDele
 }
 
 // deleteAll deletes all of some resources, or none. The same request id has the same answer.
-func (d *door) deleteAll(reqs []*resourcev1.DeleteResourceRequest, id string, most int64, now bool) (answers []*resourcev1.DeleteResourceResponse, err error) {
+func (d *door) deleteAll(reqs []*resourcev1.DeleteResourceRequest, id string, most int64,
+	now bool) (answers []*resourcev1.DeleteResourceResponse, err error) {
 	f := d.fake
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -80,7 +86,8 @@ func (d *door) deleteAll(reqs []*resourcev1.DeleteResourceRequest, id string, mo
 			return nil, err
 		}
 		if i > 0 && at != full.Deployment {
-			return nil, outcome.Status(zap.NewNop(), outcome.Invalid("name", fmt.Errorf("%s is of another deployment than %s", full, at)))
+			return nil, outcome.Status(zap.NewNop(),
+				outcome.Invalid("name", fmt.Errorf("%s is of another deployment than %s", full, at)))
 		}
 		at = full.Deployment
 		if kind, err := f.models[full.Deployment].KindOf(full.Name); err == nil && kind.Retention > 0 && !now {
@@ -93,7 +100,8 @@ func (d *door) deleteAll(reqs []*resourcev1.DeleteResourceRequest, id string, mo
 		answers = append(answers, &resourcev1.DeleteResourceResponse{Removed: !left})
 	}
 	if most > 0 && int64(len(changes)) > most {
-		return nil, outcome.Status(zap.NewNop(), fmt.Errorf("the delete removes %d resources, %d are allowed: %w", len(changes), most, peer.ErrTooManyRemovals))
+		return nil, outcome.Status(zap.NewNop(), fmt.Errorf("the delete removes %d resources, %d are allowed: %w",
+			len(changes), most, peer.ErrTooManyRemovals))
 	}
 	f.commit(at, changes...)
 	if id != "" {
@@ -102,7 +110,8 @@ func (d *door) deleteAll(reqs []*resourcev1.DeleteResourceRequest, id string, mo
 	return answers, nil
 }
 
-// removal returns the change of a delete, if there is one, and whether the resource is left in DELETING; mu is held.
+// removal returns the change of a delete, if there is one, and whether the resource is left in DELETING; mu
+// is held.
 func (f *Fake) removal(full schema.FullName, r *resourcev1.Resource) (c *change, left bool) {
 	if r.GetState() == resourcev1.Resource_STATE_DELETING {
 		return nil, true
@@ -116,11 +125,13 @@ func (f *Fake) removal(full schema.FullName, r *resourcev1.Resource) (c *change,
 		return &gone, false
 	}
 	r = proto.CloneOf(r)
-	r.State, r.Finalizers, r.Revision, r.UpdateTime = resourcev1.Resource_STATE_DELETING, finalizers, f.next(), timestamppb.Now()
+	r.State, r.Finalizers, r.Revision, r.UpdateTime = resourcev1.Resource_STATE_DELETING, finalizers, f.next(),
+		timestamppb.Now()
 	return &change{of: r}, true
 }
 
-func (d *door) RemoveFinalizer(_ context.Context, req *resourcev1.RemoveFinalizerRequest) (*resourcev1.Resource, error) {
+func (d *door) RemoveFinalizer(_ context.Context,
+	req *resourcev1.RemoveFinalizerRequest) (*resourcev1.Resource, error) {
 	f := d.fake
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -137,7 +148,9 @@ func (d *door) RemoveFinalizer(_ context.Context, req *resourcev1.RemoveFinalize
 	}
 	r = proto.CloneOf(r)
 	r.Revision = f.next()
-	if r.Finalizers = slices.DeleteFunc(r.GetFinalizers(), func(name string) bool { return name == req.GetFinalizer() }); len(r.GetFinalizers()) == 0 {
+	if r.Finalizers = slices.DeleteFunc(r.GetFinalizers(), func(name string) bool {
+		return name == req.GetFinalizer()
+	}); len(r.GetFinalizers()) == 0 {
 		f.commit(full.Deployment, f.gone(r))
 	} else {
 		f.commit(full.Deployment, change{of: r})
@@ -145,7 +158,8 @@ func (d *door) RemoveFinalizer(_ context.Context, req *resourcev1.RemoveFinalize
 	return r, nil
 }
 
-func (d *door) UpdateResourceStatus(_ context.Context, req *resourcev1.UpdateResourceStatusRequest) (*resourcev1.Resource, error) {
+func (d *door) UpdateResourceStatus(_ context.Context,
+	req *resourcev1.UpdateResourceStatusRequest) (*resourcev1.Resource, error) {
 	f := d.fake
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -156,17 +170,20 @@ func (d *door) UpdateResourceStatus(_ context.Context, req *resourcev1.UpdateRes
 	case proto.Equal(r.GetStatus(), req.GetStatus()):
 		return r, nil
 	case req.StatusGeneration != nil && req.GetStatusGeneration() != r.GetStatusGeneration():
-		return nil, failed("MOVED", "%s: its status has generation %d, not %d", full, r.GetStatusGeneration(), req.GetStatusGeneration())
+		return nil, failed("MOVED", "%s: its status has generation %d, not %d", full, r.GetStatusGeneration(),
+			req.GetStatusGeneration())
 	}
 	r = proto.CloneOf(r)
-	r.Status, r.StatusGeneration, r.Revision, r.UpdateTime = req.GetStatus(), r.GetStatusGeneration()+1, f.next(), timestamppb.Now()
+	r.Status, r.StatusGeneration, r.Revision, r.UpdateTime = req.GetStatus(), r.GetStatusGeneration()+1, f.next(),
+		timestamppb.Now()
 	f.commit(full.Deployment, change{of: r})
 	return r, nil
 }
 
-// WatchResources sends the resources, EndOfSnapshot, and then each transaction. The token of an event is the number of transactions that
-// it ends.
-func (d *door) WatchResources(req *resourcev1.WatchResourcesRequest, stream resourcev1.ResourceService_WatchResourcesServer) error {
+// WatchResources sends the resources, EndOfSnapshot, and then each transaction. The token of an event is the
+// number of transactions that it ends.
+func (d *door) WatchResources(req *resourcev1.WatchResourcesRequest,
+	stream resourcev1.ResourceService_WatchResourcesServer) error {
 	kinds, err := kindsOf(req.GetKind(), req.GetFilter())
 	if err != nil {
 		return err
@@ -196,8 +213,10 @@ func (d *door) WatchResources(req *resourcev1.WatchResourcesRequest, stream reso
 	}
 }
 
-// snapshot sends the resources, unless a token resumes the watch, and returns the number of transactions that were sent.
-func (f *Fake) snapshot(at schema.DeploymentID, kinds []string, resume string, stream resourcev1.ResourceService_WatchResourcesServer) (int, error) {
+// snapshot sends the resources, unless a token resumes the watch, and returns the number of transactions that
+// were sent.
+func (f *Fake) snapshot(at schema.DeploymentID, kinds []string, resume string,
+	stream resourcev1.ResourceService_WatchResourcesServer) (int, error) {
 	f.mu.Lock()
 	n, all := len(f.log), f.all(at, kinds)
 	f.mu.Unlock()
@@ -210,7 +229,8 @@ func (f *Fake) snapshot(at schema.DeploymentID, kinds []string, resume string, s
 		return 0, status.Error(codes.OutOfRange, "the token is of another watch")
 	}
 	for _, r := range all {
-		if err := stream.Send(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: r}}); err != nil {
+		if err := stream.Send(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{
+			Upsert: r}}); err != nil {
 			return n, err
 		}
 	}
@@ -220,14 +240,17 @@ func (f *Fake) snapshot(at schema.DeploymentID, kinds []string, resume string, s
 }
 
 // eventsOf returns the events of a transaction for a watch; the last one has the token.
-func eventsOf(t transaction, at schema.DeploymentID, kinds []string, token string) (events []*resourcev1.WatchResourcesResponse) {
+func eventsOf(t transaction, at schema.DeploymentID, kinds []string,
+	token string) (events []*resourcev1.WatchResourcesResponse) {
 	for _, c := range t.changes {
 		switch {
 		case t.at != at || !selects(kinds, c.of):
 		case c.gone:
-			events = append(events, &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Delete{Delete: c.of}})
+			events = append(events,
+				&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Delete{Delete: c.of}})
 		default:
-			events = append(events, &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: c.of}})
+			events = append(events,
+				&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: c.of}})
 		}
 	}
 	if len(events) == 0 {

@@ -62,7 +62,8 @@ func (d *door) find(name, uid string, revision int64) (schema.FullName, *resourc
 	switch {
 	case r == nil || uid != "" && r.GetUid() != uid:
 		return full, nil, status.Errorf(codes.NotFound, "%s: not found", full)
-	case revision != 0 && r.GetRevision() != revision && r.GetState() != resourcev1.Resource_STATE_DELETING: // a delete has been accepted before
+	case revision != 0 && r.GetRevision() != revision && r.GetState() != resourcev1.Resource_STATE_DELETING:
+		// a delete has been accepted before
 		return full, nil, failed("MOVED", "%s has revision %d, not %d", full, r.GetRevision(), revision)
 	}
 	return full, r, nil
@@ -75,7 +76,8 @@ func (d *door) GetResource(_ context.Context, req *resourcev1.GetResourceRequest
 	return r, err
 }
 
-func (d *door) BatchGetResources(_ context.Context, req *resourcev1.BatchGetResourcesRequest) (*resourcev1.BatchGetResourcesResponse, error) {
+func (d *door) BatchGetResources(_ context.Context,
+	req *resourcev1.BatchGetResourcesRequest) (*resourcev1.BatchGetResourcesResponse, error) {
 	d.fake.mu.Lock()
 	defer d.fake.mu.Unlock()
 	out := &resourcev1.BatchGetResourcesResponse{}
@@ -89,7 +91,8 @@ func (d *door) BatchGetResources(_ context.Context, req *resourcev1.BatchGetReso
 	return out, nil
 }
 
-func (d *door) ListResources(_ context.Context, req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+func (d *door) ListResources(_ context.Context,
+	req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
 	kinds, err := kindsOf(req.GetKind(), req.GetFilter())
 	if err == nil && req.GetOrderBy() != "" {
 		err = status.Error(codes.Unimplemented, "dbctest.Fake orders by names")
@@ -100,7 +103,9 @@ func (d *door) ListResources(_ context.Context, req *resourcev1.ListResourcesReq
 	d.fake.mu.Lock()
 	defer d.fake.mu.Unlock()
 	all, size := d.fake.all(d.in(req.GetRegion()), kinds), cmp.Or(int(req.GetPageSize()), 100)
-	from, found := slices.BinarySearchFunc(all, req.GetPageToken(), func(r *resourcev1.Resource, last string) int { return cmp.Compare(r.GetName(), last) })
+	from, found := slices.BinarySearchFunc(all, req.GetPageToken(), func(r *resourcev1.Resource, last string) int {
+		return cmp.Compare(r.GetName(), last)
+	})
 	if found {
 		from++
 	}
@@ -138,7 +143,8 @@ func kindsOf(kind, filter string) ([]string, error) {
 		quoted, ok := strings.CutPrefix(term, "kind = ")
 		name, err := strconv.Unquote(quoted)
 		if !ok || err != nil || kind != "" && kind != name {
-			return nil, status.Errorf(codes.Unimplemented, `dbctest.Fake has no filter but kind = "A" OR kind = "B": %s`, filter)
+			return nil, status.Errorf(codes.Unimplemented,
+				`dbctest.Fake has no filter but kind = "A" OR kind = "B": %s`, filter)
 		}
 		kinds = append(kinds, name)
 	}
@@ -157,12 +163,14 @@ func (d *door) UpdateResource(_ context.Context, req *resourcev1.UpdateResourceR
 	return d.one(req.GetRequestId(), req)
 }
 
-func (d *door) BatchWriteResources(_ context.Context, req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
+func (d *door) BatchWriteResources(_ context.Context,
+	req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
 	all, err := d.write(req.GetRequestId(), !req.GetValidateOnly(), req)
 	return &resourcev1.BatchWriteResourcesResponse{Resources: all}, err
 }
 
-func (d *door) MutateAndValidateResource(_ context.Context, req *resourcev1.MutateAndValidateResourceRequest) (*resourcev1.Resource, error) {
+func (d *door) MutateAndValidateResource(_ context.Context,
+	req *resourcev1.MutateAndValidateResourceRequest) (*resourcev1.Resource, error) {
 	all, err := d.write("", false, req)
 	if err != nil {
 		return nil, err
@@ -274,7 +282,8 @@ func (d *door) prepare(w *resourcev1.BatchWriteResourcesRequest_Write) (*prepare
 		return nil, status.Errorf(codes.AlreadyExists, "%s: already exists", full)
 	case w.GetUpdate() != nil && p.stored == nil:
 		return nil, status.Errorf(codes.NotFound, "%s: not found", full)
-	case p.stored == nil && (in.GetUid() != "" || in.GetRevision() != 0), p.stored != nil && in.GetUid() != "" && in.GetUid() != p.stored.GetUid(),
+	case p.stored == nil && (in.GetUid() != "" || in.GetRevision() != 0), p.stored != nil && in.GetUid() != "" &&
+		in.GetUid() != p.stored.GetUid(),
 		in.GetRevision() != 0 && in.GetRevision() != p.stored.GetRevision():
 		return nil, failed("MOVED", "%s has another uid or revision", full)
 	}

@@ -72,7 +72,8 @@ func TestAFakeSharesNoMemory(t *testing.T) {
 	got, err := c.Get(ctx, client.FullName(put))
 	require.NoError(t, err)
 	spoil := func(r *resourcev1.Resource) {
-		r.Name, r.Body.Fields["room"], r.Labels = "desks/other", structpb.NewStringValue("spoilt"), map[string]string{"a": "b"}
+		r.Name, r.Body.Fields["room"], r.Labels = "desks/other", structpb.NewStringValue("spoilt"),
+			map[string]string{"a": "b"}
 	}
 	for listed, err := range c.List(ctx, desksEU, client.Query{}) {
 		require.NoError(t, err)
@@ -106,16 +107,22 @@ func TestAControllerRunsOverAFake(t *testing.T) {
 			if !ok {
 				return controller.Result{}, nil
 			}
-			_, err := f.Client.UpdateStatus(ctx, req.Name.String(), map[string]any{"seen": r.GetGeneration()}, client.StatusOf(r))
+			_, err := f.Client.UpdateStatus(ctx, req.Name.String(), map[string]any{"seen": r.GetGeneration()},
+				client.StatusOf(r))
 			return controller.Result{}, err
 		}
 		ended := make(chan error)
 		d := controller.Kind{Deployment: desksEU, Name: "Desk"}
 		go func() {
-			ended <- controller.New(f.Client, d, controller.GenerationChanged).Watches(controller.Kind{Deployment: desksEU, Name: "Lamp"}, controller.ByIndex("none")).
+			ended <- controller.New(f.Client, d, controller.GenerationChanged).
+				Watches(controller.Kind{Deployment: desksEU, Name: "Lamp"}, controller.ByIndex("none")).
 				Index("none", func(*controller.Resource) ([]string, error) { return nil, nil }).
-				Finalizer("cable", f.Client, func(context.Context, *controller.Resource, *controller.View) error { return nil }).
-				Finalizer("lamp", f.Client, func(context.Context, *controller.Resource, *controller.View) error { return nil }).
+				Finalizer("cable", f.Client, func(context.Context, *controller.Resource, *controller.View) error {
+					return nil
+				}).
+				Finalizer("lamp", f.Client, func(context.Context, *controller.Resource, *controller.View) error {
+					return nil
+				}).
 				Run(ctx, controller.Func(reconcile))
 		}()
 		put, err := f.Client.Put(ctx, desk(1, map[string]any{"room": "a"}))
@@ -171,7 +178,8 @@ func randomDeed(rnd *rand.Rand) deed {
 		out.Name, out.Labels, out.Uid, out.Revision = r.GetName(), r.GetLabels(), v.UID, v.Revision
 		return out
 	}
-	masks := [][]string{nil, {"body"}, {"labels"}, {"labels.l"}, {"body.room"}, {"body.deep.er"}, {"body.height", "labels"}, {"nothing"}}
+	masks := [][]string{nil, {"body"}, {"labels"}, {"labels.l"}, {"body.room"}, {"body.deep.er"},
+		{"body.height", "labels"}, {"nothing"}}
 	mask := masks[rnd.IntN(len(masks))]
 	return []deed{
 		func(ctx context.Context, c *client.Client) (*resourcev1.Resource, error) {
@@ -182,7 +190,8 @@ func randomDeed(rnd *rand.Rand) deed {
 			return c.Update(ctx, with(ctx, c), mask...)
 		},
 		func(ctx context.Context, c *client.Client) (*resourcev1.Resource, error) {
-			all, err := c.Batch(ctx, desksEU, client.PutOf(r), client.CreateOf(lamp(7+n, x)), client.UpdateOf(desk(x, nil), "labels"))
+			all, err := c.Batch(ctx, desksEU, client.PutOf(r), client.CreateOf(lamp(7+n, x)),
+				client.UpdateOf(desk(x, nil), "labels"))
 			if err != nil {
 				return nil, err
 			}
@@ -205,7 +214,8 @@ func randomDeed(rnd *rand.Rand) deed {
 		},
 		func(ctx context.Context, c *client.Client) (*resourcev1.Resource, error) {
 			generation := int64(x)
-			return c.UpdateStatus(ctx, r.GetName(), []any{nil, map[string]any{"x": k % 2}}[n%2], client.StatusVersion{Generation: []*int64{nil, &generation}[k%2]})
+			return c.UpdateStatus(ctx, r.GetName(), []any{nil, map[string]any{"x": k % 2}}[n%2],
+				client.StatusVersion{Generation: []*int64{nil, &generation}[k%2]})
 		},
 	}[rnd.IntN(8)]
 }
@@ -216,7 +226,8 @@ func picture(r *resourcev1.Resource) string {
 		return "none"
 	}
 	finalizers := slices.Sorted(slices.Values(r.GetFinalizers()))
-	return fmt.Sprint(r.GetDeployment(), r.GetName(), r.GetKind(), r.GetState(), r.GetGeneration(), r.GetLabels(), r.GetBody().AsMap(), finalizers, r.GetStatus().AsMap(), r.GetStatusGeneration())
+	return fmt.Sprint(r.GetDeployment(), r.GetName(), r.GetKind(), r.GetState(), r.GetGeneration(), r.GetLabels(),
+		r.GetBody().AsMap(), finalizers, r.GetStatus().AsMap(), r.GetStatusGeneration())
 }
 
 func classOf(err error) string {
@@ -261,17 +272,21 @@ func TestAnInvalidFieldIsNamedByItsPath(t *testing.T) {
 			err  error
 			path string
 		}{
-			"a JSON Schema":               {put(bright), "resource.body.watts"},
-			"a required field":            {put(roomless), "resource.body.room"},
-			"an immutable field":          {update(desk(1, map[string]any{"serial": 2}), "body.serial"), "resource.body.serial"},
-			"a mask":                      {update(fine, "nothing"), "update_mask"},
-			"a name without a kind":       {put(elsewhere), "resource.name"},
-			"a name that is none":         {batch(client.PutOf(fine), client.PutOf(unnamed)), "writes[1].put.name"},
-			"a put of a batch":            {batch(client.PutOf(fine), client.PutOf(bright)), "writes[1].put.body.watts"},
-			"a create that is validated":  {validate(client.CreateOf(bright)), "writes[0].create.body.watts"},
-			"an update of a batch":        {batch(client.UpdateOf(desk(1, map[string]any{"serial": 2}), "body.serial")), "writes[0].update.resource.body.serial"},
-			"a mask of a batch":           {batch(client.UpdateOf(fine, "nothing")), "writes[0].update.update_mask"},
-			"a batch with a name without": {batch(client.PutOf(fine), client.CreateOf(elsewhere)), "writes[1].create.name"},
+			"a JSON Schema":    {put(bright), "resource.body.watts"},
+			"a required field": {put(roomless), "resource.body.room"},
+			"an immutable field": {update(desk(1, map[string]any{"serial": 2}), "body.serial"),
+				"resource.body.serial"},
+			"a mask":                {update(fine, "nothing"), "update_mask"},
+			"a name without a kind": {put(elsewhere), "resource.name"},
+			"a name that is none":   {batch(client.PutOf(fine), client.PutOf(unnamed)), "writes[1].put.name"},
+			"a put of a batch": {batch(client.PutOf(fine), client.PutOf(bright)),
+				"writes[1].put.body.watts"},
+			"a create that is validated": {validate(client.CreateOf(bright)), "writes[0].create.body.watts"},
+			"an update of a batch": {batch(client.UpdateOf(desk(1, map[string]any{"serial": 2}), "body.serial")),
+				"writes[0].update.resource.body.serial"},
+			"a mask of a batch": {batch(client.UpdateOf(fine, "nothing")), "writes[0].update.update_mask"},
+			"a batch with a name without": {batch(client.PutOf(fine), client.CreateOf(elsewhere)),
+				"writes[1].create.name"},
 		} {
 			require.ErrorIs(t, of.err, client.ErrInvalid, name)
 			require.Equal(t, []string{of.path}, pathsOf(of.err), "%s: %v", name, of.err)
@@ -290,7 +305,8 @@ func TestAnInvalidFieldIsNamedByItsPath(t *testing.T) {
 // A Fake has no retentions, and refuses them.
 func TestAFakeHidesNothing(t *testing.T) {
 	t.Parallel()
-	c, ctx := dbctest.NewFake(t, strings.Replace(desks, "kind: Lamp,", "kind: Lamp, retention: 7d,", 1)).Client, t.Context()
+	c, ctx := dbctest.NewFake(t, strings.Replace(desks, "kind: Lamp,", "kind: Lamp, retention: 7d,", 1)).Client,
+		t.Context()
 	for _, r := range []*resourcev1.Resource{desk(1, map[string]any{"room": "a"}), lamp(1, 5)} {
 		_, err := c.Put(ctx, r)
 		require.NoError(t, err)
@@ -324,7 +340,8 @@ func TestAFakeAnswersAsAnInstallationDoes(t *testing.T) {
 			require.Equal(t, all(t, real.Client), all(t, fake.Client), "after call %d", i)
 		}
 	}
-	for _, class := range []error{client.ErrNotFound, client.ErrExists, client.ErrConflict, client.ErrDeleting, client.ErrInvalid} {
+	for _, class := range []error{client.ErrNotFound, client.ErrExists, client.ErrConflict, client.ErrDeleting,
+		client.ErrInvalid} {
 		require.Positive(t, outcomes[class.Error()], "%s does not occur: %v", class, outcomes)
 	}
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Cut ends all connections to a deployment, and lets no new one in, until Heal. Its process goes on, and calls others.
+// Cut ends all connections to a deployment, and lets no new one in, until Heal. Its process goes on, and
+// calls others.
 func (in *Installation) Cut(deployment string) {
 	in.t.Helper()
 	in.deployment(deployment).calls.cut(true)
@@ -21,8 +22,8 @@ func (in *Installation) Heal(deployment string) {
 	in.deployment(deployment).calls.cut(false)
 }
 
-// Crash ends the process of a deployment without a last word: its connections are gone, in the middle of its work, and it
-// writes nothing any more.
+// Crash ends the process of a deployment without a last word: its connections are gone, in the middle of its
+// work, and it writes nothing any more.
 func (in *Installation) Crash(deployment string) {
 	in.t.Helper()
 	d := in.deployment(deployment)
@@ -81,9 +82,9 @@ UPDATE dbcontroller.shadow SET created_at = created_at - d, updated_at = updated
 
 // Advance lets time pass at a deployment: its database takes everything that it has stored for older by d, so
 // that limits, graces, waits and ages that it compares with its clock (now()) move on: of undecided
-// references, leases, absent owners, stuck and scheduled deletions, and the times in resources. The clocks of the
-// processes do not move: pauses between tries and timeouts of calls take as long as they do, and the answers
-// to request ids are kept.
+// references, leases, absent owners, stuck and scheduled deletions, and the times in resources. The clocks of
+// the processes do not move: pauses between tries and timeouts of calls take as long as they do, and the
+// answers to request ids are kept.
 func (in *Installation) Advance(deployment string, d time.Duration) {
 	in.t.Helper()
 	conn, err := pgx.Connect(in.t.Context(), in.deployment(deployment).dsn)
@@ -96,13 +97,14 @@ func (in *Installation) Advance(deployment string, d time.Duration) {
 	}
 }
 
-// outstandingSQL counts the outstanding work: undecided references, work, deletions to act upon, resources in DELETING.
+// outstandingSQL counts the outstanding work: undecided references, work, deletions to act upon, resources in
+// DELETING.
 const outstandingSQL = `
 SELECT (SELECT count(*) FROM dbcontroller.blockade WHERE expires_at IS NOT NULL) + (SELECT count(*) FROM dbcontroller.work)
     + (SELECT count(*) FROM dbcontroller.notice)`
 
-// Settle waits until no deployment has anything left to do: references are decided, deletions are carried out everywhere. It fails the
-// test when ctx ends first; without a deadline after five minutes.
+// Settle waits until no deployment has anything left to do: references are decided, deletions are carried out
+// everywhere. It fails the test when ctx ends first; without a deadline after five minutes.
 func (in *Installation) Settle(ctx context.Context) {
 	in.t.Helper()
 	if _, bounded := ctx.Deadline(); !bounded {

@@ -30,7 +30,8 @@ regions: [eu]
 deployments: [{ deployment: iam.example.com/eu, version: v1 }]
 `
 
-// program returns the whole program in a document, and the number of lines of its main function between the braces.
+// program returns the whole program in a document, and the number of lines of its main function between the
+// braces.
 func program(t *testing.T, document string) (source string, lines int) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "docs", document))
@@ -57,7 +58,8 @@ func running(t *testing.T, in *dbctest.Installation, source string) *bufio.Scann
 	file, binary := filepath.Join(dir, "main.go"), filepath.Join(dir, "program")
 	require.NoError(t, os.WriteFile(file, []byte(source), 0o600))
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", binary, file)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOGC=400") // as the program is built: both share compiled packages
+	// as the program is built: both share compiled packages
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOGC=400")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	cmd := exec.CommandContext(t.Context(), binary)

@@ -26,7 +26,8 @@ const (
 	servingRole = rolePrefix + "_serving"
 )
 
-// server is a PostgreSQL server that the installations of this process share, with the templates of their databases.
+// server is a PostgreSQL server that the installations of this process share, with the templates of their
+// databases.
 type server struct {
 	dsn string
 	err error
@@ -59,7 +60,8 @@ func serverOf(ctx context.Context, dsn string) (*server, error) {
 // start starts a server unless there is one, and migrates the template of deployments.
 func (s *server) start(ctx context.Context) error {
 	if s.dsn == "" { // it ends with this process
-		started, err := launcher.Start(ctx, launcher.Config{InMemory: true, Settings: map[string]string{"fsync": "off", "max_connections": "500"}})
+		started, err := launcher.Start(ctx, launcher.Config{InMemory: true, Settings: map[string]string{"fsync": "off",
+			"max_connections": "500"}})
 		if err != nil {
 			return err
 		}
@@ -90,7 +92,8 @@ END $$`
 
 func (s *server) create(ctx context.Context, from string) (name string, err error) {
 	name = "dbctest_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	return name, execute(ctx, s.dsn, `CREATE DATABASE `+pgx.Identifier{name}.Sanitize()+` TEMPLATE `+pgx.Identifier{from}.Sanitize())
+	return name, execute(ctx, s.dsn, `CREATE DATABASE `+pgx.Identifier{name}.Sanitize()+` TEMPLATE `+
+		pgx.Identifier{from}.Sanitize())
 }
 
 // database makes a database for the test, which drops it at its end.
@@ -100,7 +103,8 @@ func (in *Installation) database(from template) (dsn string, err error) {
 		return "", err
 	}
 	in.t.Cleanup(func() {
-		_ = execute(context.Background(), in.server.dsn, `DROP DATABASE IF EXISTS `+pgx.Identifier{name}.Sanitize()+` WITH (FORCE)`)
+		_ = execute(context.Background(), in.server.dsn, `DROP DATABASE IF EXISTS `+pgx.Identifier{name}.Sanitize()+
+			` WITH (FORCE)`)
 	})
 	return inDatabase(in.server.dsn, name), nil
 }
@@ -161,5 +165,7 @@ func (d *deployment) throughLine(dsn string) (serving string, err error) {
 	}
 	host, port, _ := net.SplitHostPort(d.store.address())
 	number, _ := strconv.ParseUint(port, 10, 16)
-	return rewritten(withRole(dsn, servingRole), func(cfg *pgx.ConnConfig) { cfg.Host, cfg.Port = host, uint16(number) }), nil
+	return rewritten(withRole(dsn, servingRole), func(cfg *pgx.ConnConfig) {
+		cfg.Host, cfg.Port = host, uint16(number)
+	}), nil
 }

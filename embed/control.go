@@ -19,18 +19,20 @@ type Finalizer struct {
 	Finalizer string
 }
 
-// RemoveFinalizerIn reports that the application has cleaned up after a resource in DELETING, and runs fn in the same transaction: the changes of fn
-// are committed with the removal of the finalizer, once. The kind names application/SERVICE/NAME as its holder. That the resource is gone is
-// ErrNotFound, and that it has no such finalizer any more is no error; fn runs then as well.
+// RemoveFinalizerIn reports that the application has cleaned up after a resource in DELETING, and runs fn in
+// the same transaction: the changes of fn are committed with the removal of the finalizer, once. The kind
+// names application/SERVICE/NAME as its holder. That the resource is gone is ErrNotFound, and that it has no
+// such finalizer any more is no error; fn runs then as well.
 //
-// It fails with the error of fn, ErrNotFound, ErrNotDeleting, ErrDenied when the running version names another holder, ErrAborted,
-// ErrUnknown, ErrTransaction or ErrClosed.
+// It fails with the error of fn, ErrNotFound, ErrNotDeleting, ErrDenied when the running version names
+// another holder, ErrAborted, ErrUnknown, ErrTransaction or ErrClosed.
 func (a *Application) RemoveFinalizerIn(ctx context.Context, f Finalizer, fn func(tx pgx.Tx) error) (Resource, error) {
 	name, err := a.relative(f.Name)
 	if err != nil {
 		return Resource{}, err
 	}
-	r, err := a.store.Write.RemoveFinalizerIn(ctx, a.within(fn), a.credentials.Identity.String(), name, f.UID, f.Finalizer)
+	r, err := a.store.Write.RemoveFinalizerIn(ctx, a.within(fn), a.credentials.Identity.String(), name, f.UID,
+		f.Finalizer)
 	return resourceOf(r), a.errorOf(err)
 }
 
@@ -45,9 +47,9 @@ type Status struct {
 	Generation *int64
 }
 
-// UpdateStatusIn replaces the status of a resource, beside its body, and runs fn in the same transaction. A status that is equal to the
-// stored one changes nothing. It fails with the error of fn, *InvalidError, ErrNotFound, ErrConflict, ErrAborted, ErrUnknown,
-// ErrTransaction or ErrClosed.
+// UpdateStatusIn replaces the status of a resource, beside its body, and runs fn in the same transaction. A
+// status that is equal to the stored one changes nothing. It fails with the error of fn, *InvalidError,
+// ErrNotFound, ErrConflict, ErrAborted, ErrUnknown, ErrTransaction or ErrClosed.
 func (a *Application) UpdateStatusIn(ctx context.Context, s Status, fn func(tx pgx.Tx) error) (Resource, error) {
 	name, err := a.relative(s.Name)
 	if err != nil {

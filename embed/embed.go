@@ -32,9 +32,10 @@ import (
 type Config struct {
 	// Deployment in whose database the application writes.
 	Deployment schema.DeploymentID
-	// Pool of the application, in that database; its user is a member of the role <prefix>_application. Its sessions keep their
-	// settings. A second pool of at most Connections (default 4) connections, with the address and the credentials of the first,
-	// reads with settings of its own. Behind a pooler of connections both need pgx.QueryExecModeCacheDescribe or DescribeExec.
+	// Pool of the application, in that database; its user is a member of the role <prefix>_application. Its
+	// sessions keep their settings. A second pool of at most Connections (default 4) connections, with the
+	// address and the credentials of the first, reads with settings of its own. Behind a pooler of
+	// connections both need pgx.QueryExecModeCacheDescribe or DescribeExec.
 	Pool        *pgxpool.Pool
 	Connections int32
 	// Certs is a folder with tls.crt, tls.key and ca.crt of application/SERVICE/NAME.
@@ -50,8 +51,11 @@ func (c *Config) validate() error {
 	}
 	if c.Pool == nil {
 		faults = append(faults, errors.New("the pool is missing"))
-	} else if mode := c.Pool.Config().ConnConfig.DefaultQueryExecMode; mode == pgx.QueryExecModeExec || mode == pgx.QueryExecModeSimpleProtocol {
-		faults = append(faults, fmt.Errorf("the pool sends statements without asking for the types of their parameters (%s): behind a pooler of connections use cache_describe or describe_exec", mode))
+	} else if mode := c.Pool.Config().ConnConfig.DefaultQueryExecMode; mode == pgx.QueryExecModeExec ||
+		mode == pgx.QueryExecModeSimpleProtocol {
+		faults = append(faults,
+			fmt.Errorf(
+				"the pool sends statements without asking for the types of their parameters (%s): behind a pooler of connections use cache_describe or describe_exec", mode))
 	}
 	if c.Certs == "" {
 		faults = append(faults, errors.New("the folder of the certificate is missing"))
@@ -62,7 +66,8 @@ func (c *Config) validate() error {
 	return errors.Join(faults...)
 }
 
-// Application writes resources of one deployment in transactions of its own. It is safe for concurrent use. Run has to run.
+// Application writes resources of one deployment in transactions of its own. It is safe for concurrent use.
+// Run has to run.
 type Application struct {
 	cfg         Config
 	credentials *identity.Credentials
@@ -81,7 +86,8 @@ type Application struct {
 	at   string           // guarded by mu; its address
 }
 
-// New checks the certificate and the database, and adopts the version that the deployment runs. It starts nothing in the background.
+// New checks the certificate and the database, and adopts the version that the deployment runs. It starts
+// nothing in the background.
 func New(ctx context.Context, cfg Config) (*Application, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("embed: %w", err)
@@ -91,7 +97,8 @@ func New(ctx context.Context, cfg Config) (*Application, error) {
 		return nil, err
 	}
 	if who := credentials.Identity; who.Role != identity.RoleApplication || who.ServiceOf() != cfg.Deployment.Service {
-		return nil, fmt.Errorf("the certificate in %s has the identity %s: want application/%s/NAME", cfg.Certs, who, cfg.Deployment.Service)
+		return nil, fmt.Errorf("the certificate in %s has the identity %s: want application/%s/NAME", cfg.Certs, who,
+			cfg.Deployment.Service)
 	}
 	a := &Application{cfg: cfg, credentials: credentials}
 	a.peers = peers.New(cfg.Deployment, byWayOf{a})
@@ -108,7 +115,8 @@ func (a *Application) open(ctx context.Context) (err error) {
 		return err
 	}
 	a.store, err = shadow.Open(ctx, shadow.Config{
-		Pool: postgres.NewLanes(a.pool), Deployment: a.cfg.Deployment, Peers: peer.PeersOf(a.peers), Logger: a.cfg.Logger, Guest: true, Delegations: true,
+		Pool: postgres.NewLanes(a.pool), Deployment: a.cfg.Deployment, Peers: peer.PeersOf(a.peers),
+		Logger: a.cfg.Logger, Guest: true, Delegations: true,
 	})
 	if err != nil {
 		return err
@@ -116,7 +124,8 @@ func (a *Application) open(ctx context.Context) (err error) {
 	return a.follow(ctx)
 }
 
-// Close closes the connections. Call it when Run has returned and nothing writes: calls fail with ErrClosed from then on.
+// Close closes the connections. Call it when Run has returned and nothing writes: calls fail with ErrClosed
+// from then on.
 func (a *Application) Close() {
 	if a.closed.Swap(true) {
 		return
@@ -164,7 +173,8 @@ func (a *Application) keepFollowing(ctx context.Context) error {
 			text = err.Error()
 		}
 		if text != last && text != "" {
-			a.cfg.Logger.Warn("the deployment's version and addresses could not be read, it is tried again", zap.String("error", text))
+			a.cfg.Logger.Warn("the deployment's version and addresses could not be read, it is tried again",
+				zap.String("error", text))
 		}
 		last = text
 	}
@@ -199,7 +209,8 @@ func (a *Application) adopt(ctx context.Context, kept []byte, version string) er
 	if err := a.reach(env); err != nil {
 		return err
 	}
-	model, err := schema.NewModel(schema.ServiceVersion{Service: a.cfg.Deployment.Service, Version: version}, env.Services)
+	model, err := schema.NewModel(schema.ServiceVersion{Service: a.cfg.Deployment.Service, Version: version},
+		env.Services)
 	if err != nil {
 		return fmt.Errorf("version %s of %s: %w", version, a.cfg.Deployment, err)
 	}
@@ -222,13 +233,15 @@ func (a *Application) environment(raw []byte) (*schema.Environment, error) {
 	return wire.Environment(env), nil
 }
 
-// Save stores resources and runs fn in one transaction: all of it is stored, or nothing. New references to other deployments are
-// established before. fn uses the transaction, and does not end it; it may run again, in another transaction, when the first one met a
-// concurrent write. The resources are stored before fn runs, and are visible to its statements. nil: none. A Save within fn is another
-// transaction, which stays when this one is rolled back.
+// Save stores resources and runs fn in one transaction: all of it is stored, or nothing. New references to
+// other deployments are established before. fn uses the transaction, and does not end it; it may run again,
+// in another transaction, when the first one met a concurrent write. The resources are stored before fn runs,
+// and are visible to its statements. nil: none. A Save within fn is another transaction, which stays when
+// this one is rolled back.
 //
-// It fails with the error of fn, *RefusedError, *InvalidError, ErrNotFound, ErrExists, ErrConflict, ErrDeleting, ErrAborted, ErrUnknown,
-// ErrTransaction or ErrClosed. It repeats temporary failures until the deadline of ctx, 10 s by default.
+// It fails with the error of fn, *RefusedError, *InvalidError, ErrNotFound, ErrExists, ErrConflict,
+// ErrDeleting, ErrAborted, ErrUnknown, ErrTransaction or ErrClosed. It repeats temporary failures until the
+// deadline of ctx, 10 s by default.
 func (a *Application) Save(ctx context.Context, writes []Write, fn func(tx pgx.Tx) error) ([]Resource, error) {
 	all, err := a.peerWrites(writes)
 	if err != nil {
@@ -247,22 +260,24 @@ func (a *Application) Save(ctx context.Context, writes []Write, fn func(tx pgx.T
 func (a *Application) wrote(ctx context.Context, all ...Resource) {
 	for _, r := range all {
 		client.Wrote(ctx, client.Written{
-			Name: schema.FullName{Deployment: a.cfg.Deployment, Name: r.Name}, Version: client.Version{UID: r.UID.String(), Revision: r.Revision},
+			Name:    schema.FullName{Deployment: a.cfg.Deployment, Name: r.Name},
+			Version: client.Version{UID: r.UID.String(), Revision: r.Revision},
 		})
 	}
 }
 
-// Delete selects the resource to delete, by its relative or full name. UID and Revision select one incarnation, or one state of it; zero
-// selects any.
+// Delete selects the resource to delete, by its relative or full name. UID and Revision select one
+// incarnation, or one state of it; zero selects any.
 type Delete struct {
 	Name     string
 	UID      uuid.UUID
 	Revision int64
 }
 
-// DeleteIn deletes a resource with its cascade in this database, and runs fn in the same transaction. Blockers in other
-// deployments are asked about before. The cascade in other deployments follows after the commit. It fails with the error of fn,
-// *BlockedError, *InvalidError, ErrNotFound, ErrConflict, ErrUnavailable, ErrAborted, ErrUnknown, ErrTransaction or ErrClosed.
+// DeleteIn deletes a resource with its cascade in this database, and runs fn in the same transaction.
+// Blockers in other deployments are asked about before. The cascade in other deployments follows after the
+// commit. It fails with the error of fn, *BlockedError, *InvalidError, ErrNotFound, ErrConflict,
+// ErrUnavailable, ErrAborted, ErrUnknown, ErrTransaction or ErrClosed.
 func (a *Application) DeleteIn(ctx context.Context, del Delete, fn func(tx pgx.Tx) error) (Deleted, error) {
 	name, err := a.relative(del.Name)
 	if err != nil {

@@ -84,7 +84,8 @@ var errMine = errors.New("mine")
 
 type fields = map[string]any
 
-// world is an installation with an application in the database of devices.example.com/eu, which has a table of its own.
+// world is an installation with an application in the database of devices.example.com/eu, which has a table
+// of its own.
 type world struct {
 	*dbctest.Installation
 	*embed.Application
@@ -94,12 +95,16 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{Installation: dbctest.New(t, dbctest.Config{Services: services, Args: []string{"--tentative-ttl", "1s"}})}
+	w := &world{Installation: dbctest.New(t, dbctest.Config{Services: services,
+		Args: []string{"--tentative-ttl", "1s"}})}
 	w.admin = connect(t, w.DSN(devices.String()))
-	_, err := w.admin.Exec(t.Context(), `CREATE TABLE public.booking (device text PRIMARY KEY); GRANT ALL ON public.booking TO `+dbctest.ApplicationRole)
+	_, err := w.admin.Exec(t.Context(),
+		`CREATE TABLE public.booking (device text PRIMARY KEY); GRANT ALL ON public.booking TO `+
+			dbctest.ApplicationRole)
 	require.NoError(t, err)
 	w.pool = connect(t, w.ApplicationDSN(devices.String()))
-	w.Application, err = embed.New(t.Context(), embed.Config{Deployment: devices, Pool: w.pool, Certs: w.Certs(booking)})
+	w.Application, err = embed.New(t.Context(), embed.Config{Deployment: devices, Pool: w.pool,
+		Certs: w.Certs(booking)})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -137,7 +142,8 @@ func (w *world) stored(t *testing.T, name string) bool {
 
 func (w *world) booked(t *testing.T, device string) (is bool) {
 	t.Helper()
-	require.NoError(t, w.admin.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM public.booking WHERE device = $1)`, device).Scan(&is))
+	require.NoError(t, w.admin.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM public.booking WHERE device = $1)`,
+		device).Scan(&is))
 	return is
 }
 
@@ -191,7 +197,8 @@ func (w *world) savesTogether(t *testing.T) {
 
 	saved, err := w.Save(ctx, refers, func(tx pgx.Tx) error {
 		var stored bool
-		err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM dbcontroller.shadow WHERE name = 'devices/d')`).Scan(&stored)
+		err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM dbcontroller.shadow WHERE name = 'devices/d')`).
+			Scan(&stored)
 		require.True(t, stored, "the function sees the resource")
 		return errors.Join(err, book("d")(tx))
 	})
@@ -205,7 +212,8 @@ func (w *world) savesTogether(t *testing.T) {
 	_, err = w.Save(ctx, []embed.Write{{Name: "devices/e", Body: fields{"project": projects + "none"}}}, book("e"))
 	require.ErrorAs(t, err, &refused)
 	none, _ := schema.ParseFullName(projects + "none")
-	require.Equal(t, []embed.Refusal{{Holder: "devices/e", Path: "project", Target: none, Reason: "TARGET_MISSING"}}, refused.Refusals)
+	require.Equal(t, []embed.Refusal{{Holder: "devices/e", Path: "project", Target: none, Reason: "TARGET_MISSING"}},
+		refused.Refusals)
 	require.False(t, w.booked(t, "e"))
 
 	_, err = w.Client.Delete(ctx, projects+"s", client.Version{})
@@ -220,7 +228,9 @@ func (w *world) deletesTogether(t *testing.T) {
 	ctx := t.Context()
 	saved, err := w.Save(ctx, []embed.Write{{Name: "devices/h"}}, book("h"))
 	require.NoError(t, err)
-	_, err = w.DeleteIn(ctx, embed.Delete{Name: "devices/h"}, func(tx pgx.Tx) error { return errors.Join(unbook("h")(tx), errMine) })
+	_, err = w.DeleteIn(ctx, embed.Delete{Name: "devices/h"}, func(tx pgx.Tx) error {
+		return errors.Join(unbook("h")(tx), errMine)
+	})
 	require.ErrorIs(t, err, errMine)
 	require.True(t, w.stored(t, things+"devices/h"))
 	require.True(t, w.booked(t, "h"))
@@ -246,7 +256,8 @@ func (w *world) cleansUpTogether(t *testing.T) {
 	deleted, err := w.DeleteIn(ctx, embed.Delete{Name: "rooms/r"}, nil)
 	require.NoError(t, err)
 	require.False(t, deleted.Removed)
-	_, err = w.RemoveFinalizerIn(ctx, embed.Finalizer{Name: "rooms/r", UID: saved[0].UID, Finalizer: "badge"}, unbook("r"))
+	_, err = w.RemoveFinalizerIn(ctx, embed.Finalizer{Name: "rooms/r", UID: saved[0].UID, Finalizer: "badge"},
+		unbook("r"))
 	require.ErrorIs(t, err, embed.ErrDenied, "another one is its holder")
 	_, err = w.RemoveFinalizerIn(ctx, embed.Finalizer{Name: "rooms/r", UID: uuid.New(), Finalizer: "door"}, unbook("r"))
 	require.ErrorIs(t, err, embed.ErrNotFound)
@@ -277,7 +288,8 @@ func (w *world) reportsTogether(t *testing.T) {
 	require.ErrorIs(t, err, errMine)
 	r, err := report(fields{"phase": "new"}, 0, book("st"))
 	require.NoError(t, err)
-	require.Equal(t, []any{int64(1), int64(1), `{"phase": "new"}`}, []any{r.Generation, r.StatusGeneration, string(r.Status)})
+	require.Equal(t, []any{int64(1), int64(1), `{"phase": "new"}`}, []any{r.Generation, r.StatusGeneration,
+		string(r.Status)})
 	require.True(t, w.booked(t, "st"))
 	_, err = report(fields{"phase": "late"}, 0, nil)
 	require.ErrorIs(t, err, embed.ErrConflict)
@@ -302,7 +314,9 @@ func (w *world) takesValues(t *testing.T) {
 	var invalid *embed.InvalidError
 	_, err = w.Save(ctx, []embed.Write{{Name: "devices/v", Body: fields{"project": 7}}}, nil)
 	require.ErrorAs(t, err, &invalid)
-	require.Equal(t, []embed.Field{{Path: "body.project", Problem: "want the name of a resource as a string, got a number"}}, invalid.Fields)
+	require.Equal(t,
+		[]embed.Field{{Path: "body.project", Problem: "want the name of a resource as a string, got a number"}},
+		invalid.Fields)
 	for _, no := range []embed.Write{
 		{Name: projects + "v"},
 		{Name: "//devices.example.com/us/devices/v"},
@@ -319,7 +333,8 @@ func (w *world) takesValues(t *testing.T) {
 	require.NoError(t, err)
 	resources, err := w.Client.Resources(ctx, devices)
 	require.NoError(t, err)
-	_, err = resources.SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{Name: things + "devices/v", BlockDeletion: true})
+	_, err = resources.SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{Name: things + "devices/v",
+		BlockDeletion: true})
 	require.NoError(t, err)
 	var blocked *embed.BlockedError
 	_, err = w.DeleteIn(ctx, embed.Delete{Name: things + "devices/v"}, nil)
@@ -339,7 +354,9 @@ WHERE name IN ('enable_seqscan', 'jit', 'max_parallel_workers_per_gather', 'sear
 	conn.Release()
 	var before, within, after string
 	require.NoError(t, w.pool.QueryRow(ctx, settingsSQL).Scan(&before))
-	_, err = w.Save(ctx, []embed.Write{{Name: "devices/k"}}, func(tx pgx.Tx) error { return tx.QueryRow(ctx, settingsSQL).Scan(&within) })
+	_, err = w.Save(ctx, []embed.Write{{Name: "devices/k"}}, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, settingsSQL).Scan(&within)
+	})
 	require.NoError(t, err)
 	require.NoError(t, w.pool.QueryRow(ctx, settingsSQL).Scan(&after))
 	require.Equal(t, before, within)
@@ -371,8 +388,10 @@ func (w *world) noticesTheEnd(t *testing.T) {
 func (w *world) decidesNothing(t *testing.T) {
 	var pg *pgconn.PgError
 	for _, sql := range []string{
-		`UPDATE dbcontroller.meta SET version = 'v2'`, `UPDATE dbcontroller.meta SET epoch = NULL`, `DELETE FROM dbcontroller.epoch`,
-		`INSERT INTO dbcontroller.decommissioned (deployment_id) VALUES (1)`, `INSERT INTO dbcontroller.blockade (target_id) VALUES (1)`,
+		`UPDATE dbcontroller.meta SET version = 'v2'`, `UPDATE dbcontroller.meta SET epoch = NULL`,
+		`DELETE FROM dbcontroller.epoch`,
+		`INSERT INTO dbcontroller.decommissioned (deployment_id) VALUES (1)`,
+		`INSERT INTO dbcontroller.blockade (target_id) VALUES (1)`,
 		`UPDATE dbcontroller.member SET expires_at = now()`, `UPDATE dbcontroller.deployment SET epoch = NULL`,
 	} {
 		_, err := w.pool.Exec(t.Context(), sql)
@@ -427,13 +446,17 @@ func (w *world) follows(t *testing.T) {
 	save := func() (embed.Resource, error) {
 		n++
 		name := "f" + string(rune('a'+n%26))
-		saved, err := w.Save(ctx, []embed.Write{{Name: "devices/" + name, Body: fields{"project": projects + "f"}}}, func(pgx.Tx) error { return nil })
+		saved, err := w.Save(ctx, []embed.Write{{Name: "devices/" + name, Body: fields{"project": projects + "f"}}},
+			func(pgx.Tx) error {
+				return nil
+			})
 		if err != nil {
 			return embed.Resource{}, err
 		}
 		return saved[0], nil
 	}
-	_, err := w.Client.Registry().SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: devices.Service, Region: devices.Region, Version: "v2"})
+	_, err := w.Client.Registry().SetDeploymentVersion(ctx,
+		&registryv1.SetDeploymentVersionRequest{Service: devices.Service, Region: devices.Region, Version: "v2"})
 	require.NoError(t, err)
 	eventually(t, func() error {
 		r, err := save()

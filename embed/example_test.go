@@ -31,7 +31,8 @@ func (e *exampleT) Cleanup(f func())        { e.cleanups = append(e.cleanups, f)
 func (*exampleT) Fatalf(f string, a ...any) { log.Fatalf(f, a...) }
 func (e *exampleT) TempDir() string         { return e.dir }
 
-// deployed returns the application's connection string and certificate, in a deployment with a table bookings; end stops it.
+// deployed returns the application's connection string and certificate, in a deployment with a table
+// bookings; end stops it.
 func deployed() (dsn, certs string, end func()) {
 	dir, err := os.MkdirTemp("", "example")
 	if err != nil {
@@ -41,7 +42,8 @@ func deployed() (dsn, certs string, end func()) {
 	in := dbctest.New(t, dbctest.Config{Services: services})
 	conn, err := pgx.Connect(t.Context(), in.DSN(devices.String()))
 	if err == nil {
-		_, err = conn.Exec(t.Context(), `CREATE TABLE public.bookings (device text); GRANT ALL ON public.bookings TO `+dbctest.ApplicationRole)
+		_, err = conn.Exec(t.Context(), `CREATE TABLE public.bookings (device text); GRANT ALL ON public.bookings TO `+
+			dbctest.ApplicationRole)
 		err = errors.Join(err, conn.Close(t.Context()))
 	}
 	if err != nil {
@@ -55,7 +57,8 @@ func deployed() (dsn, certs string, end func()) {
 	}
 }
 
-// A controller in the process of the application keeps a row for each device, in one transaction with the report in its status.
+// A controller in the process of the application keeps a row for each device, in one transaction with the
+// report in its status.
 func ExampleApplication_Source() {
 	dsn, certs, end := deployed()
 	defer end()
@@ -77,9 +80,11 @@ func ExampleApplication_Source() {
 		if !ok {
 			return controller.Result{}, nil
 		}
-		status := embed.Status{Name: device.GetName(), UID: uuid.MustParse(device.GetUid()), Status: map[string]any{"booked": true}}
+		status := embed.Status{Name: device.GetName(), UID: uuid.MustParse(device.GetUid()),
+			Status: map[string]any{"booked": true}}
 		_, err := app.UpdateStatusIn(ctx, status, func(tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, `INSERT INTO public.bookings SELECT $1 WHERE NOT EXISTS (SELECT FROM public.bookings WHERE device = $1)`, device.GetName())
+			_, err := tx.Exec(ctx,
+				`INSERT INTO public.bookings SELECT $1 WHERE NOT EXISTS (SELECT FROM public.bookings WHERE device = $1)`, device.GetName())
 			return err
 		})
 		if err == nil {

@@ -52,9 +52,12 @@ func (w *world) application(t *testing.T, pool *pgxpool.Pool) *embed.Application
 func (w *world) all(t *testing.T, app *embed.Application, id string) {
 	t.Helper()
 	ctx := t.Context()
-	saved, err := app.Save(ctx, []embed.Write{{Name: "devices/" + id, Body: fields{"project": projects + "p", "x": fields{"y": 1.5}}, Labels: map[string]string{"a": "b"}}}, book(id))
+	saved, err := app.Save(ctx,
+		[]embed.Write{{Name: "devices/" + id, Body: fields{"project": projects + "p", "x": fields{"y": 1.5}},
+			Labels: map[string]string{"a": "b"}}}, book(id))
 	require.NoError(t, err)
-	_, err = app.Save(ctx, []embed.Write{{Name: "devices/" + id, Body: fields{"project": projects + "p", "x": "other"}, Revision: saved[0].Revision}}, nil)
+	_, err = app.Save(ctx, []embed.Write{{Name: "devices/" + id, Body: fields{"project": projects + "p", "x": "other"},
+		Revision: saved[0].Revision}}, nil)
 	require.NoError(t, err)
 	_, err = app.UpdateStatusIn(ctx, embed.Status{Name: "devices/" + id, Status: fields{"phase": "new"}}, nil)
 	require.NoError(t, err)
@@ -66,7 +69,8 @@ func (w *world) all(t *testing.T, app *embed.Application, id string) {
 }
 
 func (w *world) withoutPreparedStatements(t *testing.T) {
-	for name, mode := range map[string]pgx.QueryExecMode{"describe": pgx.QueryExecModeCacheDescribe, "each": pgx.QueryExecModeDescribeExec} {
+	for name, mode := range map[string]pgx.QueryExecMode{"describe": pgx.QueryExecModeCacheDescribe,
+		"each": pgx.QueryExecModeDescribeExec} {
 		pool := w.poolOf(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
 		w.all(t, w.application(t, pool), name)
 		require.Equal(t, mode, pool.Config().ConnConfig.DefaultQueryExecMode)
@@ -86,7 +90,8 @@ func (w *world) withHooks(t *testing.T) {
 		c.ConnConfig.User = "nobody_yet"
 		c.BeforeConnect = func(_ context.Context, conn *pgx.ConnConfig) error { asked++; conn.User = user; return nil }
 		c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-			_, err := conn.Exec(ctx, `SET search_path = public; SET enable_seqscan = on; SET default_transaction_read_only = on`)
+			_, err := conn.Exec(ctx,
+				`SET search_path = public; SET enable_seqscan = on; SET default_transaction_read_only = on`)
 			return err
 		}
 	})
@@ -128,7 +133,9 @@ func (w *world) functionPanics(t *testing.T) {
 		})
 	})
 	require.False(t, w.booked(t, "panic"))
-	require.Eventually(t, func() bool { return w.pool.Stat().AcquiredConns() == 0 }, wait.Limit, time.Millisecond, "its connection is free")
+	require.Eventually(t, func() bool {
+		return w.pool.Stat().AcquiredConns() == 0
+	}, wait.Limit, time.Millisecond, "its connection is free")
 	w.all(t, w.Application, "panic")
 }
 

@@ -15,19 +15,21 @@ import (
 	"github.com/db-controller/db-controller/schema/service/peers"
 )
 
-// byWayOf makes the calls to other deployments by way of the application's own deployment: every connection goes there, and names the
-// deployment that is called.
+// byWayOf makes the calls to other deployments by way of the application's own deployment: every connection
+// goes there, and names the deployment that is called.
 type byWayOf struct{ app *Application }
 
 // DialOptions implements peers.Credentials.
 func (b byWayOf) DialOptions(expected identity.Identity) []grpc.DialOption {
 	home := identity.Deployment(b.app.cfg.Deployment)
-	return append(b.app.credentials.DialOptions(home), grpc.WithChainUnaryInterceptor(b.app.relayTo(expected.Deployment)))
+	return append(b.app.credentials.DialOptions(home),
+		grpc.WithChainUnaryInterceptor(b.app.relayTo(expected.Deployment)))
 }
 
 // relayTo names the called deployment, and refuses answers of a process that uses another database.
 func (a *Application) relayTo(to schema.DeploymentID) grpc.UnaryClientInterceptor {
-	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+		opts ...grpc.CallOption) error {
 		var trailer metadata.MD
 		ctx = metadata.AppendToOutgoingContext(ctx, peers.RelayKey, to.String())
 		err := invoke(ctx, method, req, reply, cc, append(opts, grpc.Trailer(&trailer))...)
@@ -36,13 +38,15 @@ func (a *Application) relayTo(to schema.DeploymentID) grpc.UnaryClientIntercepto
 		case unreadable != nil:
 			return unreadable
 		case sent && database != a.store.Gate.Database():
-			return fmt.Errorf("%w: the process of %s uses the database %s, and the application's pool the database %s", peer.ErrTransaction, a.cfg.Deployment, database, a.store.Gate.Database())
+			return fmt.Errorf("%w: the process of %s uses the database %s, and the application's pool the database %s",
+				peer.ErrTransaction, a.cfg.Deployment, database, a.store.Gate.Database())
 		}
 		return err
 	}
 }
 
-// reach takes the addresses of an environment: all deployments are called at the address of the application's own.
+// reach takes the addresses of an environment: all deployments are called at the address of the application's
+// own.
 func (a *Application) reach(env *schema.Environment) error {
 	own, ok := env.Deployment(a.cfg.Deployment)
 	if !ok {

@@ -16,7 +16,8 @@ import (
 // Mode is the condition of a Write.
 type Mode int
 
-// Put creates a resource, or replaces all its fields; Create fails with ErrExists when it exists, Update with ErrNotFound when it does not.
+// Put creates a resource, or replaces all its fields; Create fails with ErrExists when it exists, Update with
+// ErrNotFound when it does not.
 const (
 	Put Mode = iota
 	Create
@@ -28,14 +29,17 @@ type Write struct {
 	Mode Mode
 	// Name is relative to the deployment, such as devices/d1, or the full name.
 	Name string
-	// UID and Revision of the stored resource; ErrNotFound or ErrConflict if it has others. The zero values match any.
+	// UID and Revision of the stored resource; ErrNotFound or ErrConflict if it has others. The zero values
+	// match any.
 	UID      uuid.UUID
 	Revision int64
 	Labels   map[string]string
-	// Body is the whole new body: a struct or a map, which encoding/json converts to an object; nil for an empty one.
+	// Body is the whole new body: a struct or a map, which encoding/json converts to an object; nil for an
+	// empty one.
 	Body   any
 	Owners []Owner
-	// Mask of an Update: the fields that it replaces (labels, labels.<key>, owner_references, body, body.<field>); nil: all of them.
+	// Mask of an Update: the fields that it replaces (labels, labels.<key>, owner_references, body,
+	// body.<field>); nil: all of them.
 	Mask []string
 }
 
@@ -78,7 +82,8 @@ type Deleted struct {
 	Resource *Resource
 	// Deletion identifies the deletion in all deployments.
 	Deletion uuid.UUID
-	// Unasked are deployments that could not be asked in advance whether the deletion is blocked there: it may wait for them.
+	// Unasked are deployments that could not be asked in advance whether the deletion is blocked there: it
+	// may wait for them.
 	Unasked []schema.DeploymentID
 }
 
@@ -89,7 +94,8 @@ func (a *Application) relative(name string) (string, error) {
 	}
 	full, err := schema.ParseFullName(name)
 	if err == nil && full.Deployment != a.cfg.Deployment {
-		err = fmt.Errorf("it is a resource of %s: the application writes resources of %s", full.Deployment, a.cfg.Deployment)
+		err = fmt.Errorf("it is a resource of %s: the application writes resources of %s", full.Deployment,
+			a.cfg.Deployment)
 	}
 	if err != nil {
 		return "", &InvalidError{Name: name, err: err}
@@ -109,10 +115,12 @@ func (a *Application) peerWrites(writes []Write) ([]peer.Write, error) {
 			return nil, &InvalidError{Name: w.Name, err: err}
 		}
 		all[i] = peer.Write{
-			Mode: peer.Mode(w.Mode), Name: name, UID: w.UID, Revision: peer.Revision(w.Revision), Labels: w.Labels, Body: body, Mask: w.Mask,
+			Mode: peer.Mode(w.Mode), Name: name, UID: w.UID, Revision: peer.Revision(w.Revision), Labels: w.Labels,
+			Body: body, Mask: w.Mask,
 		}
 		for _, o := range w.Owners {
-			all[i].Owners = append(all[i].Owners, peer.OwnerReference{Owner: o.Name, Kind: o.Kind, UID: o.UID, Controller: o.Controller, Requires: o.Requires})
+			all[i].Owners = append(all[i].Owners, peer.OwnerReference{Owner: o.Name, Kind: o.Kind, UID: o.UID,
+				Controller: o.Controller, Requires: o.Requires})
 		}
 	}
 	return all, nil
@@ -128,7 +136,8 @@ func resourceOf(r *peer.Resource) Resource {
 		Status: r.Status, StatusGeneration: r.StatusGeneration, Created: r.CreatedAt, Updated: r.UpdatedAt,
 	}
 	for _, o := range r.Owners {
-		made.Owners = append(made.Owners, Owner{Name: o.Owner, Kind: o.Kind, UID: o.UID, Controller: o.Controller, Requires: o.Requires})
+		made.Owners = append(made.Owners, Owner{Name: o.Owner, Kind: o.Kind, UID: o.UID, Controller: o.Controller,
+			Requires: o.Requires})
 	}
 	return made
 }

@@ -28,12 +28,14 @@ type Source struct {
 	channel grpc.ClientConnInterface
 }
 
-// Source returns a Source. Others has the resources of other deployments; nil: they are errors. Run has to run; controllers end before Close.
+// Source returns a Source. Others has the resources of other deployments; nil: they are errors. Run has to
+// run; controllers end before Close.
 func (a *Application) Source(others Others) *Source {
 	return &Source{app: a, others: others, channel: service.NewReader(a.store, a.credentials.Identity, a.cfg.Logger)}
 }
 
-// Refresh returns the environment that the deployment's processes keep, in which the deployment has the version that it runs.
+// Refresh returns the environment that the deployment's processes keep, in which the deployment has the
+// version that it runs.
 func (s *Source) Refresh(ctx context.Context) (*schema.Environment, error) {
 	kept, err := s.app.store.Admin.KeptEnvironment(ctx)
 	if err != nil {
@@ -55,15 +57,17 @@ func (s *Source) Refresh(ctx context.Context) (*schema.Environment, error) {
 	return env, nil
 }
 
-// Watch delivers the resources of a deployment as client.Client.Watch does. Tokens of its own deployment's events resume watches of this process
-// alone.
-func (s *Source) Watch(ctx context.Context, id schema.DeploymentID, q client.WatchQuery) iter.Seq2[client.Event, error] {
+// Watch delivers the resources of a deployment as client.Client.Watch does. Tokens of its own deployment's
+// events resume watches of this process alone.
+func (s *Source) Watch(ctx context.Context, id schema.DeploymentID, q client.WatchQuery) iter.Seq2[client.Event,
+	error] {
 	if id != s.app.cfg.Deployment && s.others != nil {
 		return s.others.Watch(ctx, id, q)
 	}
 	return func(yield func(client.Event, error) bool) {
 		if id != s.app.cfg.Deployment {
-			yield(client.Event{}, fmt.Errorf("%s is another deployment than the application's: give Application.Source a client", id))
+			yield(client.Event{},
+				fmt.Errorf("%s is another deployment than the application's: give Application.Source a client", id))
 			return
 		}
 		env, err := s.Refresh(ctx)
@@ -76,14 +80,15 @@ func (s *Source) Watch(ctx context.Context, id schema.DeploymentID, q client.Wat
 	}
 }
 
-// RemoveFinalizer removes a finalizer whose holder is the application, as RemoveFinalizerIn does. That the resource, or its finalizer, is gone is
-// no error.
+// RemoveFinalizer removes a finalizer whose holder is the application, as RemoveFinalizerIn does. That the
+// resource, or its finalizer, is gone is no error.
 func (s *Source) RemoveFinalizer(ctx context.Context, name, uid, finalizer string) error {
 	of, err := uuid.Parse(uid)
 	if err != nil {
 		return &InvalidError{Name: name, Fields: []Field{{Path: "uid", Problem: err.Error()}}, err: err}
 	}
-	if _, err = s.app.RemoveFinalizerIn(ctx, Finalizer{Name: name, UID: of, Finalizer: finalizer}, nil); errors.Is(err, ErrNotFound) {
+	if _, err = s.app.RemoveFinalizerIn(ctx, Finalizer{Name: name, UID: of, Finalizer: finalizer}, nil); errors.Is(err,
+		ErrNotFound) {
 		return nil
 	}
 	return err

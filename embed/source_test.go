@@ -60,8 +60,9 @@ func control(t *testing.T, c *controller.Controller, r controller.Func) (stop fu
 	return stop
 }
 
-// A controller in the process of the application reads the deployment's own feed out of the database, also while no process of the deployment
-// can be reached, and writes in the application's transactions. Resources of other deployments come over the network, by the same interface.
+// A controller in the process of the application reads the deployment's own feed out of the database, also
+// while no process of the deployment can be reached, and writes in the application's transactions. Resources
+// of other deployments come over the network, by the same interface.
 func TestAControllerInTheProcessOfAnApplication(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -71,8 +72,10 @@ func TestAControllerInTheProcessOfAnApplication(t *testing.T) {
 		return []string{r.GetBody().GetFields()["project"].GetStringValue()}, nil
 	}
 	source := w.Source(w.Client)
-	control(t, controller.New(source, controller.Kind{Deployment: devices, Name: "Device"}, controller.GenerationChanged).
-		Watches(controller.Kind{Deployment: iam, Name: "Project"}, controller.ByIndex("project")).Index("project", inProject),
+	control(t, controller.New(source, controller.Kind{Deployment: devices, Name: "Device"},
+		controller.GenerationChanged).
+		Watches(controller.Kind{Deployment: iam, Name: "Project"}, controller.ByIndex("project")).
+		Index("project", inProject),
 		func(ctx context.Context, req controller.Request, v *controller.View) (controller.Result, error) {
 			d, ok := v.Get(req.Name)
 			if !ok {
@@ -80,7 +83,8 @@ func TestAControllerInTheProcessOfAnApplication(t *testing.T) {
 				return controller.Result{}, nil
 			}
 			uid := uuid.MustParse(d.GetUid())
-			_, err := w.UpdateStatusIn(ctx, embed.Status{Name: d.GetName(), UID: uid, Status: fields{"seen": d.GetGeneration()}}, func(pgx.Tx) error {
+			_, err := w.UpdateStatusIn(ctx, embed.Status{Name: d.GetName(), UID: uid,
+				Status: fields{"seen": d.GetGeneration()}}, func(pgx.Tx) error {
 				seen.set(d.GetName(), d.GetGeneration())
 				return nil
 			})
@@ -91,7 +95,8 @@ func TestAControllerInTheProcessOfAnApplication(t *testing.T) {
 	require.NoError(t, err)
 	seen.becomes(t, "devices/a", 1)
 	seen.set("devices/a", 0)
-	_, err = w.Client.Update(ctx, &resourcev1.Resource{Name: projects + "p", Labels: map[string]string{"k": "v"}}, "labels")
+	_, err = w.Client.Update(ctx, &resourcev1.Resource{Name: projects + "p", Labels: map[string]string{"k": "v"}},
+		"labels")
 	require.NoError(t, err)
 	seen.becomes(t, "devices/a", 1)
 
@@ -106,7 +111,8 @@ func TestAControllerInTheProcessOfAnApplication(t *testing.T) {
 	w.Heal(devices.String())
 
 	// The kind is renamed under the running controller.
-	_, err = w.Client.Registry().SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: devices.Service, Region: devices.Region, Version: "v2"})
+	_, err = w.Client.Registry().SetDeploymentVersion(ctx,
+		&registryv1.SetDeploymentVersionRequest{Service: devices.Service, Region: devices.Region, Version: "v2"})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		_, err := w.Save(ctx, []embed.Write{{Name: "devices/a", Body: fields{"n": 2}}}, nil)
@@ -127,10 +133,11 @@ func TestAControllerOfAnApplicationRemovesItsFinalizers_I33(t *testing.T) {
 	source := w.Source(nil)
 	rooms := controller.Kind{Deployment: devices, Name: "Room"}
 	closed := make(chan string, 10)
-	control(t, controller.New(source, rooms).Finalizer("door", source, func(_ context.Context, r *controller.Resource, _ *controller.View) error {
-		closed <- r.GetName()
-		return nil
-	}), func(context.Context, controller.Request, *controller.View) (controller.Result, error) {
+	control(t, controller.New(source, rooms).Finalizer("door", source,
+		func(_ context.Context, r *controller.Resource, _ *controller.View) error {
+			closed <- r.GetName()
+			return nil
+		}), func(context.Context, controller.Request, *controller.View) (controller.Result, error) {
 		return controller.Result{}, nil
 	})
 	saved, err := w.Save(ctx, []embed.Write{{Name: "rooms/r"}}, nil)
@@ -163,7 +170,8 @@ func TestASourceHasTheVersionOfTheDatabase(t *testing.T) {
 	w := newWorld(t)
 	var raw []byte
 	var running string
-	require.NoError(t, w.admin.QueryRow(t.Context(), `SELECT environment, version FROM dbcontroller.meta`).Scan(&raw, &running))
+	require.NoError(t, w.admin.QueryRow(t.Context(), `SELECT environment, version FROM dbcontroller.meta`).
+		Scan(&raw, &running))
 	env := &registryv1.Environment{}
 	require.NoError(t, proto.Unmarshal(raw, env))
 	for _, d := range env.GetDeployments() {
@@ -223,7 +231,8 @@ func TestTheWatchesOfAnApplicationShareTheirResources(t *testing.T) {
 		_, err := w.Save(ctx, []embed.Write{{Name: "devices/a", Body: fields{"n": n}}}, nil)
 		require.NoError(t, err)
 		first, second := next(0), next(1)
-		require.Equal(t, []int64{int64(n) + 1, int64(n) + 1}, []int64{first.Resource.GetGeneration(), second.Resource.GetGeneration()})
+		require.Equal(t, []int64{int64(n) + 1, int64(n) + 1}, []int64{first.Resource.GetGeneration(),
+			second.Resource.GetGeneration()})
 		if first.Resource == second.Resource {
 			return
 		}
@@ -248,7 +257,8 @@ func TestTheWritesOfAnApplicationAreReported(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.DeleteIn(ctx, embed.Delete{Name: "devices/b"}, nil)
 	require.ErrorIs(t, err, embed.ErrNotFound)
-	a, b := schema.FullName{Deployment: devices, Name: "devices/a"}, schema.FullName{Deployment: devices, Name: "devices/b"}
+	a, b := schema.FullName{Deployment: devices, Name: "devices/a"}, schema.FullName{Deployment: devices,
+		Name: "devices/b"}
 	require.Equal(t, []client.Written{
 		{Name: a, Version: client.Version{UID: saved[0].UID.String(), Revision: saved[0].Revision}},
 		{Name: b, Version: client.Version{UID: saved[1].UID.String(), Revision: saved[1].Revision}},

@@ -44,7 +44,8 @@ deployments:
   - { deployment: shop.example.com/eu, version: v1 }
 `
 
-// newStrictWorld is an installation with attached tables; the pools are of the application of shop, and of the owner of the tables of crm.
+// newStrictWorld is an installation with attached tables; the pools are of the application of shop, and of
+// the owner of the tables of crm.
 func newStrictWorld(t *testing.T) (in *dbctest.Installation, shop, crm *pgxpool.Pool) {
 	t.Helper()
 	in = dbctest.New(t, dbctest.Config{Services: strictServices, Args: []string{"--delegations"}})
@@ -112,7 +113,8 @@ func TestTransactionsOfStrictTablesAreRepeated(t *testing.T) {
 		return
 	}
 	python := func(customer string) string {
-		cmd := exec.CommandContext(ctx, "/usr/bin/python3", "../docs/examples/strict.py", in.DSN("shop.example.com/eu"), customer)
+		cmd := exec.CommandContext(ctx, "/usr/bin/python3", "../docs/examples/strict.py", in.DSN("shop.example.com/eu"),
+			customer)
 		cmd.Env = append(os.Environ(), "PGOPTIONS=-c role="+dbctest.ApplicationRole)
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)

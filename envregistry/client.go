@@ -1,6 +1,6 @@
-// Package envregistry is the client of the environment registry: it delivers the newest environment, and registers the address
-// of its process while that leads the deployment. The registry is advisory: while it is unreachable the last environment
-// counts, which is kept in the deployment's own database.
+// Package envregistry is the client of the environment registry: it delivers the newest environment, and
+// registers the address of its process while that leads the deployment. The registry is advisory: while it is
+// unreachable the last environment counts, which is kept in the deployment's own database.
 package envregistry
 
 import (
@@ -53,15 +53,17 @@ type Client struct {
 	// problem is the reason why the registry cannot be followed; nil while it is.
 	problem atomic.Pointer[string]
 	lostBy  codes.Code // of the last problem; used by Run alone
-	// seen is the greatest revision of a whole environment, with the part of the registry's history that came with it: a registry
-	// that has not reached both has lost commits. Stored by Run.
+	// seen is the greatest revision of a whole environment, with the part of the registry's history that came
+	// with it: a registry that has not reached both has lost commits. Stored by Run.
 	seen atomic.Pointer[seen]
 	// listed: the environment that counts lists this deployment, or may. Of the goroutine of Run.
 	listed bool
-	// rights are the last declared ones, which only Run uses, and rightsLost whether the registry has none any more.
+	// rights are the last declared ones, which only Run uses, and rightsLost whether the registry has none
+	// any more.
 	rights     *schema.Rights
 	rightsLost atomic.Bool
-	// another is the reason why the registry knows another database of this deployment; nil while it does not.
+	// another is the reason why the registry knows another database of this deployment; nil while it does
+	// not.
 	another atomic.Pointer[anotherDatabase]
 	// heard is the time of the last message of the registry; nil before the first. Stored by Run.
 	heard atomic.Pointer[time.Time]
@@ -82,7 +84,8 @@ func New(cfg Config) (*Client, error) {
 	}
 	c := &Client{
 		cfg: cfg, registry: registryv1.NewRegistryServiceClient(cfg.Registry),
-		// Of capacity one, for the newest environment: sent by Run, which takes an older one out first; never closed.
+		// Of capacity one, for the newest environment: sent by Run, which takes an older one out first; never
+		// closed.
 		out: make(chan *schema.Environment, 1),
 	}
 	c.seen.Store(&seen{})
@@ -96,14 +99,14 @@ func (c *Client) Lead(leads bool) { c.registration.lead(leads) }
 // Leads reports whether this process leads its deployment.
 func (c *Client) Leads() bool { return c.registration.leading() }
 
-// CanLead reports whether other deployments learn the address of this process when it leads: it is registered, or follows the registry
-// and has not failed to register.
+// CanLead reports whether other deployments learn the address of this process when it leads: it is
+// registered, or follows the registry and has not failed to register.
 func (c *Client) CanLead() bool {
 	return c.registration.own() || c.problem.Load() == nil && !c.registration.failing()
 }
 
-// Registered returns the reason while the registry lacks the address of this process, when it leads the deployment, or any
-// address of the deployment, when another process does; nil otherwise.
+// Registered returns the reason while the registry lacks the address of this process, when it leads the
+// deployment, or any address of the deployment, when another process does; nil otherwise.
 func (c *Client) Registered() error { return c.registration.registered() }
 
 // Environments delivers whole environments, the newest only: a slow reader skips older ones.
@@ -135,7 +138,8 @@ func (c *Client) AnotherDatabase() (why string, since time.Time) {
 	return "", since
 }
 
-// Heard returns the time of the last message of the registry, zero before the first, and whether it is followed now.
+// Heard returns the time of the last message of the registry, zero before the first, and whether it is
+// followed now.
 func (c *Client) Heard() (last time.Time, followed bool) {
 	if t := c.heard.Load(); t != nil {
 		return *t, c.problem.Load() == nil
@@ -143,7 +147,8 @@ func (c *Client) Heard() (last time.Time, followed bool) {
 	return last, false
 }
 
-// Unlisted reports whether the registry has an environment without this deployment, which is not taken, and since when.
+// Unlisted reports whether the registry has an environment without this deployment, which is not taken, and
+// since when.
 func (c *Client) Unlisted() (since time.Time, unlisted bool) {
 	if t := c.unlisted.Load(); t != nil {
 		return *t, true
@@ -151,13 +156,14 @@ func (c *Client) Unlisted() (since time.Time, unlisted bool) {
 	return time.Time{}, false
 }
 
-// Ask reads the environment from the registry now. A deployment that it lacks may exist all the same: the registry can have
-// lost it (Environment.Incomplete).
+// Ask reads the environment from the registry now. A deployment that it lacks may exist all the same: the
+// registry can have lost it (Environment.Incomplete).
 func (c *Client) Ask(ctx context.Context) (*schema.Environment, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	told := c.seen.Load()
-	answer, err := c.registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{SeenRevision: told.revision, SeenHistory: told.history})
+	answer, err := c.registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{SeenRevision: told.revision,
+		SeenHistory: told.history})
 	if err != nil {
 		return nil, err
 	}
@@ -166,8 +172,8 @@ func (c *Client) Ask(ctx context.Context) (*schema.Environment, error) {
 	return env, nil
 }
 
-// Run starts with the environment that was kept, if any, then follows the registry and keeps each environment. It blocks
-// until ctx ends.
+// Run starts with the environment that was kept, if any, then follows the registry and keeps each
+// environment. It blocks until ctx ends.
 func (c *Client) Run(ctx context.Context) error {
 	kept, err := c.cfg.Keeper.LoadEnvironment(ctx)
 	switch {
@@ -185,19 +191,23 @@ func (c *Client) Run(ctx context.Context) error {
 	defer registering.Wait()
 	registering.Go(func() { c.registration.run(ctx) })
 	b := newBuilder()
-	retry.Forever(ctx, retry.Backoff{First: firstPause, Max: longestPause}, func(ctx context.Context) error { return c.follow(ctx, b) }, c.lost)
+	retry.Forever(ctx, retry.Backoff{First: firstPause, Max: longestPause}, func(ctx context.Context) error {
+		return c.follow(ctx, b)
+	}, c.lost)
 	return nil
 }
 
-// lost notes that a watch of the registry has ended. While it cannot be followed, a further warning means another code: texts of errors differ
-// by the ids of requests.
+// lost notes that a watch of the registry has ended. While it cannot be followed, a further warning means
+// another code: texts of errors differ by the ids of requests.
 func (c *Client) lost(err error, pause time.Duration, _ bool) {
-	problem, code, level := "the registry cannot be followed: "+status.Convert(err).Message(), status.Code(err), zap.WarnLevel
+	problem, code, level := "the registry cannot be followed: "+status.Convert(err).Message(), status.Code(err),
+		zap.WarnLevel
 	if before := c.problem.Swap(&problem); before != nil && c.lostBy == code {
 		level = zap.DebugLevel
 	}
 	c.lostBy = code
-	c.cfg.Logger.Log(level, "the registry cannot be followed; the last environment counts", zap.Error(err), zap.Duration("again_in", pause))
+	c.cfg.Logger.Log(level, "the registry cannot be followed; the last environment counts", zap.Error(err),
+		zap.Duration("again_in", pause))
 }
 
 func (c *Client) publish(env *schema.Environment) {
@@ -208,11 +218,13 @@ func (c *Client) publish(env *schema.Environment) {
 	c.out <- env
 }
 
-// follow watches until the stream ends. It goes on after the last token of the stream before it, if there is one.
+// follow watches until the stream ends. It goes on after the last token of the stream before it, if there is
+// one.
 func (c *Client) follow(ctx context.Context, b *builder) error {
 	return retry.Watch(ctx, func(ctx context.Context, heard func()) error {
 		told := c.seen.Load()
-		stream, err := c.registry.WatchEnvironment(ctx, &registryv1.WatchEnvironmentRequest{ResumeToken: b.begin(), SeenRevision: told.revision, SeenHistory: told.history})
+		stream, err := c.registry.WatchEnvironment(ctx, &registryv1.WatchEnvironmentRequest{ResumeToken: b.begin(),
+			SeenRevision: told.revision, SeenHistory: told.history})
 		if err != nil {
 			return err
 		}
@@ -269,7 +281,8 @@ func (c *Client) lists(env *schema.Environment) bool {
 	if !listed && c.listed {
 		now := time.Now()
 		if c.unlisted.CompareAndSwap(nil, &now) {
-			c.cfg.Logger.Warn("the registry no longer lists this deployment; the last environment that lists it stays in use",
+			c.cfg.Logger.Warn(
+				"the registry no longer lists this deployment; the last environment that lists it stays in use",
 				zap.Int("deployments_listed", len(env.Deployments)))
 		}
 		return false
@@ -283,9 +296,9 @@ func (c *Client) lists(env *schema.Environment) bool {
 // RightsLost reports whether the registry lacks the last declared rights, which stay in use here.
 func (c *Client) RightsLost() bool { return c.rightsLost.Load() }
 
-// keepRights gives an environment without rights, or with an earlier declaration, the last declared ones. A registry in which rights
-// were declared has that declaration or a later one from then on, at least an empty one, unless its database has lost commits or is
-// another one: that must not open anything.
+// keepRights gives an environment without rights, or with an earlier declaration, the last declared ones. A
+// registry in which rights were declared has that declaration or a later one from then on, at least an empty
+// one, unless its database has lost commits or is another one: that must not open anything.
 func (c *Client) keepRights(env *schema.Environment) {
 	if c.rights == nil || env.Rights != nil && env.Rights.Declaration >= c.rights.Declaration {
 		c.rights = env.Rights
@@ -293,20 +306,24 @@ func (c *Client) keepRights(env *schema.Environment) {
 		return
 	}
 	if !c.rightsLost.Swap(true) {
-		c.cfg.Logger.Warn("the registry no longer has the last declared rights; they stay in use: apply them again", zap.Bool("has_earlier", env.Rights != nil))
+		c.cfg.Logger.Warn("the registry no longer has the last declared rights; they stay in use: apply them again",
+			zap.Bool("has_earlier", env.Rights != nil))
 	}
 	env.Rights = c.rights
 }
 
-// knowsDatabase reports when the registry knows this deployment over another database than this process runs over.
+// knowsDatabase reports when the registry knows this deployment over another database than this process runs
+// over.
 func (c *Client) knowsDatabase(env *schema.Environment) {
 	d, _ := env.Deployment(c.cfg.Deployment)
 	if d.Database == uuid.Nil || d.Database == c.cfg.Database {
 		c.another.Store(nil)
 		return
 	}
-	why := fmt.Sprintf("the registry knows this deployment over the database %s, and this process runs over %s: start it over the former one, or, "+
-		"if that one is lost for good, db-controller decommission %s --former-database", d.Database, c.cfg.Database, c.cfg.Deployment)
+	why := fmt.Sprintf(
+		"the registry knows this deployment over the database %s, and this process runs over %s: start it over the former one, or, "+
+			"if that one is lost for good, db-controller decommission %s --former-database", d.Database, c.cfg.Database,
+		c.cfg.Deployment)
 	found := &anotherDatabase{why, time.Now()}
 	if before := c.another.Load(); before != nil {
 		found.since = before.since
@@ -338,16 +355,18 @@ func newBuilder() *builder {
 	return b
 }
 
-// begin prepares for a new stream, and returns the token to resume it with. Without a token the stream begins with a snapshot,
-// which replaces everything.
+// begin prepares for a new stream, and returns the token to resume it with. Without a token the stream begins
+// with a snapshot, which replaces everything.
 func (b *builder) begin() string {
 	if b.token == "" {
-		*b = builder{regions: map[string]bool{}, services: map[schema.ServiceVersion]*schema.Descriptor{}, deployments: map[schema.DeploymentID]schema.Deployment{}}
+		*b = builder{regions: map[string]bool{}, services: map[schema.ServiceVersion]*schema.Descriptor{},
+			deployments: map[schema.DeploymentID]schema.Deployment{}}
 	}
 	return b.token
 }
 
-// take reports whether the environment is whole now, and whether it has changed since it was whole the last time.
+// take reports whether the environment is whole now, and whether it has changed since it was whole the last
+// time.
 func (b *builder) take(msg *registryv1.WatchEnvironmentResponse) (whole, changed bool) {
 	switch e := msg.GetEvent().(type) {
 	case *registryv1.WatchEnvironmentResponse_Upsert:

@@ -35,11 +35,13 @@ type registry struct {
 	tokens []string // guarded by mu; of all watches
 }
 
-func (r *registry) RegisterDeployment(context.Context, *registryv1.RegisterDeploymentRequest) (*registryv1.Deployment, error) {
+func (r *registry) RegisterDeployment(context.Context,
+	*registryv1.RegisterDeploymentRequest) (*registryv1.Deployment, error) {
 	return &registryv1.Deployment{}, nil
 }
 
-func (r *registry) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
+func (r *registry) WatchEnvironment(req *registryv1.WatchEnvironmentRequest,
+	stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
 	r.mu.Lock()
 	refuse := r.refuse
 	r.tokens, r.refuse = append(r.tokens, req.GetResumeToken()), nil
@@ -69,25 +71,31 @@ type away struct {
 }
 
 func (a *away) refusal() error {
-	return status.Errorf(codes.Unavailable, "the registry's database is unavailable: try again (request %d)", a.calls.Add(1))
+	return status.Errorf(codes.Unavailable, "the registry's database is unavailable: try again (request %d)",
+		a.calls.Add(1))
 }
 
-func (a *away) RegisterDeployment(context.Context, *registryv1.RegisterDeploymentRequest) (*registryv1.Deployment, error) {
+func (a *away) RegisterDeployment(context.Context,
+	*registryv1.RegisterDeploymentRequest) (*registryv1.Deployment, error) {
 	return nil, a.refusal()
 }
 
-func (a *away) WatchEnvironment(*registryv1.WatchEnvironmentRequest, grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
+func (a *away) WatchEnvironment(*registryv1.WatchEnvironmentRequest,
+	grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
 	return a.refusal()
 }
 
-// A registry that is away for a minute is a line in the log for the watch and one for the registration, however often they are tried again.
+// A registry that is away for a minute is a line in the log for the watch and one for the registration,
+// however often they are tried again.
 func TestARegistryThatIsAwayIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
 		registry, channel := &away{}, &inprocess.Channel{}
-		before := kept{&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self, Version: "v1", Address: "there:1"}}}}
+		before := kept{&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self, Version: "v1",
+			Address: "there:1"}}}}
 		registryv1.RegisterRegistryServiceServer(channel, registry)
-		client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel, Keeper: before, Logger: zap.New(core)})
+		client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel,
+			Keeper: before, Logger: zap.New(core)})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -110,16 +118,19 @@ func (r *registry) watched() []string {
 
 func deployment(region string) *registryv1.WatchEnvironmentResponse_Change {
 	return &registryv1.WatchEnvironmentResponse_Change{Item: &registryv1.WatchEnvironmentResponse_Change_Deployment{
-		Deployment: &registryv1.Deployment{Service: self.Service, Region: region, Version: "v1", Address: region + ":1"},
+		Deployment: &registryv1.Deployment{Service: self.Service, Region: region, Version: "v1",
+			Address: region + ":1"},
 	}}
 }
 
 func upsert(region string) *registryv1.WatchEnvironmentResponse {
-	return &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Upsert{Upsert: deployment(region)}}
+	return &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Upsert{
+		Upsert: deployment(region)}}
 }
 
 func gone(region string) *registryv1.WatchEnvironmentResponse {
-	return &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Delete{Delete: deployment(region)}}
+	return &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Delete{
+		Delete: deployment(region)}}
 }
 
 func end(token string) *registryv1.WatchEnvironmentResponse {
@@ -170,7 +181,8 @@ func inClient(t *testing.T, test func(t *testing.T, r *registry, k *keeper, envi
 		r, k := &registry{say: make(chan *registryv1.WatchEnvironmentResponse)}, &keeper{}
 		channel := &inprocess.Channel{}
 		registryv1.RegisterRegistryServiceServer(channel, r)
-		client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel, Keeper: k, Logger: zap.NewNop()})
+		client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel,
+			Keeper: k, Logger: zap.NewNop()})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -181,9 +193,10 @@ func inClient(t *testing.T, test func(t *testing.T, r *registry, k *keeper, envi
 	})
 }
 
-// rewind cuts the watch of a registry, which begins again with a snapshot in the order of the test, and returns the sizes of the
-// environments that were kept in the middle of it.
-func rewind(t *testing.T, order func(half, rest []*registryv1.WatchEnvironmentResponse, end *registryv1.WatchEnvironmentResponse) (before, after []*registryv1.WatchEnvironmentResponse)) (sizes []int) {
+// rewind cuts the watch of a registry, which begins again with a snapshot in the order of the test, and
+// returns the sizes of the environments that were kept in the middle of it.
+func rewind(t *testing.T, order func(half, rest []*registryv1.WatchEnvironmentResponse,
+	end *registryv1.WatchEnvironmentResponse) (before, after []*registryv1.WatchEnvironmentResponse)) (sizes []int) {
 	inClient(t, func(_ *testing.T, r *registry, k *keeper, _ <-chan *schema.Environment) {
 		for _, msg := range []*registryv1.WatchEnvironmentResponse{upsert("a"), upsert("b"), upsert("c"), end("1")} {
 			r.say <- msg
@@ -192,7 +205,8 @@ func rewind(t *testing.T, order func(half, rest []*registryv1.WatchEnvironmentRe
 		r.refuse = status.Error(codes.OutOfRange, "reset")
 		r.mu.Unlock()
 		r.say <- nil
-		before, after := order([]*registryv1.WatchEnvironmentResponse{upsert("a"), bookmark("half")}, []*registryv1.WatchEnvironmentResponse{upsert("b"), upsert("c")}, end("2"))
+		before, after := order([]*registryv1.WatchEnvironmentResponse{upsert("a"), bookmark("half")},
+			[]*registryv1.WatchEnvironmentResponse{upsert("b"), upsert("c")}, end("2"))
 		for _, msg := range before {
 			r.say <- msg
 		}
@@ -206,33 +220,40 @@ func rewind(t *testing.T, order func(half, rest []*registryv1.WatchEnvironmentRe
 	return sizes
 }
 
-// A half-filled environment is neither published nor kept while a new snapshot comes in. The test finds it when the end of the
-// snapshot comes first, as for a client that does not wait for it.
+// A half-filled environment is neither published nor kept while a new snapshot comes in. The test finds it
+// when the end of the snapshot comes first, as for a client that does not wait for it.
 func TestAHalfFilledEnvironmentRewindsNothing(t *testing.T) {
-	require.Equal(t, []int{3, 3}, rewind(t, func(half, rest []*registryv1.WatchEnvironmentResponse, end *registryv1.WatchEnvironmentResponse) (before, after []*registryv1.WatchEnvironmentResponse) {
-		return half, append(rest, end)
-	}))
-	require.Contains(t, rewind(t, func(half, rest []*registryv1.WatchEnvironmentResponse, end *registryv1.WatchEnvironmentResponse) (before, after []*registryv1.WatchEnvironmentResponse) {
-		return append([]*registryv1.WatchEnvironmentResponse{end}, half...), append(rest, bookmark("3"))
-	}), 1, "without priming")
+	require.Equal(t, []int{3, 3},
+		rewind(t, func(half, rest []*registryv1.WatchEnvironmentResponse,
+			end *registryv1.WatchEnvironmentResponse) (before, after []*registryv1.WatchEnvironmentResponse) {
+			return half, append(rest, end)
+		}))
+	require.Contains(t,
+		rewind(t, func(half, rest []*registryv1.WatchEnvironmentResponse,
+			end *registryv1.WatchEnvironmentResponse) (before, after []*registryv1.WatchEnvironmentResponse) {
+			return append([]*registryv1.WatchEnvironmentResponse{end}, half...), append(rest, bookmark("3"))
+		}), 1, "without priming")
 }
 
 func TestTheClientResumesItsWatchAndPublishesOnlyChanges(t *testing.T) {
 	inClient(t, func(t *testing.T, r *registry, k *keeper, environments <-chan *schema.Environment) {
-		for _, msg := range []*registryv1.WatchEnvironmentResponse{upsert("a"), upsert("b"), end("1"), bookmark("2"), nil, bookmark("3")} {
+		for _, msg := range []*registryv1.WatchEnvironmentResponse{upsert("a"), upsert("b"), end("1"), bookmark("2"),
+			nil, bookmark("3")} {
 			r.say <- msg
 		}
 		synctest.Wait()
 		require.Len(t, (<-environments).Deployments, 2)
 		require.Equal(t, []string{"", "2"}, r.watched())
 		require.Equal(t, []int{2}, k.sizes(), "nothing has changed")
-		for _, msg := range []*registryv1.WatchEnvironmentResponse{upsert("c"), gone("a"), nil} { // cut before its bookmark
+		// cut before its bookmark
+		for _, msg := range []*registryv1.WatchEnvironmentResponse{upsert("c"), gone("a"), nil} {
 			r.say <- msg
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		require.Equal(t, []int{2}, k.sizes(), "half of a change is not told")
-		for _, msg := range []*registryv1.WatchEnvironmentResponse{upsert("c"), gone("a"), gone("b"), bookmark("4")} { // once more, and all of it
+		// once more, and all of it
+		for _, msg := range []*registryv1.WatchEnvironmentResponse{upsert("c"), gone("a"), gone("b"), bookmark("4")} {
 			r.say <- msg
 		}
 		synctest.Wait()
@@ -272,7 +293,8 @@ func TestAnEnvironmentWithoutTheDeploymentIsNotTaken_I27(t *testing.T) {
 		r, k := &registry{say: make(chan *registryv1.WatchEnvironmentResponse)}, &keeper{}
 		channel := &inprocess.Channel{}
 		registryv1.RegisterRegistryServiceServer(channel, r)
-		client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel, Keeper: k, Logger: zap.NewNop()})
+		client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel,
+			Keeper: k, Logger: zap.NewNop()})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -318,7 +340,8 @@ func TestAnEnvironmentWithoutTheDeploymentIsNotTaken_I27(t *testing.T) {
 // deployment.
 func TestAStartBesideAnEmptyRegistryKeepsTheEnvironment_I27(t *testing.T) {
 	for name, keeper := range map[string]envregistry.Keeper{
-		"kept":       kept{&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self, Version: "v1", Address: "here:1", Generation: 2}}}},
+		"kept": kept{&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self, Version: "v1",
+			Address: "here:1", Generation: 2}}}},
 		"unreadable": unreadable{},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -326,7 +349,8 @@ func TestAStartBesideAnEmptyRegistryKeepsTheEnvironment_I27(t *testing.T) {
 				r := &registry{say: make(chan *registryv1.WatchEnvironmentResponse)}
 				channel := &inprocess.Channel{}
 				registryv1.RegisterRegistryServiceServer(channel, r)
-				client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel, Keeper: keeper, Logger: zap.NewNop()})
+				client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1",
+					Registry: channel, Keeper: keeper, Logger: zap.NewNop()})
 				require.NoError(t, err)
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error)
@@ -346,24 +370,27 @@ func TestAStartBesideAnEmptyRegistryKeepsTheEnvironment_I27(t *testing.T) {
 	}
 }
 
-// A registry that was restored to a time before rights were declared opens nothing, for the process that runs and at the next start:
-// only a later declaration replaces a declaration.
+// A registry that was restored to a time before rights were declared opens nothing, for the process that runs
+// and at the next start: only a later declaration replaces a declaration.
 func TestARegistryWithoutRightsDoesNotEndDeclaredOnes(t *testing.T) {
 	declare := func(deny bool, declaration int64) *registryv1.WatchEnvironmentResponse {
 		return &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Upsert{Upsert: &registryv1.WatchEnvironmentResponse_Change{
-			Item: &registryv1.WatchEnvironmentResponse_Change_Rights{Rights: &registryv1.Rights{Deny: deny, Declaration: declaration}},
+			Item: &registryv1.WatchEnvironmentResponse_Change_Rights{Rights: &registryv1.Rights{Deny: deny,
+				Declaration: declaration}},
 		}}}
 	}
 	listed := []schema.Deployment{{DeploymentID: self, Version: "v1", Address: "here:1", Generation: 2}}
 	for name, keeper := range map[string]envregistry.Keeper{
-		"the process runs": &keeper{}, "the process starts": kept{&schema.Environment{Deployments: listed, Rights: &schema.Rights{Deny: true, Declaration: 20}}},
+		"the process runs": &keeper{}, "the process starts": kept{&schema.Environment{Deployments: listed,
+			Rights: &schema.Rights{Deny: true, Declaration: 20}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := &registry{say: make(chan *registryv1.WatchEnvironmentResponse)}
 				channel := &inprocess.Channel{}
 				registryv1.RegisterRegistryServiceServer(channel, r)
-				client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel, Keeper: keeper, Logger: zap.NewNop()})
+				client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1",
+					Registry: channel, Keeper: keeper, Logger: zap.NewNop()})
 				require.NoError(t, err)
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error)

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/resolver/manual"
 )
 
-// Dial connects to one of several registry servers over one database: host:port, separated by commas. When the connection
-// is lost, or its server is silent, the next one is tried.
+// Dial connects to one of several registry servers over one database: host:port, separated by commas. When
+// the connection is lost, or its server is silent, the next one is tried.
 func Dial(addresses string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	servers, err := parse(addresses)
 	if err != nil {

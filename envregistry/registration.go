@@ -20,13 +20,14 @@ import (
 type registration struct {
 	client *Client
 
-	mu      sync.Mutex
-	leads   bool               // guarded by mu
-	known   bool               // guarded by mu: whether there is an environment
-	entry   *schema.Deployment // guarded by mu: this deployment in the newest environment; nil when it is not in it
-	problem string             // guarded by mu: the reason why the last try failed; empty when the entry has changed since
-	code    codes.Code         // guarded by mu: of that reason
-	named   bool               // guarded by mu: the registry has the identity of the database
+	mu    sync.Mutex
+	leads bool               // guarded by mu
+	known bool               // guarded by mu: whether there is an environment
+	entry *schema.Deployment // guarded by mu: this deployment in the newest environment; nil when it is not in it
+	// guarded by mu: the reason why the last try failed; empty when the entry has changed since
+	problem string
+	code    codes.Code // guarded by mu: of that reason
+	named   bool       // guarded by mu: the registry has the identity of the database
 
 	// Of capacity one: a field above has changed. Sent by lead and see, received by run; never closed.
 	changed chan struct{}
@@ -95,7 +96,8 @@ func (r *registration) registered() error {
 	case r.entry == nil || r.entry.Address == "":
 		return fmt.Errorf("%s is not registered yet: others do not know where to reach it", id)
 	case r.leads && r.entry.Address != r.client.cfg.Address:
-		return fmt.Errorf("%s is registered at %s, not at %s: others do not reach this process", id, r.entry.Address, r.client.cfg.Address)
+		return fmt.Errorf("%s is registered at %s, not at %s: others do not reach this process", id, r.entry.Address,
+			r.client.cfg.Address)
 	}
 	return nil
 }
@@ -125,9 +127,9 @@ const (
 	quiet = 10 * time.Second
 )
 
-// run registers until the environment shows the address of this process, and whenever it does not any more. The pauses
-// grow whether or not a try succeeds: of two processes that believe to lead the deployment, one is wrong for the length of a
-// lease, and each registration is sent to all deployments.
+// run registers until the environment shows the address of this process, and whenever it does not any more.
+// The pauses grow whether or not a try succeeds: of two processes that believe to lead the deployment, one is
+// wrong for the length of a lease, and each registration is sent to all deployments.
 func (r *registration) run(ctx context.Context) {
 	backoff := retry.Backoff{First: firstPause, Max: longestPause}
 	var tried, next time.Time
@@ -175,7 +177,8 @@ func (r *registration) register(ctx context.Context, generation int64) {
 	r.named = r.named || err == nil
 	r.mu.Unlock()
 	if changed && err != nil {
-		cfg.Logger.Warn("the deployment could not be registered, it is tried again; others may not reach it", zap.Error(err))
+		cfg.Logger.Warn("the deployment could not be registered, it is tried again; others may not reach it",
+			zap.Error(err))
 	}
 }
 

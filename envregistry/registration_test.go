@@ -32,7 +32,8 @@ type book struct {
 	refuse  func(*registryv1.RegisterDeploymentRequest) error // guarded by mu; nil takes all
 }
 
-func (b *book) RegisterDeployment(_ context.Context, req *registryv1.RegisterDeploymentRequest) (*registryv1.Deployment, error) {
+func (b *book) RegisterDeployment(_ context.Context,
+	req *registryv1.RegisterDeploymentRequest) (*registryv1.Deployment, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.calls, b.at = append(b.calls, req), append(b.at, time.Now())
@@ -46,7 +47,8 @@ func (b *book) RegisterDeployment(_ context.Context, req *registryv1.RegisterDep
 
 // set changes the entry; with mu held.
 func (b *book) set(address string, generation int64) *registryv1.Deployment {
-	b.entry = &registryv1.Deployment{Service: self.Service, Region: self.Region, Version: "v1", Address: address, Generation: generation}
+	b.entry = &registryv1.Deployment{Service: self.Service, Region: self.Region, Version: "v1", Address: address,
+		Generation: generation}
 	close(b.changed)
 	b.changed = make(chan struct{})
 	return b.entry
@@ -70,10 +72,12 @@ func (b *book) state() (entry *registryv1.Deployment, changed chan struct{}, cal
 	return b.entry, b.changed, len(b.calls)
 }
 
-func (b *book) WatchEnvironment(_ *registryv1.WatchEnvironmentRequest, stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
+func (b *book) WatchEnvironment(_ *registryv1.WatchEnvironmentRequest,
+	stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
 	for first := true; ; first = false {
 		entry, changed, _ := b.state()
-		change := changeOf(&registryv1.WatchEnvironmentResponse_Change{Item: &registryv1.WatchEnvironmentResponse_Change_Deployment{Deployment: entry}})
+		change := changeOf(&registryv1.WatchEnvironmentResponse_Change{
+			Item: &registryv1.WatchEnvironmentResponse_Change_Deployment{Deployment: entry}})
 		last := bookmark("t")
 		if first {
 			last = end("t")
@@ -99,14 +103,16 @@ func (b *book) WatchEnvironment(_ *registryv1.WatchEnvironmentRequest, stream gr
 }
 
 // leading runs a client of the process at here:1, beside a registry that has the entry.
-func leading(t *testing.T, address string, generation int64, test func(t *testing.T, b *book, client *envregistry.Client)) {
+func leading(t *testing.T, address string, generation int64, test func(t *testing.T, b *book,
+	client *envregistry.Client)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{changed: make(chan struct{})}
 		b.say(address, generation)
 		channel := &inprocess.Channel{}
 		registryv1.RegisterRegistryServiceServer(channel, b)
-		client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel, Keeper: forgetful{}, Logger: zap.NewNop()})
+		client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel,
+			Keeper: forgetful{}, Logger: zap.NewNop()})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -164,7 +170,8 @@ func TestAGenerationIsANumberOfTheRegistryAndNoTime(t *testing.T) {
 	}
 }
 
-// A process that leads is ready when its own address is registered, and registers again when another one replaces it.
+// A process that leads is ready when its own address is registered, and registers again when another one
+// replaces it.
 func TestReadyMeansThatThisAddressIsRegistered(t *testing.T) {
 	leading(t, "there:1", 3, func(t *testing.T, b *book, client *envregistry.Client) {
 		synctest.Wait()
@@ -227,14 +234,15 @@ func TestAProcessWhoseRegistrationsFailLeavesTheLead(t *testing.T) {
 // longest is more than the longest pause between two tries to register.
 const longest = 6 * time.Second
 
-// Two processes that both believe to lead the deployment replace each other's registration at growing intervals: each registration
-// is sent to all deployments.
+// Two processes that both believe to lead the deployment replace each other's registration at growing
+// intervals: each registration is sent to all deployments.
 func TestTwoLeadersRegisterInTurnsSlowly(t *testing.T) {
 	leading(t, "there:1", 3, func(t *testing.T, b *book, client *envregistry.Client) {
 		ctx, cancel := context.WithCancel(t.Context())
 		channel := &inprocess.Channel{}
 		registryv1.RegisterRegistryServiceServer(channel, b)
-		other, err := envregistry.New(envregistry.Config{Deployment: self, Address: "other:1", Registry: channel, Keeper: forgetful{}, Logger: zap.NewNop()})
+		other, err := envregistry.New(envregistry.Config{Deployment: self, Address: "other:1", Registry: channel,
+			Keeper: forgetful{}, Logger: zap.NewNop()})
 		require.NoError(t, err)
 		done := make(chan error)
 		go func() { done <- other.Run(ctx) }()
@@ -262,7 +270,8 @@ func TestAStartWithoutARegistryKeepsTheRegistration(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			client, err := envregistry.New(envregistry.Config{
 				Deployment: self, Address: "here:1", Registry: &inprocess.Channel{}, Logger: zap.NewNop(),
-				Keeper: kept{&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self, Version: "v1", Address: address, Generation: 2}}}},
+				Keeper: kept{&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self, Version: "v1",
+					Address: address, Generation: 2}}}},
 			})
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())

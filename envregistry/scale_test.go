@@ -22,7 +22,8 @@ import (
 	"github.com/db-controller/db-controller/test/rounds"
 )
 
-// fleet is a registry of very many deployments, which counts the sent messages, for each second of a simulated time.
+// fleet is a registry of very many deployments, which counts the sent messages, for each second of a
+// simulated time.
 type fleet struct {
 	registryv1.UnimplementedRegistryServiceServer
 	env *registryv1.Environment
@@ -38,7 +39,8 @@ type fleet struct {
 	refused  map[int64]int
 }
 
-func (f *fleet) RegisterDeployment(context.Context, *registryv1.RegisterDeploymentRequest) (*registryv1.Deployment, error) {
+func (f *fleet) RegisterDeployment(context.Context,
+	*registryv1.RegisterDeploymentRequest) (*registryv1.Deployment, error) {
 	return &registryv1.Deployment{}, nil
 }
 
@@ -48,7 +50,8 @@ func (f *fleet) state() (away bool, broken, changed chan struct{}, change *regis
 	return f.away, f.broken, f.changed, f.change, f.version
 }
 
-func (f *fleet) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
+func (f *fleet) WatchEnvironment(req *registryv1.WatchEnvironmentRequest,
+	stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
 	away, broken, _, _, version := f.state()
 	second := time.Now().Unix()
 	f.mu.Lock()
@@ -75,10 +78,14 @@ func (f *fleet) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, stream
 	if req.GetResumeToken() == "" {
 		var all []*registryv1.WatchEnvironmentResponse
 		for _, s := range f.env.GetServices() {
-			all = append(all, changeOf(&registryv1.WatchEnvironmentResponse_Change{Item: &registryv1.WatchEnvironmentResponse_Change_Service{Service: s}}))
+			all = append(all,
+				changeOf(&registryv1.WatchEnvironmentResponse_Change{
+					Item: &registryv1.WatchEnvironmentResponse_Change_Service{Service: s}}))
 		}
 		for _, d := range f.env.GetDeployments() {
-			all = append(all, changeOf(&registryv1.WatchEnvironmentResponse_Change{Item: &registryv1.WatchEnvironmentResponse_Change_Deployment{Deployment: d}}))
+			all = append(all,
+				changeOf(&registryv1.WatchEnvironmentResponse_Change{
+					Item: &registryv1.WatchEnvironmentResponse_Change_Deployment{Deployment: d}}))
 		}
 		if err := send(append(all, end(fmt.Sprint(version)))...); err != nil {
 			return err
@@ -98,7 +105,8 @@ func (f *fleet) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, stream
 		case <-changed:
 			var d *registryv1.Deployment
 			_, _, _, d, version = f.state()
-			msg := changeOf(&registryv1.WatchEnvironmentResponse_Change{Item: &registryv1.WatchEnvironmentResponse_Change_Deployment{Deployment: d}})
+			msg := changeOf(&registryv1.WatchEnvironmentResponse_Change{
+				Item: &registryv1.WatchEnvironmentResponse_Change_Deployment{Deployment: d}})
 			if err := send(msg, bookmark(fmt.Sprint(version))); err != nil {
 				return err
 			}
@@ -151,20 +159,22 @@ func large(services, regions int) *schema.Environment {
 	for i := range services {
 		d := &schema.Descriptor{ServiceVersion: schema.ServiceVersion{Service: name(i), Version: "v1"}}
 		for n := 1; n <= 3 && i-n >= 0; n++ {
-			d.Imports = append(d.Imports, schema.Import{ServiceVersion: schema.ServiceVersion{Service: name(i - n), Version: "v1"}})
+			d.Imports = append(d.Imports, schema.Import{ServiceVersion: schema.ServiceVersion{Service: name(i - n),
+				Version: "v1"}})
 		}
 		env.Services = append(env.Services, d)
 		for r := range regions {
 			env.Deployments = append(env.Deployments, schema.Deployment{
-				DeploymentID: schema.DeploymentID{Service: name(i), Region: fmt.Sprintf("region-%03d", r)}, Version: "v1", Address: fmt.Sprintf("s%d-r%d:7001", i, r),
+				DeploymentID: schema.DeploymentID{Service: name(i), Region: fmt.Sprintf("region-%03d", r)},
+				Version:      "v1", Address: fmt.Sprintf("s%d-r%d:7001", i, r),
 			})
 		}
 	}
 	return env
 }
 
-// Thousands of deployments follow one registry: the cost of a start, a change and an outage in messages and in streams a second, with
-// the real client. One in ten of the deployments runs; the figures are of these.
+// Thousands of deployments follow one registry: the cost of a start, a change and an outage in messages and
+// in streams a second, with the real client. One in ten of the deployments runs; the figures are of these.
 func TestThousandsOfDeploymentsFollowOneRegistry(t *testing.T) {
 	for _, regions := range rounds.Of([]int{10, 50}, []int{10}) {
 		const services, oneIn = 60, 10
@@ -183,7 +193,8 @@ func TestThousandsOfDeploymentsFollowOneRegistry(t *testing.T) {
 				channel := &inprocess.Channel{Share: true}
 				registryv1.RegisterRegistryServiceServer(channel, f)
 				d := env.Deployments[i]
-				client, err := envregistry.New(envregistry.Config{Deployment: d.DeploymentID, Address: d.Address, Registry: channel, Keeper: forgetful{}, Logger: zap.NewNop()})
+				client, err := envregistry.New(envregistry.Config{Deployment: d.DeploymentID, Address: d.Address,
+					Registry: channel, Keeper: forgetful{}, Logger: zap.NewNop()})
 				require.NoError(t, err)
 				clients.Go(func() { _ = client.Run(ctx) })
 				clients.Go(func() {
@@ -203,7 +214,8 @@ func TestThousandsOfDeploymentsFollowOneRegistry(t *testing.T) {
 			idle := float64(f.sent()) / 60 / float64(running)
 			require.InDelta(t, 0.2, idle, 0.02, "a bookmark every five seconds")
 
-			f.tell(&registryv1.Deployment{Service: "s001.example.com", Region: "region-001", Version: "v1", Address: "moved:1"})
+			f.tell(&registryv1.Deployment{Service: "s001.example.com", Region: "region-001", Version: "v1",
+				Address: "moved:1"})
 			synctest.Wait()
 			require.LessOrEqual(t, f.sent(), 3*running, "a change is one message and one token, however many there are")
 
@@ -225,8 +237,9 @@ func TestThousandsOfDeploymentsFollowOneRegistry(t *testing.T) {
 				subscriptions = len(env.Interested(model, nil))
 			}
 			require.Equal(t, 4*regions, subscriptions)
-			t.Logf("%d deployments (%d services, %d regions), 1 in %d runs: a start costs %d messages each; idle %.2f a second each; "+
-				"an outage at most %d tries a second of %d, the return at most %d streams a second; %d watches of deletions each",
+			t.Logf(
+				"%d deployments (%d services, %d regions), 1 in %d runs: a start costs %d messages each; idle %.2f a second each; "+
+					"an outage at most %d tries a second of %d, the return at most %d streams a second; %d watches of deletions each",
 				deployments, services, regions, oneIn, perStart, idle, tries, running, back, subscriptions)
 			cancel()
 			clients.Wait()

@@ -15,19 +15,22 @@ import (
 type DropOwnersStore interface {
 	// Disowned reads the owners of pieces of work. An owner that is gone already is not among them.
 	Disowned(ctx context.Context, to schema.DeploymentID, seqs []int64) (*peer.Disowned, error)
-	// MarkOwneesNotified removes the work, and wakes the deletions of the owners, which may have waited for nothing else.
+	// MarkOwneesNotified removes the work, and wakes the deletions of the owners, which may have waited for
+	// nothing else.
 	MarkOwneesNotified(ctx context.Context, d *peer.Disowned) error
 }
 
-// OwnersPeers notifies the ownees' deployment of deleted owners, and of owners that do not refer to an ownee any more.
+// OwnersPeers notifies the ownees' deployment of deleted owners, and of owners that do not refer to an ownee
+// any more.
 type OwnersPeers interface {
-	// DropOwners returns the owners with an ownee that could not be handled there, and whether the call has to be
-	// repeated: it ends after a while when there are many ownees.
-	DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, releases []peer.OwnerRelease) (failed []uuid.UUID, more bool, err error)
+	// DropOwners returns the owners with an ownee that could not be handled there, and whether the call has
+	// to be repeated: it ends after a while when there are many ownees.
+	DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion,
+		releases []peer.OwnerRelease) (failed []uuid.UUID, more bool, err error)
 }
 
-// DropOwners has another deployment drop its owner references to deleted owners of this one, and delete the ownees that have
-// lost their last owner. The owners stay in DELETING until it has answered.
+// DropOwners has another deployment drop its owner references to deleted owners of this one, and delete the
+// ownees that have lost their last owner. The owners stay in DELETING until it has answered.
 type DropOwners struct {
 	Store DropOwnersStore
 	Peers OwnersPeers
@@ -51,7 +54,8 @@ func (h *DropOwners) Handle(ctx context.Context, to schema.DeploymentID, seqs []
 		return nil, err
 	}
 	if len(failed) > 0 {
-		return nil, &schema.PartError{Failed: d.Without(told), Cause: fmt.Errorf("drop owners at %s: ownees of %d owners could not be handled there", to, len(failed))}
+		return nil, &schema.PartError{Failed: d.Without(told),
+			Cause: fmt.Errorf("drop owners at %s: ownees of %d owners could not be handled there", to, len(failed))}
 	}
 	return nil, nil
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// dropping is the store with deleted owners 1, 2, 3 of pieces of work of the same numbers, and their ownees' deployment.
+// dropping is the store with deleted owners 1, 2, 3 of pieces of work of the same numbers, and their ownees'
+// deployment.
 type dropping struct {
 	steps
 	owners []uuid.UUID
@@ -23,13 +24,17 @@ type dropping struct {
 }
 
 func newDropping() *dropping {
-	return &dropping{owners: []uuid.UUID{uuid.New(), uuid.New(), uuid.New()}, answer: func(int) ([]uuid.UUID, bool, error) { return nil, false, nil }}
+	return &dropping{owners: []uuid.UUID{uuid.New(), uuid.New(), uuid.New()},
+		answer: func(int) ([]uuid.UUID, bool, error) {
+			return nil, false, nil
+		}}
 }
 
 func (d *dropping) Disowned(_ context.Context, _ schema.DeploymentID, seqs []int64) (*peer.Disowned, error) {
 	out := &peer.Disowned{Epoch: epoch, Seqs: seqs, Of: make([]int64, len(seqs))}
 	for i, uid := range d.owners {
-		out.Owners, out.IDs, out.Of[i] = append(out.Owners, schema.Deletion{UID: uid}), append(out.IDs, int64(i+1)), int64(i+1)
+		out.Owners, out.IDs, out.Of[i] = append(out.Owners, schema.Deletion{UID: uid}), append(out.IDs, int64(i+1)),
+			int64(i+1)
 	}
 	return out, d.read
 }
@@ -39,7 +44,8 @@ func (d *dropping) MarkOwneesNotified(_ context.Context, told *peer.Disowned) er
 	return d.told
 }
 
-func (d *dropping) DropOwners(_ context.Context, _ schema.DeploymentID, of uuid.UUID, deleted []schema.Deletion, releases []peer.OwnerRelease) ([]uuid.UUID, bool, error) {
+func (d *dropping) DropOwners(_ context.Context, _ schema.DeploymentID, of uuid.UUID, deleted []schema.Deletion,
+	releases []peer.OwnerRelease) ([]uuid.UUID, bool, error) {
 	d.add("drop", len(deleted), len(releases), of == epoch)
 	d.calls++
 	return d.answer(d.calls)

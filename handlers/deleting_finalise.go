@@ -8,8 +8,8 @@ import (
 
 // FinaliseStore removes resources in DELETING.
 type FinaliseStore interface {
-	// Finalise removes the resources of pieces of work that wait for nothing. The work is done in either case: each blockade,
-	// notice and entry that a resource waits for leaves new work when it is removed.
+	// Finalise removes the resources of pieces of work that wait for nothing. The work is done in either
+	// case: each blockade, notice and entry that a resource waits for leaves new work when it is removed.
 	Finalise(ctx context.Context, seqs []int64) (removed int, err error)
 }
 

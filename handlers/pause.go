@@ -22,7 +22,8 @@ type PausableTable struct {
 }
 
 // Handle is Table.Handle.
-func (t PausableTable) Handle(ctx context.Context, deployment schema.DeploymentID, work []schema.Work) (waiting []int64, err error) {
+func (t PausableTable) Handle(ctx context.Context, deployment schema.DeploymentID,
+	work []schema.Work) (waiting []int64, err error) {
 	for _, h := range []schema.Handler{schema.OwnedPending, schema.OwnedDeleting} {
 		for _, w := range work {
 			if t.handlerOf(w.Action) != h {
@@ -64,14 +65,16 @@ func (h PausableResolve) Resolve(ctx context.Context, holder schema.DeploymentID
 	return h.Handler.Resolve(ctx, holder)
 }
 
-// PausableSubscribedDeleting acts upon deletions unless subscribed deleting is paused. They stay unacknowledged.
+// PausableSubscribedDeleting acts upon deletions unless subscribed deleting is paused. They stay
+// unacknowledged.
 type PausableSubscribedDeleting struct {
 	*SubscribedDeleting
 	Pauses Pauses
 }
 
 // Handle is SubscribedDeleting.Handle.
-func (h PausableSubscribedDeleting) Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
+func (h PausableSubscribedDeleting) Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion,
+	position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
 	if err := h.Pauses.CheckHandler(ctx, schema.SubscribedDeleting, from); err != nil {
 		return nil, err
 	}

@@ -27,7 +27,8 @@ type AnnounceEpochStore interface {
 type AnnounceEpochPeers interface {
 	// AnnounceEpoch returns the epoch that the other deployment knows now, and the kinds here that it refers
 	// to.
-	AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, refersTo peer.TargetKinds, err error)
+	AnnounceEpoch(ctx context.Context, at schema.DeploymentID,
+		epoch uuid.UUID) (known uuid.UUID, refersTo peer.TargetKinds, err error)
 }
 
 // AnnounceEpoch notifies another deployment of a failover or restore of this deployment's database.
@@ -41,8 +42,8 @@ func (h *AnnounceEpoch) Handle(ctx context.Context, to schema.DeploymentID, seqs
 	return nil, each(seqs, func(int64) error { return h.announce(ctx, to) })
 }
 
-// announce fails when the other deployment knows a later epoch: the database is an older copy, or a clock went back. A later one begins
-// then, and is announced by its own work.
+// announce fails when the other deployment knows a later epoch: the database is an older copy, or a clock
+// went back. A later one begins then, and is announced by its own work.
 func (h *AnnounceEpoch) announce(ctx context.Context, to schema.DeploymentID) error {
 	told, err := h.Store.Announcement(ctx, to)
 	if err != nil {
@@ -53,7 +54,9 @@ func (h *AnnounceEpoch) announce(ctx context.Context, to schema.DeploymentID) er
 		return fmt.Errorf("announce the epoch to %s: %w", to, err)
 	}
 	if bytes.Compare(known[:], told.Epoch[:]) > 0 {
-		return errors.Join(fmt.Errorf("announce the epoch to %s: a later epoch is known there: the database is an older copy, or its clock went back", to), h.Store.OutdoEpoch(ctx, to, known))
+		return errors.Join(
+			fmt.Errorf(
+				"announce the epoch to %s: a later epoch is known there: the database is an older copy, or its clock went back", to), h.Store.OutdoEpoch(ctx, to, known))
 	}
 	return h.Store.MarkAnnounced(ctx, to, told, refersTo)
 }

@@ -27,8 +27,9 @@ type CheckOwners struct {
 	Peers CheckOwnersPeers
 }
 
-// Handle is Handler. It asks twice: an owner whose uid is unknown is asked about by its name first, and then by the uid
-// that was learned. Pieces that still wait after that are for owners that may still come, or for unknown answers.
+// Handle is Handler. It asks twice: an owner whose uid is unknown is asked about by its name first, and then
+// by the uid that was learned. Pieces that still wait after that are for owners that may still come, or for
+// unknown answers.
 func (h *CheckOwners) Handle(ctx context.Context, at schema.DeploymentID, seqs []int64) (waiting []int64, err error) {
 	return bisect(ctx, seqs, func(seqs []int64) ([]int64, error) {
 		left, err := h.check(ctx, at, seqs)

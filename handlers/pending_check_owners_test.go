@@ -22,13 +22,16 @@ type checkOwnersStore struct {
 	done []int64
 }
 
-func (s *checkOwnersStore) OwnersToCheck(_ context.Context, _ schema.DeploymentID, seqs []int64) (*peer.OwnersToCheck, error) {
+func (s *checkOwnersStore) OwnersToCheck(_ context.Context, _ schema.DeploymentID,
+	seqs []int64) (*peer.OwnersToCheck, error) {
 	if s.read != nil {
 		if err := s.read(seqs); err != nil {
 			return nil, err
 		}
 	}
-	c := &peer.OwnersToCheck{Settle: func(_ context.Context, answers *peer.OwnerAnswers) ([]int64, error) { return s.settle(seqs, answers) }}
+	c := &peer.OwnersToCheck{Settle: func(_ context.Context, answers *peer.OwnerAnswers) ([]int64, error) {
+		return s.settle(seqs, answers)
+	}}
 	for _, seq := range seqs {
 		if !slices.Contains(s.done, seq) {
 			c.Questions = append(c.Questions, peer.OwnerQuestion{Name: "owners/o"})
@@ -39,7 +42,8 @@ func (s *checkOwnersStore) OwnersToCheck(_ context.Context, _ schema.DeploymentI
 
 type checkOwnersPeers func(questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
 
-func (p checkOwnersPeers) CheckOwners(_ context.Context, _ schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+func (p checkOwnersPeers) CheckOwners(_ context.Context, _ schema.DeploymentID,
+	questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 	return p(questions)
 }
 
@@ -64,7 +68,8 @@ func TestAnOwnerIsAskedAboutByNameAndThenByItsUID_I16(t *testing.T) {
 		}
 		return nil, nil
 	}}
-	waiting, err := (&handlers.CheckOwners{Store: store, Peers: answering(peer.OwnerExists)}).Handle(t.Context(), there, []int64{1, 2, 3})
+	waiting, err := (&handlers.CheckOwners{Store: store, Peers: answering(peer.OwnerExists)}).Handle(t.Context(), there,
+		[]int64{1, 2, 3})
 	require.NoError(t, err)
 	require.Empty(t, waiting)
 	require.Equal(t, [][]int64{{1, 2, 3}, {2}}, settled)
@@ -74,10 +79,11 @@ func TestAnOwnerThatMayStillComeWaitsAfterTwoQuestions(t *testing.T) {
 	t.Parallel()
 	asked := 0
 	store := &checkOwnersStore{settle: func(seqs []int64, _ *peer.OwnerAnswers) ([]int64, error) { return seqs, nil }}
-	waiting, err := (&handlers.CheckOwners{Store: store, Peers: checkOwnersPeers(func(q []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
-		asked++
-		return answering(peer.OwnerAbsent)(q)
-	})}).Handle(t.Context(), there, []int64{1, 2})
+	waiting, err := (&handlers.CheckOwners{Store: store,
+		Peers: checkOwnersPeers(func(q []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+			asked++
+			return answering(peer.OwnerAbsent)(q)
+		})}).Handle(t.Context(), there, []int64{1, 2})
 	require.NoError(t, err)
 	require.Equal(t, []int64{1, 2}, waiting)
 	require.Equal(t, 2, asked)
@@ -87,11 +93,14 @@ func TestAnOwnerThatMayStillComeWaitsAfterTwoQuestions(t *testing.T) {
 func TestNothingIsSettledWhileTheOwnersDeploymentIsUnreachable_I15(t *testing.T) {
 	t.Parallel()
 	asked := 0
-	store := &checkOwnersStore{settle: func([]int64, *peer.OwnerAnswers) ([]int64, error) { panic("settled without an answer") }}
-	_, err := (&handlers.CheckOwners{Store: store, Peers: checkOwnersPeers(func([]peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
-		asked++
-		return nil, errUnreachable
-	})}).Handle(t.Context(), there, upTo(100))
+	store := &checkOwnersStore{settle: func([]int64, *peer.OwnerAnswers) ([]int64, error) {
+		panic("settled without an answer")
+	}}
+	_, err := (&handlers.CheckOwners{Store: store,
+		Peers: checkOwnersPeers(func([]peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+			asked++
+			return nil, errUnreachable
+		})}).Handle(t.Context(), there, upTo(100))
 	require.ErrorIs(t, err, errUnreachable)
 	require.ErrorContains(t, err, "check owners at a.example.com/us-west2")
 	require.NotErrorAs(t, err, new(*schema.PartError))
@@ -102,7 +111,8 @@ func TestOwnersThatCannotBeReadFailTheWholeBatch(t *testing.T) {
 	t.Parallel()
 	reads := 0
 	store := &checkOwnersStore{read: func([]int64) error { reads++; return errDatabase }}
-	_, err := (&handlers.CheckOwners{Store: store, Peers: answering(peer.OwnerExists)}).Handle(t.Context(), there, upTo(100))
+	_, err := (&handlers.CheckOwners{Store: store, Peers: answering(peer.OwnerExists)}).
+		Handle(t.Context(), there, upTo(100))
 	require.ErrorIs(t, err, errDatabase)
 	require.NotErrorAs(t, err, new(*schema.PartError))
 	require.Equal(t, 1, reads)
@@ -116,9 +126,10 @@ func TestWorkWithoutAQuestionIsSettledWithoutACall(t *testing.T) {
 		require.Empty(t, a.Answers)
 		return nil, nil
 	}}
-	waiting, err := (&handlers.CheckOwners{Store: store, Peers: checkOwnersPeers(func([]peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
-		panic("there is no question")
-	})}).Handle(t.Context(), there, []int64{1})
+	waiting, err := (&handlers.CheckOwners{Store: store,
+		Peers: checkOwnersPeers(func([]peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+			panic("there is no question")
+		})}).Handle(t.Context(), there, []int64{1})
 	require.NoError(t, err)
 	require.Empty(t, waiting)
 	require.Equal(t, 1, settled)
@@ -133,7 +144,8 @@ func TestAnOwneeThatCannotBeSettledFailsByItself_I20(t *testing.T) {
 			}
 			return slices.DeleteFunc(slices.Clone(seqs), func(seq int64) bool { return seq != 7 }), nil
 		}}
-		waiting, err := (&handlers.CheckOwners{Store: store, Peers: answering(peer.OwnerExists)}).Handle(t.Context(), there, upTo(10))
+		waiting, err := (&handlers.CheckOwners{Store: store, Peers: answering(peer.OwnerExists)}).
+			Handle(t.Context(), there, upTo(10))
 		var part *schema.PartError
 		require.ErrorAs(t, err, &part)
 		require.Equal(t, []int64{poison}, part.Failed)

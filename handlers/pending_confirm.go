@@ -20,18 +20,20 @@ type MessageStore interface {
 
 // AttemptRepairer repairs attempts whose blockades are lost.
 type AttemptRepairer interface {
-	// RepairAttempts compares the references of attempts with the blockades in the other deployment, and establishes
-	// again the references that are lost there.
+	// RepairAttempts compares the references of attempts with the blockades in the other deployment, and
+	// establishes again the references that are lost there.
 	RepairAttempts(ctx context.Context, at schema.DeploymentID, attempts []peer.AttemptID) error
 }
 
 // ConfirmPeers confirms the blockades of attempts at another deployment.
 type ConfirmPeers interface {
-	// Confirm returns the attempts of which the other deployment lacks blockades and, if delegable, the targets that it delegates.
+	// Confirm returns the attempts of which the other deployment lacks blockades and, if delegable, the
+	// targets that it delegates.
 	Confirm(ctx context.Context, target schema.DeploymentID, c peer.Confirm) (*peer.Confirmed, error)
 }
 
-// Confirm notifies the targets' deployment of committed attempts, and the participants of scheduled deletions. Messages of one reference may arrive in any order (I7).
+// Confirm notifies the targets' deployment of committed attempts, and the participants of scheduled
+// deletions. Messages of one reference may arrive in any order (I7).
 type Confirm struct {
 	Store  MessageStore
 	Repair AttemptRepairer
@@ -54,7 +56,8 @@ func (h *Confirm) Handle(ctx context.Context, to schema.DeploymentID, seqs []int
 		return nil, err
 	}
 	if len(m.Confirm)+len(m.Scheduled) > 0 {
-		confirmed, err := h.Peers.Confirm(ctx, to, peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm, References: m.References, Scheduled: m.Scheduled, Delegable: len(m.Delegable) > 0})
+		confirmed, err := h.Peers.Confirm(ctx, to, peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm,
+			References: m.References, Scheduled: m.Scheduled, Delegable: len(m.Delegable) > 0})
 		if err != nil {
 			return nil, fmt.Errorf("confirm at %s: %w", to, err)
 		}

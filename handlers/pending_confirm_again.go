@@ -13,8 +13,8 @@ import (
 
 // ConfirmAgainStore compares the references to another deployment after a failover, here or there.
 type ConfirmAgainStore interface {
-	// ConfirmAgain compares and repairs. It returns the epochs in which it compared, and fails with peer.ErrPassGone when the work is
-	// done or replaced.
+	// ConfirmAgain compares and repairs. It returns the epochs in which it compared, and fails with
+	// peer.ErrPassGone when the work is done or replaced.
 	ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq int64) (peer.ComparedEpochs, error)
 	// Recovered removes the work.
 	Recovered(ctx context.Context, seq int64) error
@@ -22,12 +22,13 @@ type ConfirmAgainStore interface {
 
 // ConfirmAgainPeers notifies another deployment that the references to it are compared.
 type ConfirmAgainPeers interface {
-	// ConfirmEpoch names the epochs that were compared: of the other deployment's database, and of this one's.
+	// ConfirmEpoch names the epochs that were compared: of the other deployment's database, and of this
+	// one's.
 	ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch, selfEpoch uuid.UUID) error
 }
 
-// ConfirmAgain compares the references to resources of another deployment with the records there, establishes lost ones again,
-// and confirms that: until then nothing is deleted there.
+// ConfirmAgain compares the references to resources of another deployment with the records there, establishes
+// lost ones again, and confirms that: until then nothing is deleted there.
 type ConfirmAgain struct {
 	Store ConfirmAgainStore
 	Peers ConfirmAgainPeers

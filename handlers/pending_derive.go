@@ -11,12 +11,13 @@ import (
 
 // DeriveStore derives references from bodies anew.
 type DeriveStore interface {
-	// Derive does one step of a piece of work: a page of a pass over a kind, or a resource that was set aside.
+	// Derive does one step of a piece of work: a page of a pass over a kind, or a resource that was set
+	// aside.
 	Derive(ctx context.Context, seq int64) (peer.Derived, error)
 }
 
-// Derive takes the references of resources anew from their bodies, after a switch of the version. A piece of work that fails
-// keeps no other one back (I20).
+// Derive takes the references of resources anew from their bodies, after a switch of the version. A piece of
+// work that fails keeps no other one back (I20).
 type Derive struct{ Store DeriveStore }
 
 // Handle is Handler. A pass over a kind goes on until it ends; a resource that was set aside is tried once.

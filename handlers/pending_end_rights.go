@@ -33,7 +33,8 @@ type EndRights struct {
 	Peers RecallPeers
 }
 
-// mostEnded is the number of resources in one question. Each may wait a third of a second for writes under its right, and all have to be answered in time.
+// mostEnded is the number of resources in one question. Each may wait a third of a second for writes under
+// its right, and all have to be answered in time.
 const mostEnded = 10
 
 // Handle is Handler.
@@ -52,8 +53,10 @@ func (h *EndRights) Handle(ctx context.Context, at schema.DeploymentID, seqs []i
 	return waiting, nil
 }
 
-// ask asks once, and returns the pieces whose rights have not ended: a write may be under way under one, or a process there does not know the question.
-func (h *EndRights) ask(ctx context.Context, at schema.DeploymentID, uids map[int64]uuid.UUID) (kept []int64, err error) {
+// ask asks once, and returns the pieces whose rights have not ended: a write may be under way under one, or a
+// process there does not know the question.
+func (h *EndRights) ask(ctx context.Context, at schema.DeploymentID,
+	uids map[int64]uuid.UUID) (kept []int64, err error) {
 	seqs := slices.Sorted(maps.Keys(uids))
 	asked := make([]peer.Recall, len(seqs))
 	for i, seq := range seqs {

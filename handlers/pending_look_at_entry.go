@@ -16,11 +16,13 @@ type EntryStore interface {
 	// EntriesToLookAt begins looks at entries, by pieces of work, and removes the work that has none.
 	EntriesToLookAt(ctx context.Context, of schema.DeploymentID, seqs []int64) (peer.EntryLooks, error)
 	// EntriesLookedAt ends looks, and removes the entries that are not used.
-	EntriesLookedAt(ctx context.Context, of schema.DeploymentID, looks peer.EntryLooks, there uuid.UUID, unused []bool) error
+	EntriesLookedAt(ctx context.Context, of schema.DeploymentID, looks peer.EntryLooks, there uuid.UUID,
+		unused []bool) error
 }
 
-// LookAtEntry asks a deployment whether it still refers to resources here by acting references, and removes its holder entries if not. An entry that is
-// used stays, and its work ends: the deployment says so again when its last reference is gone.
+// LookAtEntry asks a deployment whether it still refers to resources here by acting references, and removes
+// its holder entries if not. An entry that is used stays, and its work ends: the deployment says so again
+// when its last reference is gone.
 type LookAtEntry struct {
 	Store EntryStore
 	Peers RecallPeers

@@ -26,13 +26,15 @@ func (p *messagePeers) Confirm(_ context.Context, _ schema.DeploymentID, c peer.
 	return &peer.Confirmed{Unknown: p.unknown}, p.err
 }
 
-func (p *messagePeers) Release(_ context.Context, _ schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error {
+func (p *messagePeers) Release(_ context.Context, _ schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey,
+	attempts []peer.AttemptID) error {
 	p.epoch = epoch
 	p.add("release", len(keys), len(attempts))
 	return p.err
 }
 
-func (p *messagePeers) DropOwners(_ context.Context, _ schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, releases []peer.OwnerRelease) ([]uuid.UUID, bool, error) {
+func (p *messagePeers) DropOwners(_ context.Context, _ schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion,
+	releases []peer.OwnerRelease) ([]uuid.UUID, bool, error) {
 	p.epoch = epoch
 	p.add("let go", len(deleted), len(releases))
 	return nil, false, p.err
@@ -78,13 +80,15 @@ func TestAMessageIsDeliveredBeforeItsWorkIsRemoved(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, waiting)
 		require.Equal(t, want, x.did)
-		require.Equal(t, epoch, x.peers.epoch, "the epoch of the database that they were read from: a later one refuses them")
+		require.Equal(t, epoch, x.peers.epoch,
+			"the epoch of the database that they were read from: a later one refuses them")
 	}
 }
 
 func TestAMessageThatIsNotTakenKeepsItsWork(t *testing.T) {
 	t.Parallel()
-	for action, text := range map[string]string{"confirm": "confirm at", "release": "release at", "let go": "let go of ownees at"} {
+	for action, text := range map[string]string{"confirm": "confirm at", "release": "release at",
+		"let go": "let go of ownees at"} {
 		x := newMessaging(owed)
 		x.peers.err = errUnreachable
 		_, err := x.handlers()[action].Handle(t.Context(), there, []int64{1, 2})

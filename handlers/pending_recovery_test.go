@@ -34,7 +34,8 @@ func (r *recovery) OutdoEpoch(_ context.Context, _ schema.DeploymentID, known uu
 	return nil
 }
 
-func (r *recovery) MarkAnnounced(_ context.Context, _ schema.DeploymentID, told peer.Announcement, refersTo peer.TargetKinds) error {
+func (r *recovery) MarkAnnounced(_ context.Context, _ schema.DeploymentID, told peer.Announcement,
+	refersTo peer.TargetKinds) error {
 	r.add("announced", told.Epoch == epoch, refersTo.Known)
 	if r.announced != nil {
 		return r.announced()
@@ -42,7 +43,8 @@ func (r *recovery) MarkAnnounced(_ context.Context, _ schema.DeploymentID, told 
 	return nil
 }
 
-func (r *recovery) AnnounceEpoch(_ context.Context, _ schema.DeploymentID, told uuid.UUID) (known uuid.UUID, refersTo peer.TargetKinds, err error) {
+func (r *recovery) AnnounceEpoch(_ context.Context, _ schema.DeploymentID,
+	told uuid.UUID) (known uuid.UUID, refersTo peer.TargetKinds, err error) {
 	r.add("announce", told == epoch)
 	if r.announce != nil {
 		known, err = r.announce()
@@ -51,7 +53,8 @@ func (r *recovery) AnnounceEpoch(_ context.Context, _ schema.DeploymentID, told 
 	return told, peer.TargetKinds{Known: true}, nil
 }
 
-func (r *recovery) ConfirmAgain(_ context.Context, _ schema.DeploymentID, seq int64) (compared peer.ComparedEpochs, err error) {
+func (r *recovery) ConfirmAgain(_ context.Context, _ schema.DeploymentID,
+	seq int64) (compared peer.ComparedEpochs, err error) {
 	r.add("compare", seq)
 	if r.compare != nil {
 		err = r.compare(seq)
@@ -103,7 +106,8 @@ func TestAnEpochThatCannotBeAnnouncedKeepsItsWork(t *testing.T) {
 	require.Equal(t, steps{"epoch", "announce true"}, r.steps)
 }
 
-// A process that has not noticed the newest epoch announces an older one: the store refuses to forget the work.
+// A process that has not noticed the newest epoch announces an older one: the store refuses to forget the
+// work.
 func TestAStaleEpochKeepsItsWork(t *testing.T) {
 	t.Parallel()
 	r := &recovery{announced: func() error { return &peer.UnavailableError{} }}
@@ -153,7 +157,8 @@ func TestAComparisonThatIsNotConfirmedKeepsItsWork(t *testing.T) {
 	require.NotContains(t, r.steps, "recovered 1")
 }
 
-// A pass that has ended, or that another one has replaced, leaves nothing to do; it keeps no other piece of the batch back.
+// A pass that has ended, or that another one has replaced, leaves nothing to do; it keeps no other piece of
+// the batch back.
 func TestAPassThatIsGoneIsDone_I20(t *testing.T) {
 	t.Parallel()
 	gone := fmt.Errorf("compare: %w", peer.ErrPassGone)

@@ -14,7 +14,8 @@ import (
 // ReleasePeers removes blockades at another deployment: of dropped references by key, of aborted attempts by
 // attempt.
 type ReleasePeers interface {
-	Release(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error
+	Release(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey,
+		attempts []peer.AttemptID) error
 }
 
 // Release notifies the targets' deployment of dropped references and aborted attempts. Messages of one

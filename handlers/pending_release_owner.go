@@ -7,7 +7,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// ReleaseOwner notifies the ownees' deployment that owners here do not refer to ownees there any more: it checks these owners again.
+// ReleaseOwner notifies the ownees' deployment that owners here do not refer to ownees there any more: it
+// checks these owners again.
 type ReleaseOwner struct {
 	Store MessageStore
 	Peers OwnersPeers

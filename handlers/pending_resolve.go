@@ -16,7 +16,8 @@ const resolveBatch = 1000
 type ResolveStore interface {
 	// ExpiredHolders names the holders' deployments that have expired blockades here.
 	ExpiredHolders(ctx context.Context) ([]schema.DeploymentID, error)
-	// Expired returns up to limit questions about expired blockades of one holders' deployment, the oldest first.
+	// Expired returns up to limit questions about expired blockades of one holders' deployment, the oldest
+	// first.
 	Expired(ctx context.Context, holder schema.DeploymentID, limit int) ([]peer.Question, error)
 	// Settle confirms held blockades, and removes blockades whose references are gone; undecided ones stay.
 	Settle(ctx context.Context, holder schema.DeploymentID, questions []peer.Question, answers *peer.Answers) error
@@ -27,8 +28,9 @@ type ResolvePeers interface {
 	Resolve(ctx context.Context, holder schema.DeploymentID, questions []peer.Question) (*peer.Answers, error)
 }
 
-// Resolve asks the holders' deployments about expired blockades, and carries out scheduled deletions. It is no action of outstanding work: blockades expire by
-// time, and one node of the deployment looks for them at intervals.
+// Resolve asks the holders' deployments about expired blockades, and carries out scheduled deletions. It is
+// no action of outstanding work: blockades expire by time, and one node of the deployment looks for them at
+// intervals.
 type Resolve struct {
 	Store ResolveStore
 	Peers ResolvePeers
@@ -50,9 +52,9 @@ func (h *Resolve) Expired(ctx context.Context) ([]schema.DeploymentID, error) {
 	return h.Store.ExpiredHolders(ctx)
 }
 
-// Resolve asks a holders' deployment about its expired blockades here, and settles its verdicts. While that deployment does
-// not answer, the blockades stay: time alone removes nothing (I5). For this deployment itself it then carries
-// out the scheduled deletions whose time has come.
+// Resolve asks a holders' deployment about its expired blockades here, and settles its verdicts. While that
+// deployment does not answer, the blockades stay: time alone removes nothing (I5). For this deployment itself
+// it then carries out the scheduled deletions whose time has come.
 func (h *Resolve) Resolve(ctx context.Context, holder schema.DeploymentID) error {
 	if err := h.resolve(ctx, holder); err != nil || holder != h.Self {
 		return err
@@ -71,7 +73,8 @@ func (h *Resolve) resolve(ctx context.Context, holder schema.DeploymentID) error
 			return fmt.Errorf("resolve at %s: %w", holder, err)
 		}
 		if len(answers.Verdicts) != len(questions) {
-			return fmt.Errorf("resolve at %s: %d answers to %d questions", holder, len(answers.Verdicts), len(questions))
+			return fmt.Errorf("resolve at %s: %d answers to %d questions", holder, len(answers.Verdicts),
+				len(questions))
 		}
 		if err := h.Store.Settle(ctx, holder, questions, answers); err != nil {
 			return err

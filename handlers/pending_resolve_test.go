@@ -31,7 +31,8 @@ func (r *resolving) Expired(_ context.Context, _ schema.DeploymentID, limit int)
 	return make([]peer.Question, n), r.read
 }
 
-func (r *resolving) Resolve(_ context.Context, _ schema.DeploymentID, questions []peer.Question) (*peer.Answers, error) {
+func (r *resolving) Resolve(_ context.Context, _ schema.DeploymentID,
+	questions []peer.Question) (*peer.Answers, error) {
 	r.add("ask", len(questions))
 	if r.answer != nil {
 		return r.answer(len(questions))
@@ -47,7 +48,8 @@ func (r *resolving) verdicts(n int) *peer.Answers {
 	return a
 }
 
-func (r *resolving) Settle(_ context.Context, _ schema.DeploymentID, questions []peer.Question, answers *peer.Answers) error {
+func (r *resolving) Settle(_ context.Context, _ schema.DeploymentID, questions []peer.Question,
+	answers *peer.Answers) error {
 	r.add("settle", len(questions), answers.Epoch == epoch)
 	for _, v := range answers.Verdicts {
 		if v != peer.Undecided {
@@ -83,7 +85,8 @@ func TestMoreBlockadesThanOneCallTakesAreAskedAboutInTurn_I21(t *testing.T) {
 	r := &resolving{expired: 2300, verdict: peer.GoneVerdict}
 	require.NoError(t, r.resolve(t))
 	require.Equal(t, steps{
-		"read 1000", "ask 1000", "settle 1000 true", "read 1000", "ask 1000", "settle 1000 true", "read 300", "ask 300", "settle 300 true",
+		"read 1000", "ask 1000", "settle 1000 true", "read 1000", "ask 1000", "settle 1000 true", "read 300", "ask 300",
+		"settle 300 true",
 	}, r.steps)
 }
 
@@ -108,7 +111,9 @@ func TestBlockadesOfAnUnreachableDeploymentStay_I5(t *testing.T) {
 
 func TestTooFewVerdictsSettleNothing_I5(t *testing.T) {
 	t.Parallel()
-	r := &resolving{expired: 3, answer: func(asked int) (*peer.Answers, error) { return (&resolving{}).verdicts(asked - 1), nil }}
+	r := &resolving{expired: 3, answer: func(asked int) (*peer.Answers, error) {
+		return (&resolving{}).verdicts(asked - 1), nil
+	}}
 	require.ErrorContains(t, r.resolve(t), "2 answers to 3 questions")
 	require.Equal(t, steps{"read 3", "ask 3"}, r.steps)
 }

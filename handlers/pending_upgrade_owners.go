@@ -22,7 +22,8 @@ type UpgradeOwnersPeers interface {
 	UpgradeOwners(ctx context.Context, at schema.DeploymentID, u *peer.Upgrade) (remaining int64, err error)
 }
 
-// UpgradeOwners has the ownees' deployment write the version that this deployment runs into its owner references.
+// UpgradeOwners has the ownees' deployment write the version that this deployment runs into its owner
+// references.
 type UpgradeOwners struct {
 	Store UpgradeOwnersStore
 	Peers UpgradeOwnersPeers

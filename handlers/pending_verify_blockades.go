@@ -6,10 +6,11 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// VerifyBlockadesStore compares the blockades of another deployment's resources after a failover, here or there.
+// VerifyBlockadesStore compares the blockades of another deployment's resources after a failover, here or
+// there.
 type VerifyBlockadesStore interface {
-	// VerifyBlockades asks the other deployment, removes blockades without a reference, and removes the work. It fails with
-	// peer.ErrPassGone when the work is done or replaced.
+	// VerifyBlockades asks the other deployment, removes blockades without a reference, and removes the work.
+	// It fails with peer.ErrPassGone when the work is done or replaced.
 	VerifyBlockades(ctx context.Context, of schema.DeploymentID, seq int64) error
 }
 

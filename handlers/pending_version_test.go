@@ -34,7 +34,8 @@ func (s *deriveStore) Derive(_ context.Context, seq int64) (peer.Derived, error)
 
 func TestAPassOverAKindGoesOnUntilItEnds(t *testing.T) {
 	t.Parallel()
-	s := &deriveStore{outcomes: map[int64][]peer.Derived{1: {peer.DerivedSome, peer.DerivedSome, peer.DerivedAll}, 2: {peer.DerivedAll}}}
+	s := &deriveStore{outcomes: map[int64][]peer.Derived{1: {peer.DerivedSome, peer.DerivedSome, peer.DerivedAll},
+		2: {peer.DerivedAll}}}
 	waiting, err := (&handlers.Derive{Store: s}).Handle(t.Context(), there, []int64{1, 2})
 	require.NoError(t, err)
 	require.Empty(t, waiting)
@@ -85,7 +86,8 @@ func (u *upgrading) Upgraded(_ context.Context, seqs []int64) error {
 	return nil
 }
 
-func (u *upgrading) UpgradeOwners(_ context.Context, _ schema.DeploymentID, to *peer.Upgrade) (remaining int64, err error) {
+func (u *upgrading) UpgradeOwners(_ context.Context, _ schema.DeploymentID,
+	to *peer.Upgrade) (remaining int64, err error) {
 	u.add("upgrade to", to.Version)
 	if u.err != nil {
 		return 0, u.err
@@ -140,11 +142,16 @@ func (s cleanUpStore) CleanUpDecommissioned(_ context.Context, d schema.Deployme
 func TestADecommissionedDeploymentIsWorkedOffOnceForAllItsPieces(t *testing.T) {
 	t.Parallel()
 	var cleaned []schema.DeploymentID
-	h := &handlers.CleanUpDecommissioned{Store: cleanUpStore(func(d schema.DeploymentID) error { cleaned = append(cleaned, d); return nil })}
+	h := &handlers.CleanUpDecommissioned{Store: cleanUpStore(func(d schema.DeploymentID) error {
+		cleaned = append(cleaned, d)
+		return nil
+	})}
 	waiting, err := h.Handle(t.Context(), there, []int64{1, 2, 3})
 	require.NoError(t, err)
 	require.Empty(t, waiting)
 	require.Equal(t, []schema.DeploymentID{there}, cleaned)
-	_, err = (&handlers.CleanUpDecommissioned{Store: cleanUpStore(func(schema.DeploymentID) error { return errDatabase })}).Handle(t.Context(), there, []int64{1})
+	_, err = (&handlers.CleanUpDecommissioned{Store: cleanUpStore(func(schema.DeploymentID) error {
+		return errDatabase
+	})}).Handle(t.Context(), there, []int64{1})
 	require.ErrorIs(t, err, errDatabase)
 }

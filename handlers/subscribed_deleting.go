@@ -18,7 +18,8 @@ import (
 type SubscribedStore interface {
 	// ActFor returns the uids of deletions that failed or, with schema.ErrUnfinished, are not finished when
 	// patience ends; all other deletions are done.
-	ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error)
+	ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion,
+		patience time.Duration) (map[uuid.UUID]error, error)
 	// Forget removes the stored targets of deletions, except targets that references here still name.
 	Forget(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion) error
 }
@@ -30,10 +31,12 @@ type PresentEpoch interface {
 
 // Acknowledger notifies a deployment that its deletions up to a position are acted upon here, except some.
 type Acknowledger interface {
-	Acknowledge(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, position string, except []uuid.UUID) error
+	Acknowledge(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, position string,
+		except []uuid.UUID) error
 }
 
-// SubscribedDeleting cascades and unsets for the deletions of an interested deployment, and acknowledges them.
+// SubscribedDeleting cascades and unsets for the deletions of an interested deployment, and acknowledges
+// them.
 type SubscribedDeleting struct {
 	Store SubscribedStore
 	Epoch PresentEpoch
@@ -51,7 +54,8 @@ const (
 // it, except deletions that fail now or have failed earlier. Then it forgets the targets. A crash in between
 // repeats the batch, without effect. It returns the deletions that fail now, and with schema.ErrUnfinished
 // the deletions with more holders than one run handles.
-func (h *SubscribedDeleting) Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
+func (h *SubscribedDeleting) Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion,
+	position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
 	ctx, end := trace.Continue(ctx, "act upon deletions", parents(deletions))
 	failed, err := h.handle(ctx, from, deletions, position, earlier, again)
 	end(err)
@@ -68,7 +72,8 @@ func parents(of []schema.Deletion) (out []string) {
 	return out
 }
 
-func (h *SubscribedDeleting) handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
+func (h *SubscribedDeleting) handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion,
+	position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
 	epoch := h.Epoch.PresentEpoch() // before acting: effects that a failover loses are not acknowledged
 	patience := patienceNew
 	if again {
@@ -89,7 +94,8 @@ func (h *SubscribedDeleting) handle(ctx context.Context, from schema.DeploymentI
 		crash.At("crash-act-acknowledged")
 	}
 	done := slices.DeleteFunc(slices.Clone(deletions), func(d schema.Deletion) bool { return failed[d.UID] != nil })
-	if err := h.Store.Forget(ctx, from, done); err != nil { // behind the acknowledgement, which its deployment waits for
+	// behind the acknowledgement, which its deployment waits for
+	if err := h.Store.Forget(ctx, from, done); err != nil {
 		return nil, fmt.Errorf("forget the deleted targets of %s: %w", from, err)
 	}
 	return failed, nil

@@ -26,14 +26,16 @@ type subscribed struct {
 
 func (s *subscribed) PresentEpoch() uuid.UUID { return s.epoch }
 
-func (s *subscribed) ActFor(_ context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error) {
+func (s *subscribed) ActFor(_ context.Context, from schema.DeploymentID, deletions []schema.Deletion,
+	patience time.Duration) (map[uuid.UUID]error, error) {
 	s.add("act", from.Region, len(deletions))
 	s.patience = patience
 	s.epoch = laterEpoch // a failover is noticed
 	return s.failed, s.act
 }
 
-func (s *subscribed) Acknowledge(_ context.Context, to schema.DeploymentID, of uuid.UUID, position string, except []uuid.UUID) error {
+func (s *subscribed) Acknowledge(_ context.Context, to schema.DeploymentID, of uuid.UUID, position string,
+	except []uuid.UUID) error {
 	s.add("acknowledge", to.Region, position, of == epoch)
 	s.except = except
 	return s.ack
@@ -47,7 +49,8 @@ func (s *subscribed) Forget(_ context.Context, from schema.DeploymentID, deletio
 func (s *subscribed) handle(t *testing.T, position string, earlier ...uuid.UUID) (map[uuid.UUID]error, error) {
 	t.Helper()
 	s.epoch = epoch
-	return (&handlers.SubscribedDeleting{Store: s, Epoch: s, Peers: s}).Handle(t.Context(), there, []schema.Deletion{{UID: badUID}, {UID: goodUID}}, position, earlier, false)
+	return (&handlers.SubscribedDeleting{Store: s, Epoch: s, Peers: s}).Handle(t.Context(), there,
+		[]schema.Deletion{{UID: badUID}, {UID: goodUID}}, position, earlier, false)
 }
 
 var badUID, goodUID, earlierUID = uuid.New(), uuid.New(), uuid.New()
@@ -115,7 +118,8 @@ func TestATargetThatIsNotForgottenFailsTheBatch(t *testing.T) {
 func TestAPositionIsAcknowledgedWithoutNewDeletions(t *testing.T) {
 	t.Parallel()
 	s := &subscribed{epoch: epoch}
-	_, err := (&handlers.SubscribedDeleting{Store: s, Epoch: s, Peers: s}).Handle(t.Context(), there, nil, "p2", nil, false)
+	_, err := (&handlers.SubscribedDeleting{Store: s, Epoch: s, Peers: s}).Handle(t.Context(), there, nil, "p2",
+		nil, false)
 	require.NoError(t, err)
 	require.Equal(t, steps{"act us-west2 0", "acknowledge us-west2 p2 true", "forget us-west2 0"}, s.steps)
 }

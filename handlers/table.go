@@ -37,8 +37,9 @@ const (
 	confirmPace = 100 * time.Millisecond
 )
 
-// row of the table. The work of one task and one deployment is handled one batch at a time, beside all other tasks: so work that waits, or takes
-// long, has a task of its own. Of a batch, actions are handled in the order of the rows. The names of tasks are labels of metrics.
+// row of the table. The work of one task and one deployment is handled one batch at a time, beside all other
+// tasks: so work that waits, or takes long, has a task of its own. Of a batch, actions are handled in the
+// order of the rows. The names of tasks are labels of metrics.
 type row struct {
 	action  schema.Action
 	task    string
@@ -91,9 +92,10 @@ func (t *Table) Pace(task string) time.Duration {
 	return 0
 }
 
-// Handle does a batch of work for one deployment, action by action: as Handler does. An action that fails keeps no other one
-// of the batch back (I20). Work of an unknown action is left to a newer version.
-func (t *Table) Handle(ctx context.Context, deployment schema.DeploymentID, work []schema.Work) (waiting []int64, err error) {
+// Handle does a batch of work for one deployment, action by action: as Handler does. An action that fails
+// keeps no other one of the batch back (I20). Work of an unknown action is left to a newer version.
+func (t *Table) Handle(ctx context.Context, deployment schema.DeploymentID,
+	work []schema.Work) (waiting []int64, err error) {
 	seqs := map[schema.Action][]int64{}
 	for _, w := range work {
 		seqs[w.Action] = append(seqs[w.Action], w.Seq)

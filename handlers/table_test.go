@@ -25,7 +25,8 @@ func actions() handlers.Actions {
 	h := handler(nothing)
 	return handlers.Actions{
 		Confirm: h, Release: h, ReleaseOwner: h, CheckOwners: h, UpgradeOwners: h, Derive: h, CleanUpDecommissioned: h,
-		AnnounceEpoch: h, ConfirmAgain: h, VerifyBlockades: h, LookAtRight: h, EndRights: h, LookAtEntry: h, Finalise: h, DropOwners: h,
+		AnnounceEpoch: h, ConfirmAgain: h, VerifyBlockades: h, LookAtRight: h, EndRights: h, LookAtEntry: h,
+		Finalise: h, DropOwners: h,
 	}
 }
 
@@ -55,7 +56,8 @@ func TestTasksAreNamedAfterTheirGroup(t *testing.T) {
 	require.Equal(t, "owned_pending_confirm", whole.Task(schema.Confirm))
 	require.Equal(t, "owned_pending", whole.Task(schema.Release))
 	require.Equal(t, "owned_pending", whole.Task(schema.ReleaseOwner))
-	require.Equal(t, "owned_pending_owners", whole.Task(schema.CheckOwners), "owners that may still come keep no message waiting")
+	require.Equal(t, "owned_pending_owners", whole.Task(schema.CheckOwners),
+		"owners that may still come keep no message waiting")
 	require.Equal(t, "owned_deleting", whole.Task(schema.Finalise))
 	require.Equal(t, "owned_deleting_owners", whole.Task(schema.DropOwners))
 	require.Equal(t, whole.Task(schema.ConfirmAgain), whole.Task(schema.VerifyBlockades))
@@ -79,7 +81,8 @@ func TestABatchIsHandledActionByAction(t *testing.T) {
 	a.Confirm = handler(func(seqs []int64) ([]int64, error) { did.add("confirm", seqs); return nil, nil })
 	a.Release = handler(func(seqs []int64) ([]int64, error) { did.add("release", seqs); return []int64{2}, nil })
 	waiting, err := table(t, a).Handle(t.Context(), there, []schema.Work{
-		{Seq: 2, Action: schema.Release}, {Seq: 1, Action: schema.Confirm}, {Seq: 3, Action: schema.Confirm}, {Seq: 4, Action: schema.Release},
+		{Seq: 2, Action: schema.Release}, {Seq: 1, Action: schema.Confirm}, {Seq: 3, Action: schema.Confirm},
+		{Seq: 4, Action: schema.Release},
 	})
 	require.NoError(t, err)
 	require.Equal(t, []int64{2}, waiting)
@@ -92,7 +95,8 @@ func TestAnActionThatFailsKeepsNoOtherBack_I20(t *testing.T) {
 	a := actions()
 	a.ConfirmAgain = handler(func([]int64) ([]int64, error) { return nil, errUnreachable })
 	a.VerifyBlockades = handler(func(seqs []int64) ([]int64, error) { did.add("verify", seqs); return nil, nil })
-	_, err := table(t, a).Handle(t.Context(), there, []schema.Work{{Seq: 1, Action: schema.ConfirmAgain}, {Seq: 2, Action: schema.VerifyBlockades}})
+	_, err := table(t, a).Handle(t.Context(), there, []schema.Work{{Seq: 1, Action: schema.ConfirmAgain},
+		{Seq: 2, Action: schema.VerifyBlockades}})
 	require.ErrorIs(t, err, errUnreachable)
 	require.Equal(t, steps{"verify [2]"}, did)
 }
@@ -105,7 +109,8 @@ func TestPiecesThatFailByThemselvesAreCollected_I20(t *testing.T) {
 	a := actions()
 	a.Confirm, a.Release = handler(poison), handler(poison)
 	a.ReleaseOwner = handler(func(seqs []int64) ([]int64, error) { return seqs, nil })
-	work := []schema.Work{{Seq: 1, Action: schema.Confirm}, {Seq: 2, Action: schema.Confirm}, {Seq: 3, Action: schema.Release}, {Seq: 4, Action: schema.ReleaseOwner}}
+	work := []schema.Work{{Seq: 1, Action: schema.Confirm}, {Seq: 2, Action: schema.Confirm},
+		{Seq: 3, Action: schema.Release}, {Seq: 4, Action: schema.ReleaseOwner}}
 	waiting, err := table(t, a).Handle(t.Context(), there, work)
 	var part *schema.PartError
 	require.ErrorAs(t, err, &part)
@@ -119,10 +124,13 @@ func TestPiecesThatFailByThemselvesAreCollected_I20(t *testing.T) {
 func TestAFailureOfAWholeActionIsNoneOfItsPieces(t *testing.T) {
 	t.Parallel()
 	a := actions()
-	a.Confirm = handler(func(seqs []int64) ([]int64, error) { return nil, &schema.PartError{Failed: seqs, Cause: errPoison} })
+	a.Confirm = handler(func(seqs []int64) ([]int64, error) {
+		return nil, &schema.PartError{Failed: seqs, Cause: errPoison}
+	})
 	a.Release = handler(func([]int64) ([]int64, error) { return nil, errDatabase })
 	a.ReleaseOwner = handler(func(seqs []int64) ([]int64, error) { return seqs, nil })
-	work := []schema.Work{{Seq: 1, Action: schema.Confirm}, {Seq: 2, Action: schema.Release}, {Seq: 3, Action: schema.ReleaseOwner}}
+	work := []schema.Work{{Seq: 1, Action: schema.Confirm}, {Seq: 2, Action: schema.Release},
+		{Seq: 3, Action: schema.ReleaseOwner}}
 	waiting, err := table(t, a).Handle(t.Context(), there, work)
 	require.ErrorIs(t, err, errDatabase)
 	require.ErrorIs(t, err, errPoison)

@@ -16,7 +16,8 @@ import (
 //go:embed checksums.txt
 var checksums string
 
-// A database that has a migration never runs it again: an edit of it would leave old databases different from new ones.
+// A database that has a migration never runs it again: an edit of it would leave old databases different from
+// new ones.
 func TestMigrationsAreNotEdited(t *testing.T) {
 	t.Parallel()
 	listed := readChecksums(t)
@@ -33,15 +34,19 @@ func TestMigrationsAreNotEdited(t *testing.T) {
 			delete(listed, name)
 			switch {
 			case !ok:
-				t.Errorf("migrations/%s is new: once it is final, append this line to migrations/checksums.txt:\n%s  %s", name, got, name)
+				t.Errorf(
+					"migrations/%s is new: once it is final, append this line to migrations/checksums.txt:\n%s  %s",
+					name, got, name)
 			case got != want:
-				t.Errorf("migrations/%s was edited, and databases that already have it will never run the edited one: restore the file, "+
-					"and put the change into a new migration with the next number", name)
+				t.Errorf(
+					"migrations/%s was edited, and databases that already have it will never run the edited one: restore the file, "+
+						"and put the change into a new migration with the next number", name)
 			}
 		}
 	}
 	for name := range listed {
-		t.Errorf("migrations/%s was removed or renamed, and databases that already have it need it to be taken back: restore the file", name)
+		t.Errorf(
+			"migrations/%s was removed or renamed, and databases that already have it need it to be taken back: restore the file", name)
 	}
 }
 

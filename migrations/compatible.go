@@ -16,12 +16,12 @@ import (
 	"github.com/pressly/goose/v3"
 )
 
-// A migration that programs without it can live with has this line. It names the oldest of such programs by the newest migration
-// that the program knows. Without the line a migration needs a program that knows it.
+// A migration that programs without it can live with has this line. It names the oldest of such programs by
+// the newest migration that the program knows. Without the line a migration needs a program that knows it.
 var compatibleLine = regexp.MustCompile(`(?m)^-- compatible with programs that know migration (\d+)$`)
 
-// markText is the comment on the table of applied migrations, which shows programs without its newest migrations whether
-// they can work with the database.
+// markText is the comment on the table of applied migrations, which shows programs without its newest
+// migrations whether they can work with the database.
 const markText = "works with programs that know migration "
 
 // source is an embedded migration.
@@ -90,19 +90,22 @@ func appliedOf(ctx context.Context, q Querier, set Set) (newest int64, err error
 	var there bool // by the catalogue, which needs no right to the schema
 	err = q.QueryRow(ctx, hasVersionsSQL, ownSchema, string(set)).Scan(&there)
 	if err == nil && there {
-		err = q.QueryRow(ctx, `SELECT COALESCE(max(version_id) FILTER (WHERE is_applied), 0) FROM `+set.versions()).Scan(&newest)
+		err = q.QueryRow(ctx, `SELECT COALESCE(max(version_id) FILTER (WHERE is_applied), 0) FROM `+set.versions()).
+			Scan(&newest)
 	}
 	return newest, unread(err, set)
 }
 
-// unread is the error of a failed reading of the applied migrations; nil for nil. A user without rights gets the remedy.
+// unread is the error of a failed reading of the applied migrations; nil for nil. A user without rights gets
+// the remedy.
 func unread(err error, set Set) error {
 	pg := (*pgconn.PgError)(nil)
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &pg) && pg.Code == lacksPrivilege:
-		return fmt.Errorf("%w: its user lacks the right to read the applied migrations: %s", ErrNotReady, grantRemedy(set))
+		return fmt.Errorf("%w: its user lacks the right to read the applied migrations: %s", ErrNotReady,
+			grantRemedy(set))
 	}
 	return fmt.Errorf("read the applied migrations of the database: %w", err)
 }
@@ -110,10 +113,12 @@ func unread(err error, set Set) error {
 const lacksPrivilege = "42501"
 
 func grantRemedy(set Set) string {
-	return fmt.Sprintf("run `db-controller migrate up --set %s --roles`, with the role prefix of this database, and grant the roles that it names to the user", set)
+	return fmt.Sprintf(
+		"run `db-controller migrate up --set %s --roles`, with the role prefix of this database, and grant the roles that it names to the user", set)
 }
 
-// compatible fails for a database with newer migrations than this program knows, unless its mark says that it works with this program.
+// compatible fails for a database with newer migrations than this program knows, unless its mark says that it
+// works with this program.
 func compatible(ctx context.Context, q Querier, set Set) error {
 	newest, err := appliedOf(ctx, q, set)
 	if err != nil {
@@ -128,16 +133,19 @@ func compatible(ctx context.Context, q Querier, set Set) error {
 	case err != nil:
 		return err
 	case !marked:
-		return fmt.Errorf("%w: it has migration %d, this program knows %d, and no compatibility is recorded: run the program that migrated it, or a newer one", ErrNotReady, newest, own)
+		return fmt.Errorf(
+			"%w: it has migration %d, this program knows %d, and no compatibility is recorded: run the program that migrated it, or a newer one", ErrNotReady, newest, own)
 	case oldest > own:
-		return fmt.Errorf("%w: it has migration %d, and works with programs that know migration %d or a newer one; this one knows %d: run a newer program", ErrNotReady, newest, oldest, own)
+		return fmt.Errorf(
+			"%w: it has migration %d, and works with programs that know migration %d or a newer one; this one knows %d: run a newer program", ErrNotReady, newest, oldest, own)
 	}
 	return nil
 }
 
 func readMark(ctx context.Context, q Querier, set Set) (oldest int64, marked bool, err error) {
 	var mark string
-	if err := q.QueryRow(ctx, `SELECT COALESCE(obj_description($1::regclass, 'pg_class'), '')`, set.versions()).Scan(&mark); err != nil {
+	if err := q.QueryRow(ctx, `SELECT COALESCE(obj_description($1::regclass, 'pg_class'), '')`, set.versions()).
+		Scan(&mark); err != nil {
 		return 0, false, fmt.Errorf("read the mark of the database's migrations: %w", err)
 	}
 	number, ok := strings.CutPrefix(mark, markText)
@@ -145,8 +153,9 @@ func readMark(ctx context.Context, q Querier, set Set) (oldest int64, marked boo
 	return oldest, ok && err == nil, nil
 }
 
-// mark writes the migration that a program has to know once it has the migrations up to a version. Before a migration it is raised, so
-// that no program takes a database for compatible that is about to change; lower is true after one was taken back.
+// mark writes the migration that a program has to know once it has the migrations up to a version. Before a
+// migration it is raised, so that no program takes a database for compatible that is about to change; lower
+// is true after one was taken back.
 func mark(ctx context.Context, dsn string, set Set, upTo int64, lower bool) error {
 	oldest, err := needed(set, upTo)
 	if err != nil {
@@ -195,11 +204,13 @@ func ofSet(ctx context.Context, q Querier, set Set, remedy string) error {
 		return err
 	}
 	if earlier {
-		return refuse("this database was made by a program before version 0.1.0, and there is no way from its schema to the present one: use an empty database")
+		return refuse(
+			"this database was made by a program before version 0.1.0, and there is no way from its schema to the present one: use an empty database")
 	}
 	newest, err := appliedOf(ctx, q, set.otherSet())
 	if err == nil && newest > 0 {
-		err = refuse("this is the database of a %s, and not of a %s: use another database%s", set.otherSet(), set, remedy)
+		err = refuse("this is the database of a %s, and not of a %s: use another database%s", set.otherSet(),
+			set, remedy)
 	}
 	return err
 }
@@ -246,7 +257,8 @@ func complete(ctx context.Context, dsn string, set Set) (bool, error) {
 		versions[i] = s.version
 	}
 	var has int
-	err = conn.QueryRow(ctx, `SELECT count(DISTINCT version_id) FROM `+set.versions()+` WHERE is_applied AND version_id = ANY ($1)`, versions).Scan(&has)
+	err = conn.QueryRow(ctx, `SELECT count(DISTINCT version_id) FROM `+set.versions()+
+		` WHERE is_applied AND version_id = ANY ($1)`, versions).Scan(&has)
 	if err != nil {
 		return false, unread(err, set)
 	}

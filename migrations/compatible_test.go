@@ -21,7 +21,8 @@ func TestANewerSchemaIsTakenOnlyIfItIsKnownToBeCompatible(t *testing.T) {
 	require.NoError(t, err)
 	conn := connected(t, dsn)
 	var mark string
-	require.NoError(t, conn.QueryRow(t.Context(), "SELECT obj_description('dbcontroller_migrations.registry'::regclass)").Scan(&mark))
+	require.NoError(t,
+		conn.QueryRow(t.Context(), "SELECT obj_description('dbcontroller_migrations.registry'::regclass)").Scan(&mark))
 	require.Equal(t, fmt.Sprint("works with programs that know migration ", oldest(t)), mark)
 	check := func() error {
 		current := migrations.Current(t.Context(), dsn, set)
@@ -32,7 +33,8 @@ func TestANewerSchemaIsTakenOnlyIfItIsKnownToBeCompatible(t *testing.T) {
 	require.NoError(t, check())
 	execute(t, conn, "INSERT INTO dbcontroller_migrations.registry (version_id, is_applied) VALUES (999, true)")
 	require.NoError(t, check(), "a newer program has said that older ones may go on")
-	execute(t, conn, "COMMENT ON TABLE dbcontroller_migrations.registry IS 'works with programs that know migration 999'")
+	execute(t, conn,
+		"COMMENT ON TABLE dbcontroller_migrations.registry IS 'works with programs that know migration 999'")
 	require.ErrorIs(t, check(), migrations.ErrNotReady)
 	require.ErrorContains(t, check(), "works with programs that know migration 999 or a newer one; this one knows")
 	execute(t, conn, "COMMENT ON TABLE dbcontroller_migrations.registry IS NULL")
@@ -54,7 +56,8 @@ func oldest(t *testing.T) (n int) {
 	return n
 }
 
-// A deployment and the registry have a database each: migrations of the other set are refused, and nothing is changed.
+// A deployment and the registry have a database each: migrations of the other set are refused, and nothing is
+// changed.
 func TestMigrationsOfTheOtherSetAreRefused(t *testing.T) {
 	t.Parallel()
 	dsn := harness.Postgres(t).NewDatabase(t, "")
@@ -64,13 +67,16 @@ func TestMigrationsOfTheOtherSetAreRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, states, len(missing))
 	require.False(t, states[0].Applied)
-	require.ErrorContains(t, migrations.Current(t.Context(), dsn, migrations.Registry), "the database is not ready: it lacks migration 00001")
+	require.ErrorContains(t, migrations.Current(t.Context(), dsn, migrations.Registry),
+		"the database is not ready: it lacks migration 00001")
 	require.Contains(t, missing[0], "-- 00001_baseline.sql\n-- EnvRegistry:")
 	require.NotContains(t, strings.Join(missing, ""), "goose")
 	var relations int
-	require.NoError(t, connected(t, dsn).QueryRow(t.Context(), "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'dbcontroller%'").Scan(&relations))
+	require.NoError(t, connected(t, dsn).QueryRow(t.Context(),
+		"SELECT count(*) FROM pg_tables WHERE tablename LIKE 'dbcontroller%'").Scan(&relations))
 	require.Zero(t, relations, "a dry run changes nothing, and neither does a look")
-	require.NoError(t, connected(t, dsn).QueryRow(t.Context(), "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'dbcontroller%'").Scan(&relations))
+	require.NoError(t, connected(t, dsn).QueryRow(t.Context(),
+		"SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'dbcontroller%'").Scan(&relations))
 	require.Zero(t, relations)
 	all, err := migrations.Up(t.Context(), dsn, migrations.Registry)
 	require.NoError(t, err)
@@ -85,5 +91,6 @@ func TestMigrationsOfTheOtherSetAreRefused(t *testing.T) {
 	_, err = migrations.List(t.Context(), dsn, migrations.Deployment)
 	require.ErrorContains(t, err, "this is the database of a registry, and not of a deployment")
 	require.ErrorContains(t, err, "or --set registry")
-	require.EqualError(t, migrations.Current(t.Context(), dsn, migrations.Deployment), "this is the database of a registry, and not of a deployment: use another database")
+	require.EqualError(t, migrations.Current(t.Context(), dsn, migrations.Deployment),
+		"this is the database of a registry, and not of a deployment: use another database")
 }

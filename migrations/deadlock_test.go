@@ -16,8 +16,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// A process that serves locks tables in another order than a migration that changes several: the deadlock ends the migration, which is
-// tried again.
+// A process that serves locks tables in another order than a migration that changes several: the deadlock
+// ends the migration, which is tried again.
 func TestAMigrationSurvivesADeadlockWithAWriter(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -26,8 +26,9 @@ func TestAMigrationSurvivesADeadlockWithAWriter(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = db.Close() }()
 	provider, err := goose.NewProvider(goose.DialectPostgres, db, fstest.MapFS{
-		"00001_tables.sql":  {Data: []byte("-- +goose Up\nCREATE TABLE a ();\nCREATE TABLE b ();\n")},
-		"00002_columns.sql": {Data: []byte("-- +goose Up\nALTER TABLE a ADD COLUMN x int;\nALTER TABLE b ADD COLUMN x int;\n")},
+		"00001_tables.sql": {Data: []byte("-- +goose Up\nCREATE TABLE a ();\nCREATE TABLE b ();\n")},
+		"00002_columns.sql": {
+			Data: []byte("-- +goose Up\nALTER TABLE a ADD COLUMN x int;\nALTER TABLE b ADD COLUMN x int;\n")},
 	})
 	require.NoError(t, err)
 	_, err = provider.UpByOne(ctx)
@@ -56,7 +57,8 @@ func TestAMigrationSurvivesADeadlockWithAWriter(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool {
 		var waits bool
-		err := writer.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'b'::regclass AND NOT granted)`).Scan(&waits)
+		err := writer.QueryRow(ctx,
+			`SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'b'::regclass AND NOT granted)`).Scan(&waits)
 		return err == nil && waits
 	}, wait.Limit, time.Millisecond)
 	execute(`LOCK TABLE a IN ROW EXCLUSIVE MODE`)

@@ -17,8 +17,8 @@ type Undone struct {
 }
 
 const (
-	// A serving process has an application name of its own. A session whose name this user may not read counts as one for a
-	// registry, whose processes have no rows in a table: unknown is not absent.
+	// A serving process has an application name of its own. A session whose name this user may not read
+	// counts as one for a registry, whose processes have no rows in a table: unknown is not absent.
 	sessionsSQL = `
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename IS NOT NULL
@@ -48,8 +48,8 @@ func (e *RefusedError) Error() string { return e.reason }
 
 func refuse(format string, args ...any) error { return &RefusedError{fmt.Sprintf(format, args...)} }
 
-// TakeBack is Down for operators: it refuses while a process uses the database, and stores the reason. The tables of the
-// migration are dropped with their data, such as the records of removals.
+// TakeBack is Down for operators: it refuses while a process uses the database, and stores the reason. The
+// tables of the migration are dropped with their data, such as the records of removals.
 func TakeBack(ctx context.Context, dsn string, set Set, reason string) (string, error) {
 	if strings.TrimSpace(reason) == "" || len(reason) > 1000 {
 		return "", errors.New("take back a migration: the reason is missing, or longer than 1000 bytes")
@@ -119,9 +119,11 @@ func unused(ctx context.Context, conn *pgx.Conn, set Set) error {
 	case err != nil:
 		return fmt.Errorf("take back a migration: read the sessions and processes of the database: %w", err)
 	case len(members) > 0:
-		return refuse("take back a migration: processes of this database are running: %s: stop them first (a killed process counts until its lease expires)", strings.Join(members, ", "))
+		return refuse(
+			"take back a migration: processes of this database are running: %s: stop them first (a killed process counts until its lease expires)", strings.Join(members, ", "))
 	case sessions > 0:
-		return refuse("take back a migration: processes have %d open connections to this database: stop them first", sessions)
+		return refuse("take back a migration: processes have %d open connections to this database: stop them first",
+			sessions)
 	}
 	return nil
 }

@@ -1,5 +1,6 @@
-// Package migrations has the database schemas of a deployment and of the registry: numbered SQL files, embedded, each run
-// in one transaction. A migration is never edited once it is released; checksums.txt, and a test, hold it to that.
+// Package migrations has the database schemas of a deployment and of the registry: numbered SQL files,
+// embedded, each run in one transaction. A migration is never edited once it is released; checksums.txt, and
+// a test, hold it to that.
 package migrations
 
 import (
@@ -30,8 +31,8 @@ const (
 	Registry   Set = "registry"
 )
 
-// ownSchema has the tables of applied migrations and the record of migrations that were taken back. It is not the schema of a set, which the
-// first migration drops when it is taken back.
+// ownSchema has the tables of applied migrations and the record of migrations that were taken back. It is not
+// the schema of a set, which the first migration drops when it is taken back.
 const ownSchema = "dbcontroller_migrations"
 
 // versions returns the name of the table of applied migrations.
@@ -46,7 +47,8 @@ type Status struct {
 // errNotADSN replaces errors of the parser, which contain the password.
 var errNotADSN = errors.New("not a PostgreSQL connection string")
 
-// connectTimeout bounds the way to a server: an address that does not answer is reported before the caller gives up.
+// connectTimeout bounds the way to a server: an address that does not answer is reported before the caller
+// gives up.
 const connectTimeout = 5 * time.Second
 
 // connect opens a connection; the caller closes it.
@@ -103,8 +105,8 @@ const (
 	deadlockPause = 100 * time.Millisecond
 )
 
-// upBesideWriters repeats a migration that a deadlock has ended: processes that serve lock tables in another order than a migration,
-// which changes several in one transaction.
+// upBesideWriters repeats a migration that a deadlock has ended: processes that serve lock tables in another
+// order than a migration, which changes several in one transaction.
 func upBesideWriters(ctx context.Context, p *goose.Provider) (applied []string, err error) {
 	for range deadlockTries {
 		var results []*goose.MigrationResult
@@ -206,8 +208,9 @@ func appliedIn(ctx context.Context, conn *pgx.Conn, set Set) (map[int64]bool, er
 	return has, unread(err, set)
 }
 
-// Current fails unless the database has every migration of the set, newer ones only if they are known to be compatible, and unless its user has
-// the rights of a serving process. It changes nothing. The error has the remedy.
+// Current fails unless the database has every migration of the set, newer ones only if they are known to be
+// compatible, and unless its user has the rights of a serving process. It changes nothing. The error has the
+// remedy.
 func Current(ctx context.Context, dsn string, set Set, of ...Role) error {
 	conn, err := connect(ctx, dsn)
 	if err != nil {
@@ -226,7 +229,9 @@ func Current(ctx context.Context, dsn string, set Set, of ...Role) error {
 	}
 	for _, s := range states {
 		if !s.Applied {
-			return fmt.Errorf("%w: it lacks migration %s: run `db-controller migrate up --set %s`, or start with --migrate", ErrNotReady, s.Name, set)
+			return fmt.Errorf(
+				"%w: it lacks migration %s: run `db-controller migrate up --set %s`, or start with --migrate",
+				ErrNotReady, s.Name, set)
 		}
 	}
 	return Ready(ctx, conn, set, of...)
@@ -256,7 +261,8 @@ func with(ctx context.Context, dsn string, set Set, use func(*goose.Provider) er
 	if _, err := db.ExecContext(ctx, makeOwnSchemaSQL); err != nil {
 		return err
 	}
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, dir, goose.WithTableName(set.versions()), goose.WithSessionLocker(locker))
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, dir, goose.WithTableName(set.versions()),
+		goose.WithSessionLocker(locker))
 	if err != nil {
 		return err
 	}

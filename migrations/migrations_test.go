@@ -21,7 +21,8 @@ func TestMigrationsGoUpDownAndUpAgain(t *testing.T) {
 	t.Parallel()
 	for _, set := range []migrations.Set{migrations.Deployment, migrations.Registry} {
 		dsn, ctx := harness.Postgres(t).NewDatabase(t, ""), context.Background()
-		require.ErrorContains(t, migrations.Current(ctx, dsn, set), "the database is not ready: it lacks migration 00001")
+		require.ErrorContains(t, migrations.Current(ctx, dsn, set),
+			"the database is not ready: it lacks migration 00001")
 		all, err := migrations.Up(ctx, dsn, set)
 		require.NoError(t, err)
 		require.NotEmpty(t, all)
@@ -88,21 +89,26 @@ func TestTheTableOfMigrationsIsInItsOwnSchema(t *testing.T) {
 		again, err := migrations.Up(ctx, dsn, set)
 		require.NoError(t, err)
 		require.Equal(t, all[len(all)-1:], again)
-		rows, err := connected(t, dsn).Query(ctx, `SELECT relnamespace::regnamespace || '.' || relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'dbcontroller_migrations'::regnamespace`)
+		rows, err := connected(t, dsn).
+			Query(ctx,
+				`SELECT relnamespace::regnamespace || '.' || relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'dbcontroller_migrations'::regnamespace`)
 		require.NoError(t, err)
 		tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		require.NoError(t, err)
-		require.ElementsMatch(t, []string{"dbcontroller_migrations." + string(set), "dbcontroller_migrations.undone"}, tables)
+		require.ElementsMatch(t, []string{"dbcontroller_migrations." + string(set), "dbcontroller_migrations.undone"},
+			tables)
 		undone, err := migrations.ListUndone(ctx, dsn, set)
 		require.NoError(t, err)
 		require.Len(t, undone, 1)
 	}
 }
 
-// A database of a program before version 0.1.0 is refused with one sentence, by each function that meets it, and nothing in it is changed.
+// A database of a program before version 0.1.0 is refused with one sentence, by each function that meets it,
+// and nothing in it is changed.
 func TestADatabaseOfBeforeTheFirstReleaseIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, schema := range []string{"public", "dbcontroller_migrations", "dbcontroller.pin", "dbcontroller.attachment"} {
+	for _, schema := range []string{"public", "dbcontroller_migrations", "dbcontroller.pin",
+		"dbcontroller.attachment"} {
 		for _, set := range []migrations.Set{migrations.Deployment, migrations.Registry} {
 			dsn := harness.Postgres(t).NewDatabase(t, "")
 			conn := connected(t, dsn)
@@ -110,20 +116,24 @@ func TestADatabaseOfBeforeTheFirstReleaseIsRefused(t *testing.T) {
 			if strings.HasPrefix(schema, "dbcontroller.") { // a baseline that is no more
 				table = schema
 			}
-			execute(t, conn, `CREATE SCHEMA dbcontroller_migrations; CREATE SCHEMA dbcontroller; CREATE TABLE `+table+` (version_id bigint, is_applied boolean)`)
+			execute(t, conn, `CREATE SCHEMA dbcontroller_migrations; CREATE SCHEMA dbcontroller; CREATE TABLE `+table+
+				` (version_id bigint, is_applied boolean)`)
 			_, up := migrations.Up(t.Context(), dsn, set)
 			_, missing := migrations.Missing(t.Context(), dsn, set)
 			_, states := migrations.List(t.Context(), dsn, set)
 			_, down := migrations.TakeBack(t.Context(), dsn, set, "try")
 			for what, err := range map[string]error{
-				"up": up, "up --dry-run": missing, "status": states, "down": down, "serve": migrations.Current(t.Context(), dsn, set),
+				"up": up, "up --dry-run": missing, "status": states, "down": down,
+				"serve": migrations.Current(t.Context(), dsn, set),
 			} {
 				require.ErrorAs(t, err, new(*migrations.RefusedError), what)
 				require.ErrorContains(t, err, "this database was made by a program before version 0.1.0", what)
 				require.ErrorContains(t, err, "use an empty database", what)
 			}
 			var relations int
-			require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relnamespace::regnamespace::text !~ '^(pg_|information_schema)'`).Scan(&relations))
+			require.NoError(t,
+				conn.QueryRow(t.Context(),
+					`SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relnamespace::regnamespace::text !~ '^(pg_|information_schema)'`).Scan(&relations))
 			require.Equal(t, 1, relations)
 		}
 	}

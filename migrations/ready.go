@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrNotReady is the error of a database that answers, and lacks a migration or a right. Its text has the remedy, and no
-// host names.
+// ErrNotReady is the error of a database that answers, and lacks a migration or a right. Its text has the
+// remedy, and no host names.
 var ErrNotReady = errors.New("the database is not ready")
 
 // Querier is a pool, or a connection.
@@ -30,8 +30,8 @@ const (
 	Controller Role = "controller"
 )
 
-// Ready fails unless the database has every migration of the set, and its user has the rights of the roles; without any, of all. It
-// changes nothing.
+// Ready fails unless the database has every migration of the set, and its user has the rights of the roles;
+// without any, of all. It changes nothing.
 func Ready(ctx context.Context, q Querier, set Set, of ...Role) error {
 	if err := hasNewest(ctx, q, set); err != nil {
 		return err
@@ -45,10 +45,12 @@ func Ready(ctx context.Context, q Querier, set Set, of ...Role) error {
 	}
 	var relations, columns, privileges []string
 	for _, r := range rights {
-		relations, columns, privileges = append(relations, r.relation), append(columns, r.column), append(privileges, r.privilege)
+		relations, columns, privileges = append(relations, r.relation), append(columns, r.column),
+			append(privileges, r.privilege)
 	}
 	rows, err := q.Query(ctx, missingRightsSQL, pgx.NamedArgs{
-		"relations": relations, "columns": columns, "privileges": privileges, "schema": set.schema(), "functions": beside.functions, "sequences": beside.sequences,
+		"relations": relations, "columns": columns, "privileges": privileges, "schema": set.schema(),
+		"functions": beside.functions, "sequences": beside.sequences,
 	})
 	if err != nil {
 		return fmt.Errorf("read the rights of the database's user: %w", err)
@@ -88,7 +90,8 @@ func hasNewest(ctx context.Context, q Querier, set Set) error {
 	newest := all[len(all)-1]
 	has, err := appliedOf(ctx, q, set)
 	if err == nil && has < newest.version {
-		err = fmt.Errorf("%w: it lacks migration %s: run `db-controller migrate up --set %s`", ErrNotReady, newest.name, set)
+		err = fmt.Errorf("%w: it lacks migration %s: run `db-controller migrate up --set %s`", ErrNotReady,
+			newest.name, set)
 	}
 	return err
 }
@@ -96,7 +99,8 @@ func hasNewest(ctx context.Context, q Querier, set Set) error {
 // right is a privilege on a table, or, with a column, on that column alone.
 type right struct{ relation, column, privilege string }
 
-// rightsBeside are the rights besides those on tables: the functions that may be executed, and the privileges on all sequences.
+// rightsBeside are the rights besides those on tables: the functions that may be executed, and the privileges
+// on all sequences.
 type rightsBeside struct{ functions, sequences []string }
 
 var (
@@ -107,7 +111,8 @@ var (
 	ofColumns = regexp.MustCompile(`^(\w+) \(([^)]+)\)$`)
 )
 
-// servingRights returns the rights of roles, as roles/*.sql grants them; without any, of all of serving processes.
+// servingRights returns the rights of roles, as roles/*.sql grants them; without any, of all of serving
+// processes.
 func servingRights(set Set, of []Role) (out []right, beside rightsBeside, err error) {
 	script, err := roles.ReadFile("roles/" + string(set) + ".sql")
 	if err != nil {
@@ -152,7 +157,8 @@ func servingRights(set Set, of []Role) (out []right, beside rightsBeside, err er
 	return out, beside, nil
 }
 
-// missingRightsSQL lists the rights that the user lacks, sorted; only USAGE on the schema when the user lacks that.
+// missingRightsSQL lists the rights that the user lacks, sorted; only USAGE on the schema when the user lacks
+// that.
 const missingRightsSQL = `
 WITH usable AS (
     SELECT COALESCE(bool_and(pg_catalog.has_schema_privilege(oid, 'USAGE')), false) AS yes FROM pg_catalog.pg_namespace WHERE nspname = @schema

@@ -75,9 +75,11 @@ func TestReadyNamesWhatIsMissing(t *testing.T) {
 			require.NoError(t, ready(), "a superuser may do everything")
 
 			role := prefix + "_serving"
-			execute(t, admin, "DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '"+role+"') THEN CREATE ROLE "+role+"; END IF; END $$")
+			execute(t, admin, "DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '"+role+
+				"') THEN CREATE ROLE "+role+"; END IF; END $$")
 			require.NoError(t, migrations.Roles(t.Context(), dsn, set, prefix))
-			execute(t, admin, "REVOKE "+c.grants+" FROM "+role) // roles are of the server: another run may have left them
+			// roles are of the server: another run may have left them
+			execute(t, admin, "REVOKE "+c.grants+" FROM "+role)
 			execute(t, serving, "SET ROLE "+role)
 			require.Error(t, ready(), "the roles are not granted to it")
 			execute(t, admin, "GRANT "+c.grants+" TO "+role)
@@ -106,7 +108,8 @@ func TestReadyNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// A serving process does not lose its tables, and the record of a taken-back migration has the operator and the reason.
+// A serving process does not lose its tables, and the record of a taken-back migration has the operator and
+// the reason.
 func TestAMigrationIsTakenBackWhenNoProcessUsesTheDatabase(t *testing.T) {
 	t.Parallel()
 	for _, set := range []migrations.Set{migrations.Deployment, migrations.Registry} {
@@ -117,7 +120,8 @@ func TestAMigrationIsTakenBackWhenNoProcessUsesTheDatabase(t *testing.T) {
 		_, err = migrations.TakeBack(t.Context(), dsn, set, " ")
 		require.ErrorContains(t, err, "the reason is missing")
 		if set == migrations.Deployment {
-			execute(t, admin, `INSERT INTO dbcontroller.member (id, name, expires_at) VALUES (gen_random_uuid(), 'host:1', now() + interval '1 hour')`)
+			execute(t, admin,
+				`INSERT INTO dbcontroller.member (id, name, expires_at) VALUES (gen_random_uuid(), 'host:1', now() + interval '1 hour')`)
 			_, err = migrations.TakeBack(t.Context(), dsn, set, "a mistake")
 			require.ErrorContains(t, err, "processes of this database are running: host:1: stop them first")
 			require.ErrorAs(t, err, new(*migrations.RefusedError))

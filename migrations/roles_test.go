@@ -157,7 +157,8 @@ func as(t *testing.T, dsn, role string) *pgx.Conn {
 	require.NoError(t, err)
 	defer func() { _ = admin.Close(ctx) }()
 	login := pgx.Identifier{role + "_login"}.Sanitize()
-	for _, sql := range []string{"DROP ROLE IF EXISTS " + login, "CREATE ROLE " + login + " LOGIN PASSWORD 'secret'", "GRANT " + role + " TO " + login} {
+	for _, sql := range []string{"DROP ROLE IF EXISTS " + login, "CREATE ROLE " + login + " LOGIN PASSWORD 'secret'",
+		"GRANT " + role + " TO " + login} {
 		_, err := admin.Exec(ctx, sql)
 		require.NoError(t, err)
 	}
@@ -212,13 +213,18 @@ func TestRegistryRolesMayDoNothingElse(t *testing.T) {
 	dsn := rolesDatabase(t, migrations.Registry)
 	for role, statements := range map[string][]string{
 		"api": {
-			`DROP TABLE dbcontroller_registry.region`, `TRUNCATE dbcontroller_registry.change`, `UPDATE dbcontroller_registry.meta SET token_keys = '{x}'`,
-			`DELETE FROM dbcontroller_registry.decommissioned`, `UPDATE dbcontroller_registry.change SET gone = true`, `CREATE TABLE dbcontroller_registry.x (id int)`,
-			`ALTER TABLE dbcontroller_registry.region ADD COLUMN x int`, `SET SESSION AUTHORIZATION dbcontroller_test_owner`,
+			`DROP TABLE dbcontroller_registry.region`, `TRUNCATE dbcontroller_registry.change`,
+			`UPDATE dbcontroller_registry.meta SET token_keys = '{x}'`,
+			`DELETE FROM dbcontroller_registry.decommissioned`, `UPDATE dbcontroller_registry.change SET gone = true`,
+			`CREATE TABLE dbcontroller_registry.x (id int)`,
+			`ALTER TABLE dbcontroller_registry.region ADD COLUMN x int`,
+			`SET SESSION AUTHORIZATION dbcontroller_test_owner`,
 		},
 		"audit": {
-			`SELECT token_keys FROM dbcontroller_registry.meta`, `INSERT INTO dbcontroller_registry.region (name) VALUES ('x')`,
-			`UPDATE dbcontroller_registry.deployment SET disabled = true`, `DELETE FROM dbcontroller_registry.deployment`,
+			`SELECT token_keys FROM dbcontroller_registry.meta`,
+			`INSERT INTO dbcontroller_registry.region (name) VALUES ('x')`,
+			`UPDATE dbcontroller_registry.deployment SET disabled = true`,
+			`DELETE FROM dbcontroller_registry.deployment`,
 		},
 	} {
 		conn := as(t, dsn, "dbcontroller_test_"+role)
@@ -236,7 +242,8 @@ func TestAnAuditorMayReadWhatHappened(t *testing.T) {
 		`SELECT * FROM dbcontroller.removal JOIN dbcontroller.cause ON cause.id = removal.cause_id`,
 		`SELECT * FROM dbcontroller.shadow JOIN dbcontroller.reference ON reference.holder_id = shadow.id`,
 		`SELECT * FROM dbcontroller.blockade`, `SELECT * FROM dbcontroller.decommissioned`,
-		`SELECT service, region, version, epoch FROM dbcontroller.meta`, `SELECT * FROM dbcontroller.member, dbcontroller.lease`,
+		`SELECT service, region, version, epoch FROM dbcontroller.meta`,
+		`SELECT * FROM dbcontroller.member, dbcontroller.lease`,
 	} {
 		_, err := conn.Exec(t.Context(), sql)
 		require.NoError(t, err, sql)
@@ -247,7 +254,8 @@ func TestRemovalsAreKeptForAWeek(t *testing.T) {
 	conn := as(t, rolesDatabase(t, migrations.Deployment), "dbcontroller_test_controller")
 	_, err := conn.Exec(t.Context(), `SELECT dbcontroller.forget_removals('6 days', 1)`)
 	require.ErrorContains(t, err, "at least 7 days")
-	_, err = conn.Exec(t.Context(), `SELECT dbcontroller.forget_removals('-1200 months 36007 days', 1)`) // as intervals compare, a week
+	// as intervals compare, a week
+	_, err = conn.Exec(t.Context(), `SELECT dbcontroller.forget_removals('-1200 months 36007 days', 1)`)
 	require.ErrorContains(t, err, "at least 7 days")
 	_, err = conn.Exec(t.Context(), `SELECT dbcontroller.forget_removals('8 days', 1)`)
 	require.NoError(t, err)
@@ -268,7 +276,8 @@ func TestRolesAreMadeByTheDatabasesOwner(t *testing.T) {
 	cfg, err := pgx.ParseConfig(dsn)
 	require.NoError(t, err)
 	for _, sql := range []string{
-		`DROP ROLE IF EXISTS dbcontroller_test_creator`, `CREATE ROLE dbcontroller_test_creator LOGIN CREATEROLE PASSWORD 'secret'`,
+		`DROP ROLE IF EXISTS dbcontroller_test_creator`,
+		`CREATE ROLE dbcontroller_test_creator LOGIN CREATEROLE PASSWORD 'secret'`,
 		`ALTER DATABASE ` + pgx.Identifier{cfg.Database}.Sanitize() + ` OWNER TO dbcontroller_test_creator`,
 	} {
 		_, err := admin.Exec(t.Context(), sql)
@@ -292,7 +301,8 @@ func TestRolesRevokeFurtherGrants(t *testing.T) {
 	defer func() { _ = admin.Close(context.Background()) }()
 	for _, sql := range []string{
 		`GRANT CREATE ON SCHEMA dbcontroller TO dbcontroller_test_api`, `GRANT SELECT ON dbcontroller.meta TO PUBLIC`,
-		`GRANT EXECUTE ON FUNCTION dbcontroller.forget_removals TO PUBLIC`, `GRANT ALL ON dbcontroller_migrations.deployment TO dbcontroller_test_api`,
+		`GRANT EXECUTE ON FUNCTION dbcontroller.forget_removals TO PUBLIC`,
+		`GRANT ALL ON dbcontroller_migrations.deployment TO dbcontroller_test_api`,
 		`GRANT dbcontroller_test_owner TO dbcontroller_test_api`,
 	} {
 		_, err := admin.Exec(t.Context(), sql)
@@ -300,7 +310,8 @@ func TestRolesRevokeFurtherGrants(t *testing.T) {
 	}
 	require.NoError(t, migrations.Roles(t.Context(), dsn, migrations.Deployment, "dbcontroller_test"))
 	for role, all := range map[string][]string{
-		"api":   {`CREATE TABLE dbcontroller.x (id int)`, `UPDATE dbcontroller_migrations.deployment SET is_applied = false`, `SET ROLE dbcontroller_test_owner`},
+		"api": {`CREATE TABLE dbcontroller.x (id int)`,
+			`UPDATE dbcontroller_migrations.deployment SET is_applied = false`, `SET ROLE dbcontroller_test_owner`},
 		"audit": {`SELECT token_keys FROM dbcontroller.meta`, `SELECT dbcontroller.forget_removals('8 days', 1)`},
 	} {
 		conn := as(t, dsn, "dbcontroller_test_"+role)
@@ -324,12 +335,14 @@ func TestRolesOfTwoDatabasesAtATime(t *testing.T) {
 	require.NoError(t, all.Wait())
 }
 
-// Roles that are made again, as after each migration, wait for no transaction of a process that serves, and hand over new tables.
+// Roles that are made again, as after each migration, wait for no transaction of a process that serves, and
+// hand over new tables.
 func TestRolesWaitForNoTransaction(t *testing.T) {
 	for _, set := range []migrations.Set{migrations.Deployment, migrations.Registry} {
 		dsn := rolesDatabase(t, set)
 		admin, serving := connected(t, dsn), connected(t, dsn)
-		first := map[migrations.Set]string{migrations.Deployment: "dbcontroller.shadow", migrations.Registry: "dbcontroller_registry.meta"}[set]
+		first := map[migrations.Set]string{migrations.Deployment: "dbcontroller.shadow",
+			migrations.Registry: "dbcontroller_registry.meta"}[set]
 		schema, _, _ := strings.Cut(first, ".")
 		execute(t, admin, `CREATE TABLE `+schema+`.late (id bigint)`)
 		execute(t, serving, `BEGIN`)
@@ -339,7 +352,9 @@ func TestRolesWaitForNoTransaction(t *testing.T) {
 		require.NoError(t, migrations.Roles(ctx, dsn, set, "dbcontroller_test"), "it waits for no transaction")
 		execute(t, serving, `COMMIT`)
 		var owner string
-		require.NoError(t, admin.QueryRow(t.Context(), `SELECT relowner::regrole FROM pg_class WHERE oid = $1::text::regclass`, schema+".late").Scan(&owner))
+		require.NoError(t,
+			admin.QueryRow(t.Context(), `SELECT relowner::regrole FROM pg_class WHERE oid = $1::text::regclass`,
+				schema+".late").Scan(&owner))
 		require.Equal(t, "dbcontroller_test_owner", owner)
 	}
 }

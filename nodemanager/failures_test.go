@@ -24,17 +24,20 @@ func (w *world) fails(database, noNode error) {
 
 func TestADeploymentThatCannotBeReachedIsNotSubscribedTo(t *testing.T) {
 	inManager(t, func(w *world, _ *nodemanager.Manager, envs chan *schema.Environment) {
-		env := environment(t, "b.example.com/us-west2@v1", "b.example.com/eastus2@v1", "a.example.com/us-west2@v1", "a.example.com/eastus2@v1")
+		env := environment(t, "b.example.com/us-west2@v1", "b.example.com/eastus2@v1", "a.example.com/us-west2@v1",
+			"a.example.com/eastus2@v1")
 		env.Deployments[0].Address = "" // the own one needs none
 		env.Deployments[1].Disabled = true
 		env.Deployments[2].Address = "" // not registered yet
 		envs <- env
 		synctest.Wait()
 		require.Equal(t, []string{"a.example.com/eastus2@v1", "b.example.com/us-west2@v1"}, w.subscriptions())
-		registered := environment(t, "b.example.com/us-west2@v1", "a.example.com/us-west2@v1", "a.example.com/eastus2@v1")
+		registered := environment(t, "b.example.com/us-west2@v1", "a.example.com/us-west2@v1",
+			"a.example.com/eastus2@v1")
 		envs <- registered
 		synctest.Wait()
-		require.Equal(t, []string{"a.example.com/eastus2@v1", "a.example.com/us-west2@v1", "b.example.com/us-west2@v1"}, w.subscriptions())
+		require.Equal(t, []string{"a.example.com/eastus2@v1", "a.example.com/us-west2@v1", "b.example.com/us-west2@v1"},
+			w.subscriptions())
 	})
 }
 
@@ -102,7 +105,8 @@ func TestANodeThatEndedHoldsNothingUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		envs := make(chan *schema.Environment)
 		m, err := nodemanager.New(nodemanager.Config{
-			Deployment: self, Environments: envs, Store: idleStore, Logger: zap.NewNop(), Sharing: nodemanager.Sharing{Leases: newTable().process()},
+			Deployment: self, Environments: envs, Store: idleStore, Logger: zap.NewNop(),
+			Sharing: nodemanager.Sharing{Leases: newTable().process()},
 			NewNode: func(nodemanager.Share) (nodemanager.Runner, error) { return endedNode{}, nil },
 		})
 		require.NoError(t, err)
@@ -151,9 +155,12 @@ func TestAManagerNeedsItsParts(t *testing.T) {
 	_, err := nodemanager.New(nodemanager.Config{})
 	require.ErrorContains(t, err, "a node manager needs environments, a switch, leases, nodes and a logger")
 	_, err = nodemanager.New(nodemanager.Config{
-		Environments: make(chan *schema.Environment), Store: idleStore, Sharing: nodemanager.Sharing{Leases: newTable().process()}, Logger: zap.NewNop(),
+		Environments: make(chan *schema.Environment), Store: idleStore, Sharing: nodemanager.Sharing{Leases: newTable().
+				process()}, Logger: zap.NewNop(),
 		NewNode: func(nodemanager.Share) (nodemanager.Runner, error) { return endedNode{}, nil },
-		Others:  nodemanager.Others{Look: func(context.Context, *schema.Model) (bool, []schema.DeploymentID, error) { return true, nil, nil }},
+		Others: nodemanager.Others{Look: func(context.Context, *schema.Model) (bool, []schema.DeploymentID, error) {
+			return true, nil, nil
+		}},
 	})
 	require.ErrorContains(t, err, "needs the kept environment")
 }

@@ -13,13 +13,14 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// innerManager runs the nodes of one version over the shards that this process has leased. Node i has the shards that are i
-// modulo the number of nodes, and the subscriptions to the deployments whose names hash to them: so one node acts upon the
-// deletions of a deployment, and acknowledges them.
+// innerManager runs the nodes of one version over the shards that this process has leased. Node i has the
+// shards that are i modulo the number of nodes, and the subscriptions to the deployments whose names hash to
+// them: so one node acts upon the deletions of a deployment, and acknowledges them.
 type innerManager struct {
 	cfg           Config
 	subscriptions <-chan []schema.Subscription
-	// joined is called when the process has leased its part of the shards, and it is known whether it leads the deployment.
+	// joined is called when the process has leased its part of the shards, and it is known whether it leads
+	// the deployment.
 	joined func()
 	log    *zap.Logger
 
@@ -47,7 +48,9 @@ type runningNode struct {
 const renewals = 19
 
 func newInner(cfg Config, subscriptions <-chan []schema.Subscription, joined func()) *innerManager {
-	return &innerManager{cfg: cfg, subscriptions: subscriptions, joined: joined, log: cfg.Logger, nodes: make([]*runningNode, cfg.Sharing.Nodes), lead: leadership{can: cfg.Sharing.CanLead, ttl: cfg.Sharing.TTL}}
+	return &innerManager{cfg: cfg, subscriptions: subscriptions, joined: joined, log: cfg.Logger,
+		nodes: make([]*runningNode, cfg.Sharing.Nodes), lead: leadership{can: cfg.Sharing.CanLead,
+			ttl: cfg.Sharing.TTL}}
 }
 
 // run blocks until ctx ends and all nodes have returned; then the process has left.
@@ -83,8 +86,10 @@ func (i *innerManager) renew(ctx context.Context) {
 		return
 	}
 	i.member, i.renewed, i.failing = g.Member, began, false
-	if leads := slices.Contains(g.Shards, schema.LeadShard); i.lead.stepsDown(began, leads && len(g.Shards) < schema.RingSize) {
-		i.log.Warn("this process leads the deployment and cannot be registered: it leaves the lead to another process, if one takes it")
+	if leads := slices.Contains(g.Shards, schema.LeadShard); i.lead.stepsDown(began, leads &&
+		len(g.Shards) < schema.RingSize) {
+		i.log.Warn(
+			"this process leads the deployment and cannot be registered: it leaves the lead to another process, if one takes it")
 		g.Surplus = append(g.Surplus, schema.LeadShard)
 	}
 	held := slices.DeleteFunc(slices.Clone(g.Shards), func(s uint32) bool { return slices.Contains(g.Surplus, s) })
@@ -100,8 +105,8 @@ func (i *innerManager) renew(ctx context.Context) {
 	}
 }
 
-// notRenewed handles a renewal that failed. Transactions of the nodes take no effect after the member has expired; until that is
-// likely the nodes go on.
+// notRenewed handles a renewal that failed. Transactions of the nodes take no effect after the member has
+// expired; until that is likely the nodes go on.
 func (i *innerManager) notRenewed(err error) {
 	level := zap.WarnLevel
 	if i.failing {
@@ -163,9 +168,11 @@ func (i *innerManager) stop(which func(n int) bool) {
 
 func (i *innerManager) start(ctx context.Context, number int, shards []uint32) {
 	ctx, cancel := context.WithCancel(ctx)
-	n := &runningNode{shards: shards, subscriptions: make(chan []schema.Subscription), cancel: cancel, done: make(chan struct{})}
+	n := &runningNode{shards: shards, subscriptions: make(chan []schema.Subscription), cancel: cancel,
+		done: make(chan struct{})}
 	node, err := i.cfg.NewNode(Share{
-		Name: strconv.Itoa(number), Member: i.member, Shards: shards, Subscriptions: n.subscriptions, First: slices.Contains(shards, schema.LeadShard),
+		Name: strconv.Itoa(number), Member: i.member, Shards: shards, Subscriptions: n.subscriptions,
+		First: slices.Contains(shards, schema.LeadShard),
 	})
 	if err != nil {
 		cancel()
@@ -204,7 +211,8 @@ func (i *innerManager) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if err := i.cfg.Sharing.Leases.Release(ctx, i.member, nil); err != nil {
-		i.log.Warn("the shards could not be released: other processes get them when the lease has expired", zap.Error(err))
+		i.log.Warn("the shards could not be released: other processes get them when the lease has expired",
+			zap.Error(err))
 	}
 }
 

@@ -2,9 +2,10 @@ package nodemanager
 
 import "time"
 
-// leadership decides whether this process takes and keeps the lead of its deployment. Other deployments reach the deployment at the
-// address of the process that leads. One that cannot be registered leaves the lead to another process for a moment. If no process
-// takes it, or that one cannot be registered either, the lead comes back, and this process goes on.
+// leadership decides whether this process takes and keeps the lead of its deployment. Other deployments reach
+// the deployment at the address of the process that leads. One that cannot be registered leaves the lead to
+// another process for a moment. If no process takes it, or that one cannot be registered either, the lead
+// comes back, and this process goes on.
 type leadership struct {
 	can func() bool
 	ttl time.Duration
@@ -16,9 +17,11 @@ type leadership struct {
 }
 
 const (
-	// patience is the number of TTLs for which a process leads that cannot be registered: as long as shards of a dead process wait.
+	// patience is the number of TTLs for which a process leads that cannot be registered: as long as shards
+	// of a dead process wait.
 	patience = 1
-	// between is the number of TTLs between two tries to leave the lead: while it is left, no process works on its shard.
+	// between is the number of TTLs between two tries to leave the lead: while it is left, no process works
+	// on its shard.
 	between = 12
 )
 

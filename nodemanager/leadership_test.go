@@ -98,7 +98,8 @@ func TestAProcessAloneKeepsTheLead(t *testing.T) {
 	})
 }
 
-// A process that was cut off for moments leaves the lead only after it was cut off for the whole time at once.
+// A process that was cut off for moments leaves the lead only after it was cut off for the whole time at
+// once.
 func TestMomentsOfBeingCutOffAreNotAddedUp(t *testing.T) {
 	inTable(t, func(t *testing.T, w *world) {
 		first := w.begin(t)

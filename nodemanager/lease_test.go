@@ -124,7 +124,9 @@ func (w *world) beginAs(t *testing.T, p *process) *member {
 	m := &member{process: p, done: make(chan error, 1)}
 	manager, err := nodemanager.New(nodemanager.Config{
 		Deployment: self, Environments: envs, Store: idleStore, Logger: zap.NewNop(),
-		Sharing: nodemanager.Sharing{Nodes: 2, Leases: m.process, TTL: ttl, Leads: m.lead, CanLead: func() bool { return !m.cutOff.Load() }},
+		Sharing: nodemanager.Sharing{Nodes: 2, Leases: m.process, TTL: ttl, Leads: m.lead, CanLead: func() bool {
+			return !m.cutOff.Load()
+		}},
 		NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
 	})
 	require.NoError(t, err)
@@ -165,7 +167,8 @@ func (w *world) worked(t *testing.T) (n int) {
 func inTable(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		test(t, &world{shards: map[uint32]int{}, workers: map[uint32][]uuid.UUID{}, subs: map[string][]string{}, leases: newTable()})
+		test(t, &world{shards: map[uint32]int{}, workers: map[uint32][]uuid.UUID{}, subs: map[string][]string{},
+			leases: newTable()})
 	})
 }
 
@@ -220,7 +223,8 @@ func TestProcessesShareTheRing_I18(t *testing.T) {
 	})
 }
 
-// A process that cannot renew its lease ends its nodes when the lease expires, and others take its shards; then it joins again.
+// A process that cannot renew its lease ends its nodes when the lease expires, and others take its shards;
+// then it joins again.
 func TestAProcessThatCannotRenewIsReplaced_I18(t *testing.T) {
 	inTable(t, func(t *testing.T, w *world) {
 		first := w.begin(t)
@@ -247,8 +251,8 @@ func TestAProcessThatCannotRenewIsReplaced_I18(t *testing.T) {
 	})
 }
 
-// Nodes that start anew, because the process joins again or loses a part of its shards, get their subscriptions without a new
-// environment.
+// Nodes that start anew, because the process joins again or loses a part of its shards, get their
+// subscriptions without a new environment.
 func TestNodesThatStartAnewAreToldWhatToFollow_I13(t *testing.T) {
 	inTable(t, func(t *testing.T, w *world) {
 		followed := []string{self.String() + "@v1"}
@@ -307,7 +311,8 @@ func (l *leading) Release(ctx context.Context, member uuid.UUID, shards []uint32
 	return l.process.Release(ctx, member, shards)
 }
 
-// Before a process releases shards to others, their nodes have ended, and it does not speak for the deployment any more.
+// Before a process releases shards to others, their nodes have ended, and it does not speak for the
+// deployment any more.
 func TestShardsAreReleasedAfterTheirNodesHaveEnded_I18(t *testing.T) {
 	inTable(t, func(t *testing.T, w *world) {
 		l := &leading{process: w.leases.process(), w: w}
@@ -362,7 +367,8 @@ func TestALeaseCountsFromBeforeItsRenewal_I18(t *testing.T) {
 		d := &delayed{process: w.leases.process()}
 		envs := make(chan *schema.Environment, 1)
 		m, err := nodemanager.New(nodemanager.Config{
-			Deployment: self, Environments: envs, Store: idleStore, Logger: zap.NewNop(), Sharing: nodemanager.Sharing{Leases: d, TTL: ttl},
+			Deployment: self, Environments: envs, Store: idleStore, Logger: zap.NewNop(),
+			Sharing: nodemanager.Sharing{Leases: d, TTL: ttl},
 			NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) { return node{w, share}, nil },
 		})
 		require.NoError(t, err)

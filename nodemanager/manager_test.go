@@ -35,7 +35,8 @@ type world struct {
 	leases     *table
 	renewed    chan struct{}
 	superseded chan struct{}
-	// database is the model that the deployment's database runs, kept the environment that is in it; guarded by mu.
+	// database is the model that the deployment's database runs, kept the environment that is in it; guarded
+	// by mu.
 	database *schema.Model
 	kept     *schema.Environment
 	followed int // guarded by mu; the number of times that the kept one was taken
@@ -184,7 +185,8 @@ func (w *world) look(ctx context.Context) {
 		case <-time.After(time.Second):
 		}
 		w.mu.Lock()
-		differs := w.ran != nil && (!w.ran.Says(w.database.Descriptor.Version, w.database.Digest) || !slices.Equal(w.known, w.pointedTo))
+		differs := w.ran != nil && (!w.ran.Says(w.database.Descriptor.Version, w.database.Digest) ||
+			!slices.Equal(w.known, w.pointedTo))
 		w.mu.Unlock()
 		if differs {
 			select {
@@ -198,7 +200,8 @@ func (w *world) look(ctx context.Context) {
 func inManager(t *testing.T, test func(w *world, m *nodemanager.Manager, envs chan *schema.Environment)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{shards: map[uint32]int{}, workers: map[uint32][]uuid.UUID{}, subs: map[string][]string{}, leases: newTable(), renewed: make(chan struct{}, 1), superseded: make(chan struct{}, 1)}
+		w := &world{shards: map[uint32]int{}, workers: map[uint32][]uuid.UUID{}, subs: map[string][]string{},
+			leases: newTable(), renewed: make(chan struct{}, 1), superseded: make(chan struct{}, 1)}
 		envs := make(chan *schema.Environment)
 		m, err := nodemanager.New(nodemanager.Config{
 			Deployment: self, Environments: envs, Store: w.store(), Others: w.others(), Logger: zap.NewNop(),
@@ -252,10 +255,12 @@ version: v1
 func TestNodesShareTheRingAndTheInterestedDeployments(t *testing.T) {
 	inManager(t, func(w *world, m *nodemanager.Manager, envs chan *schema.Environment) {
 		require.ErrorContains(t, m.Ready(), "no environment has come from the registry yet")
-		envs <- environment(t, "b.example.com/us-west2@v1", "b.example.com/eastus2@v1", "a.example.com/us-west2@v1", "c.example.com/us-west2@v1")
+		envs <- environment(t, "b.example.com/us-west2@v1", "b.example.com/eastus2@v1", "a.example.com/us-west2@v1",
+			"c.example.com/us-west2@v1")
 		synctest.Wait()
 		require.NoError(t, m.Ready())
-		require.Equal(t, []string{"a.example.com/us-west2@v1", "b.example.com/eastus2@v1", "b.example.com/us-west2@v1"}, w.subscriptions())
+		require.Equal(t, []string{"a.example.com/us-west2@v1", "b.example.com/eastus2@v1", "b.example.com/us-west2@v1"},
+			w.subscriptions())
 		require.Equal(t, 3, w.running)
 		require.Len(t, w.shards, schema.RingSize)
 		for shard, n := range w.shards {
@@ -263,7 +268,8 @@ func TestNodesShareTheRingAndTheInterestedDeployments(t *testing.T) {
 		}
 		envs <- environment(t, "b.example.com/us-west2@v1", "a.example.com/us-west2@v1", "a.example.com/eastus2@v1")
 		synctest.Wait()
-		require.Equal(t, []string{"a.example.com/eastus2@v1", "a.example.com/us-west2@v1", "b.example.com/us-west2@v1"}, w.subscriptions())
+		require.Equal(t, []string{"a.example.com/eastus2@v1", "a.example.com/us-west2@v1", "b.example.com/us-west2@v1"},
+			w.subscriptions())
 		require.Equal(t, []string{"switch to v1 with 0 nodes running"}, w.take(), "nothing was restarted")
 	})
 }
@@ -323,7 +329,8 @@ func TestAVersionSwitchStopsAllNodesFirstAndWaitsForThem(t *testing.T) {
 	})
 }
 
-// After a restore of the database the caches of the nodes are out of date, and the switch of the version may be lost.
+// After a restore of the database the caches of the nodes are out of date, and the switch of the version may
+// be lost.
 func TestANewEpochOfTheDatabaseStartsEverythingAnew_I26(t *testing.T) {
 	inManager(t, func(w *world, _ *nodemanager.Manager, envs chan *schema.Environment) {
 		w.renewed <- struct{}{} // before a node runs

@@ -30,9 +30,10 @@ type Share struct {
 
 // Leases divide the ring among the processes of a deployment.
 type Leases interface {
-	// Renew renews the leases of a member, and leases its part of the free shards; without a member the process joins. lead: the
-	// shard that leads too if it is free, also beyond its part; otherwise it is left to others. It fails with schema.ErrFenced when the member has expired. After any other error the member may have expired as well;
-	// then its transactions take no effect.
+	// Renew renews the leases of a member, and leases its part of the free shards; without a member the
+	// process joins. lead: the shard that leads too if it is free, also beyond its part; otherwise it is left
+	// to others. It fails with schema.ErrFenced when the member has expired. After any other error the member
+	// may have expired as well; then its transactions take no effect.
 	Renew(ctx context.Context, member uuid.UUID, lead bool) (schema.Grant, error)
 	// Release releases shards to other members; without shards the member leaves.
 	Release(ctx context.Context, member uuid.UUID, shards []uint32) error
@@ -41,7 +42,8 @@ type Leases interface {
 // Config of a Manager. All fields are needed unless their comment says otherwise.
 type Config struct {
 	Deployment schema.DeploymentID
-	// Environments delivers whole environments; the newest counts. It is never closed; Run ends with its context.
+	// Environments delivers whole environments; the newest counts. It is never closed; Run ends with its
+	// context.
 	Environments <-chan *schema.Environment
 	Store        Store
 	// Others may be empty: then no other process of the deployment switches the version.
@@ -58,10 +60,11 @@ type Store struct {
 	Switch func(ctx context.Context, model *schema.Model) error
 	// Refresh gives the store the model of the running version from the newest descriptors; may be nil.
 	Refresh func(model *schema.Model)
-	// PointedTo names the deployments that stored references point to; they are of interest with any imports of the version.
+	// PointedTo names the deployments that stored references point to; they are of interest with any imports
+	// of the version.
 	PointedTo func(ctx context.Context) ([]schema.DeploymentID, error)
-	// Renewed delivers a new epoch of the deployment's database: the caches of the nodes, and the version in the database, may be
-	// out of date. May be nil; never closed.
+	// Renewed delivers a new epoch of the deployment's database: the caches of the nodes, and the version in
+	// the database, may be out of date. May be nil; never closed.
 	Renewed <-chan struct{}
 }
 
@@ -75,8 +78,8 @@ type Others struct {
 	// deployments, than the manager has read. It is sent again until the manager has. Needed with Look; never
 	// closed.
 	Superseded <-chan struct{}
-	// Kept reads the environment that processes of the deployment keep in its database, nil for none; Follows is called when
-	// the manager follows that one. Needed with Look.
+	// Kept reads the environment that processes of the deployment keep in its database, nil for none; Follows
+	// is called when the manager follows that one. Needed with Look.
 	Kept    func(ctx context.Context) (*schema.Environment, error)
 	Follows func(env *schema.Environment)
 }
@@ -84,15 +87,15 @@ type Others struct {
 // Sharing says by which rules the processes of a deployment share its work.
 type Sharing struct {
 	Leases Leases
-	// TTL is the time after which a process that does not renew loses its shards (default 5 s). A short one costs renewals, five
-	// in that time; a long one delays the work of a process that died.
+	// TTL is the time after which a process that does not renew loses its shards (default 5 s). A short one
+	// costs renewals, five in that time; a long one delays the work of a process that died.
 	TTL time.Duration
 	// Nodes is the number of nodes that share the work of this process (default 2).
 	Nodes int
 	// Leads is called when this process begins to lead the deployment, and when it ends to; may be nil.
 	Leads func(bool)
-	// CanLead reports whether others learn the address of this process when it leads; may be nil: they do. A process of
-	// which they do not leaves the lead to another one, if there is one.
+	// CanLead reports whether others learn the address of this process when it leads; may be nil: they do. A
+	// process of which they do not leaves the lead to another one, if there is one.
 	CanLead func() bool
 }
 
@@ -105,7 +108,8 @@ type Manager struct {
 
 // New makes a manager.
 func New(cfg Config) (*Manager, error) {
-	if cfg.Environments == nil || cfg.Store.Switch == nil || cfg.Store.PointedTo == nil || cfg.Sharing.Leases == nil || cfg.NewNode == nil || cfg.Logger == nil {
+	if cfg.Environments == nil || cfg.Store.Switch == nil || cfg.Store.PointedTo == nil || cfg.Sharing.Leases == nil ||
+		cfg.NewNode == nil || cfg.Logger == nil {
 		return nil, errors.New("a node manager needs environments, a switch, leases, nodes and a logger")
 	}
 	if cfg.Others.Look != nil && (cfg.Others.Superseded == nil || cfg.Others.Kept == nil || cfg.Others.Follows == nil) {
@@ -134,7 +138,8 @@ func (s *Sharing) setDefaults() {
 
 func (m *Manager) setReason(s string) { m.reason.Store(&s) }
 
-// Ready returns the reason while no version runs, and until the process has joined the processes of its deployment.
+// Ready returns the reason while no version runs, and until the process has joined the processes of its
+// deployment.
 func (m *Manager) Ready() error {
 	if m.running.Load() == nil {
 		return errors.New(*m.reason.Load())
@@ -199,14 +204,15 @@ func (f *following) stop() {
 	f.manager.running.Store(nil)
 }
 
-// pointsToOther reports whether stored references point to other deployments than when they were read last: a deployment that
-// was restored learns of references from others.
+// pointsToOther reports whether stored references point to other deployments than when they were read last: a
+// deployment that was restored learns of references from others.
 func (f *following) pointsToOther(now []schema.DeploymentID) bool {
-	return !slices.Equal(schema.SortedDeployments(slices.Clone(now)), schema.SortedDeployments(slices.Clone(f.pointedTo)))
+	return !slices.Equal(schema.SortedDeployments(slices.Clone(now)),
+		schema.SortedDeployments(slices.Clone(f.pointedTo)))
 }
 
-// follow runs the version of the environment, with its subscriptions. It returns false after a failure, which it has logged: it
-// has to be called again.
+// follow runs the version of the environment, with its subscriptions. It returns false after a failure, which
+// it has logged: it has to be called again.
 func (f *following) follow(ctx context.Context) bool {
 	m := f.manager
 	if f.superseded != nil && !f.catchUp(ctx) {
@@ -250,12 +256,14 @@ func (f *following) switchTo(ctx context.Context, model *schema.Model) bool {
 	}
 	m.setReason("joining the processes of the deployment")
 	f.running = m.startInner(ctx, model)
-	m.cfg.Logger.Info("running", zap.Stringer("version", model.Descriptor.ServiceVersion), zap.Int("nodes", m.cfg.Sharing.Nodes))
+	m.cfg.Logger.Info("running", zap.Stringer("version", model.Descriptor.ServiceVersion),
+		zap.Int("nodes", m.cfg.Sharing.Nodes))
 	return true
 }
 
 // subscriptions returns a subscription to each interested deployment that can be reached.
-func (m *Manager) subscriptions(env *schema.Environment, model *schema.Model, pointedTo []schema.DeploymentID) []schema.Subscription {
+func (m *Manager) subscriptions(env *schema.Environment, model *schema.Model,
+	pointedTo []schema.DeploymentID) []schema.Subscription {
 	var out []schema.Subscription
 	for _, id := range env.Interested(model, pointedTo) {
 		d, _ := env.Deployment(id)
@@ -270,7 +278,8 @@ func (m *Manager) subscriptions(env *schema.Environment, model *schema.Model, po
 func (m *Manager) startInner(ctx context.Context, model *schema.Model) *inner {
 	ctx, cancel := context.WithCancel(ctx)
 	// Unbuffered: sent by Run, received by the inner manager's loop until cancel, never closed.
-	i := &inner{model: model, subscriptions: make(chan []schema.Subscription), cancel: cancel, done: make(chan struct{})}
+	i := &inner{model: model, subscriptions: make(chan []schema.Subscription), cancel: cancel,
+		done: make(chan struct{})}
 	go func() {
 		defer close(i.done)
 		newInner(m.cfg, i.subscriptions, func() { m.running.Store(&model.Descriptor.ServiceVersion) }).run(ctx)

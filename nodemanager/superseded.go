@@ -8,8 +8,9 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// inStep reports whether there is nothing to do: the database has the version that runs here, and its references point to the deployments
-// that are followed, or it cannot be read. When another process has switched the version, the nodes of this process end, and its shards are released.
+// inStep reports whether there is nothing to do: the database has the version that runs here, and its
+// references point to the deployments that are followed, or it cannot be read. When another process has
+// switched the version, the nodes of this process end, and its shards are released.
 func (f *following) inStep(ctx context.Context) bool {
 	m := f.manager
 	if f.running == nil {
@@ -17,11 +18,13 @@ func (f *following) inStep(ctx context.Context) bool {
 	}
 	same, pointedTo, err := m.cfg.Others.Look(ctx, f.running.model)
 	if err != nil || same {
-		return err != nil || !f.pointsToOther(pointedTo) // if the version differs, transactions of this process take no effect
+		// if the version differs, transactions of this process take no effect
+		return err != nil || !f.pointsToOther(pointedTo)
 	}
 	f.superseded = f.running.model
 	m.setReason("another process has switched the version of this deployment")
-	m.cfg.Logger.Warn("another process has switched the version: this one releases its shards until it knows the new version",
+	m.cfg.Logger.Warn(
+		"another process has switched the version: this one releases its shards until it knows the new version",
 		zap.Stringer("ran", f.superseded.Descriptor.ServiceVersion))
 	f.stop()
 	return false
@@ -46,8 +49,9 @@ func (f *following) catchUp(ctx context.Context) bool {
 	case err == nil && named.Digest != f.superseded.Digest, kept != nil && kept.Revision < f.env.Revision:
 		// The registry has named a version since, or the database was restored from an older backup.
 	default:
-		m.setReason("another process has switched the version of this deployment, and neither the registry nor the environment " +
-			"that is kept in the database describes the new version: is the registry reachable, and does it know of the switch?")
+		m.setReason(
+			"another process has switched the version of this deployment, and neither the registry nor the environment " +
+				"that is kept in the database describes the new version: is the registry reachable, and does it know of the switch?")
 		return false
 	}
 	f.superseded = nil

@@ -95,7 +95,8 @@ func TestAProcessThatDoesNotKnowTheNewVersionReleasesItsShards_I15_I26(t *testin
 	})
 }
 
-// The next environment of the registry counts, also when the other process switches to a third version, or back.
+// The next environment of the registry counts, also when the other process switches to a third version, or
+// back.
 func TestAfterASwitchOfAnotherProcessTheNextEnvironmentCounts(t *testing.T) {
 	inManager(t, func(w *world, m *nodemanager.Manager, envs chan *schema.Environment) {
 		w.kept = environment(t, "b.example.com/us-west2@v1")
@@ -191,8 +192,8 @@ func TestASwitchByAnEarlierEnvironmentIsNotFollowed_I26(t *testing.T) {
 	})
 }
 
-// Another process has switched the version, and then the database is restored from a backup before both versions: this process
-// does not wait for the lost switch.
+// Another process has switched the version, and then the database is restored from a backup before both
+// versions: this process does not wait for the lost switch.
 func TestAfterARestoreAProcessWaitsForNoLostSwitch_I26(t *testing.T) {
 	inManager(t, func(w *world, m *nodemanager.Manager, envs chan *schema.Environment) {
 		envs <- environment(t, "b.example.com/us-west2@v1")

@@ -2,12 +2,12 @@ package schema
 
 import "fmt"
 
-// Behaviour is the effect on the holder of a reference when its target is deleted. The numbers are stored in databases and
-// sent between deployments; they never change.
+// Behaviour is the effect on the holder of a reference when its target is deleted. The numbers are stored in
+// databases and sent between deployments; they never change.
 type Behaviour int16
 
-// The behaviours. Unset and CascadeDelete act in the target's transaction when holder and target are in one database, and
-// after it when they are not; AsyncUnset and AsyncCascadeDelete always act after it.
+// The behaviours. Unset and CascadeDelete act in the target's transaction when holder and target are in one
+// database, and after it when they are not; AsyncUnset and AsyncCascadeDelete always act after it.
 const (
 	Block              Behaviour = 1
 	Unset              Behaviour = 2
@@ -51,5 +51,7 @@ func ParseBehaviour(s string) (Behaviour, error) {
 			return b, nil
 		}
 	}
-	return 0, fmt.Errorf("behaviour %q: want one of BLOCK, UNSET, CASCADE_DELETE, ASYNC_UNSET, ASYNC_CASCADE_DELETE, ALLOW_DANGLING", clip(s))
+	return 0, fmt.Errorf(
+		"behaviour %q: want one of BLOCK, UNSET, CASCADE_DELETE, ASYNC_UNSET, ASYNC_CASCADE_DELETE, ALLOW_DANGLING",
+		clip(s))
 }

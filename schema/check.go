@@ -5,14 +5,15 @@ import (
 	"strings"
 )
 
-// Check validates descriptors together: grammar, unknown kinds, references to services that are not imported, import
-// cycles, invalid behaviours. It returns all Problems at once.
+// Check validates descriptors together: grammar, unknown kinds, references to services that are not imported,
+// import cycles, invalid behaviours. It returns all Problems at once.
 func Check(descriptors []*Descriptor) error {
 	var ps Problems
 	all := map[ServiceVersion]*Descriptor{}
 	for _, d := range descriptors {
 		if other, ok := all[d.ServiceVersion]; ok {
-			ps.add(d.Pos, "keep one of the two", "%s is described twice, first at %s", d.ServiceVersion, strings.TrimSuffix(other.Pos.String(), ":"))
+			ps.add(d.Pos, "keep one of the two", "%s is described twice, first at %s", d.ServiceVersion,
+				strings.TrimSuffix(other.Pos.String(), ":"))
 			continue
 		}
 		all[d.ServiceVersion] = d
@@ -40,7 +41,8 @@ func checkDescriptor(ps *Problems, d *Descriptor, all map[ServiceVersion]*Descri
 		case imported[imp.Service]:
 			ps.add(imp.Pos, "import one version of it", "%s is imported twice", imp.Service)
 		case all[imp.ServiceVersion] == nil:
-			ps.add(imp.Pos, "add its descriptor, or correct the import", "import %s: there is no descriptor of this version", imp.ServiceVersion)
+			ps.add(imp.Pos, "add its descriptor, or correct the import",
+				"import %s: there is no descriptor of this version", imp.ServiceVersion)
 		}
 		imported[imp.Service] = true
 	}
@@ -91,7 +93,8 @@ func checkKindDescriptor(ps *Problems, d *Descriptor, k *Kind, all map[ServiceVe
 		case paths[r.Field()]:
 			ps.add(r.Pos, "list all target kinds in one reference", "%s is listed twice", r.named())
 		case len(r.Columns) > 0 && bodies[r.BodyPath()]:
-			ps.add(r.Pos, "rename a column, or write another value in when", "%s has the field %s of another reference", r.named(), r.BodyPath())
+			ps.add(r.Pos, "rename a column, or write another value in when", "%s has the field %s of another reference",
+				r.named(), r.BodyPath())
 		}
 		paths[r.Field()], bodies[r.BodyPath()] = true, true
 		checkReference(ps, d, k, r, all)
@@ -101,14 +104,17 @@ func checkKindDescriptor(ps *Problems, d *Descriptor, k *Kind, all map[ServiceVe
 func checkParent(ps *Problems, d *Descriptor, k *Kind, parent *Parent, all map[ServiceVersion]*Descriptor) {
 	target := checkTarget(ps, d, parent.Pos, parent.Kind, all)
 	if parent.Behaviour.Unsets() {
-		ps.add(parent.Pos, "use CASCADE_DELETE or BLOCK", "%s cannot be a parent's behaviour: the parent's name is part of the child's name and cannot be removed from it", parent.Behaviour)
+		ps.add(parent.Pos, "use CASCADE_DELETE or BLOCK",
+			"%s cannot be a parent's behaviour: the parent's name is part of the child's name and cannot be removed from it", parent.Behaviour)
 	} else if !parent.Behaviour.Valid() {
-		ps.add(parent.Pos, "add the effect on the child when the parent is deleted, such as CASCADE_DELETE", "behaviour is missing")
+		ps.add(parent.Pos, "add the effect on the child when the parent is deleted, such as CASCADE_DELETE",
+			"behaviour is missing")
 	}
 	checkUntil(ps, k, parent.Pos, parent.UntilRemoved, parent.Behaviour)
 	checkParentRegion(ps, parent, target)
 	if target != nil && !liesBelow(k, target) {
-		ps.add(parent.Pos, "begin a pattern of "+k.Name+" with a pattern of "+parent.Kind, "no name of %s lies below one of %s", k.Name, parent.Kind)
+		ps.add(parent.Pos, "begin a pattern of "+k.Name+" with a pattern of "+parent.Kind,
+			"no name of %s lies below one of %s", k.Name, parent.Kind)
 	}
 }
 
@@ -143,7 +149,8 @@ func checkUntils(ps *Problems, k *Kind) {
 		}
 	}
 	if kept && left {
-		ps.add(k.Pos, "write until: removed at all of them, or at none", "kind %s has parents with BLOCK, of which some have until", k.Name)
+		ps.add(k.Pos, "write until: removed at all of them, or at none",
+			"kind %s has parents with BLOCK, of which some have until", k.Name)
 	}
 }
 
@@ -153,7 +160,8 @@ func checkUntil(ps *Problems, k *Kind, at Pos, removed bool, b Behaviour) {
 	case k.Table != (TableName{}):
 		ps.add(at, "remove until", "kind %s is a table, whose rows are removed at once", k.Name)
 	case b != Block:
-		ps.add(at, "use BLOCK, or remove until", "until: removed is for BLOCK: with %s the target does not wait for the holder", b)
+		ps.add(at, "use BLOCK, or remove until",
+			"until: removed is for BLOCK: with %s the target does not wait for the holder", b)
 	}
 }
 
@@ -177,7 +185,9 @@ func checkParentRegion(ps *Problems, p *Parent, target *Kind) {
 			ps.add(p.Pos, "name one field, without a star", "region: the field %s can have many values", p.RegionField)
 		}
 	}
-	if target != nil && slices.ContainsFunc(compilePatterns(target.Patterns), func(pattern Pattern) bool { return pattern.regionAt() >= 0 }) {
+	if target != nil && slices.ContainsFunc(compilePatterns(target.Patterns), func(pattern Pattern) bool {
+		return pattern.regionAt() >= 0
+	}) {
 		ps.add(p.Pos, "remove region", "names of %s contain their region", p.Kind)
 	}
 }
@@ -193,7 +203,8 @@ func checkTarget(ps *Problems, d *Descriptor, pos Pos, target string, all map[Se
 	if id.Service != d.Service {
 		i := slices.IndexFunc(d.Imports, func(i Import) bool { return i.Service == id.Service })
 		if i < 0 {
-			ps.add(pos, "add "+id.Service+"@<version> to imports", "%s refers to %s, which %s does not import", d.ServiceVersion, id, d.ServiceVersion)
+			ps.add(pos, "add "+id.Service+"@<version> to imports", "%s refers to %s, which %s does not import",
+				d.ServiceVersion, id, d.ServiceVersion)
 			return nil
 		}
 		if of = all[d.Imports[i].ServiceVersion]; of == nil {
@@ -207,14 +218,17 @@ func checkTarget(ps *Problems, d *Descriptor, pos Pos, target string, all map[Se
 			known[j] = k.Name
 		}
 		slices.Sort(known)
-		ps.add(pos, "its kinds are "+strings.Join(known, ", "), "unknown kind %s: %s has no such kind", id, of.ServiceVersion)
+		ps.add(pos, "its kinds are "+strings.Join(known, ", "), "unknown kind %s: %s has no such kind", id,
+			of.ServiceVersion)
 		return nil
 	}
 	if by := of.Kinds[i].ReferableBy; of != d && len(by) > 0 && !slices.Contains(by, d.Service) {
-		ps.add(pos, "add "+d.Service+" to its referable_by, or remove the reference", "%s lets only %s refer to it", id, strings.Join(by, ", "))
+		ps.add(pos, "add "+d.Service+" to its referable_by, or remove the reference", "%s lets only %s refer to it", id,
+			strings.Join(by, ", "))
 	}
 	if of.Kinds[i].ConstraintsDisabled {
-		ps.add(pos, "remove the reference, or constraints_disabled from "+id.Kind, "nothing can refer to %s: its constraints are disabled", id)
+		ps.add(pos, "remove the reference, or constraints_disabled from "+id.Kind,
+			"nothing can refer to %s: its constraints are disabled", id)
 	}
 	return &of.Kinds[i]
 }
@@ -230,7 +244,8 @@ func checkPreviousNames(ps *Problems, d *Descriptor, names map[string]bool) {
 			ps.add(k.Pos, "", "previous_name: %v", err)
 		}
 		if names[k.PreviousName] {
-			ps.add(k.Pos, "give the other kind another name, or remove previous_name", "previous_name %s is the name, or the previous name, of another kind of this version", k.PreviousName)
+			ps.add(k.Pos, "give the other kind another name, or remove previous_name",
+				"previous_name %s is the name, or the previous name, of another kind of this version", k.PreviousName)
 		}
 		names[k.PreviousName] = true
 	}
@@ -272,7 +287,9 @@ func checkPatternOverlaps(ps *Problems, d *Descriptor) {
 			}
 			for _, other := range seen {
 				if p.overlaps(other.Pattern) {
-					ps.add(k.Pos, "use different collections", "pattern %s of %s and pattern %s of %s match the same names", p, k.Name, other.Pattern, other.kind.Name)
+					ps.add(k.Pos, "use different collections",
+						"pattern %s of %s and pattern %s of %s match the same names", p, k.Name, other.Pattern,
+						other.kind.Name)
 				}
 			}
 			seen = append(seen, owned{p, k})

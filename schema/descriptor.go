@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Pos is a place in a document, for messages. A descriptor that was received over the wire has neither file nor line.
+// Pos is a place in a document, for messages. A descriptor that was received over the wire has neither file
+// nor line.
 type Pos struct {
 	File string
 	Line int
@@ -61,8 +62,8 @@ type Descriptor struct {
 	ServiceVersion
 	Imports []Import
 	Kinds   []Kind
-	// PatternsDropped decides about stored resources whose names fit a pattern of the previous version and none of this one:
-	// "keep" keeps them, "refuse" refuses to switch. Empty means "refuse".
+	// PatternsDropped decides about stored resources whose names fit a pattern of the previous version and
+	// none of this one: "keep" keeps them, "refuse" refuses to switch. Empty means "refuse".
 	PatternsDropped string
 	// Acknowledged findings of Lint. They are not sent to the registry.
 	Acknowledged []Acknowledgement
@@ -89,28 +90,33 @@ type Kind struct {
 	// PreviousName is the name of the kind in an earlier version. Its resources keep their names and uids.
 	PreviousName string
 	Patterns     []string
-	// Table has the resources as its rows, and Key are the columns that name one; zero for a kind whose resources have bodies.
+	// Table has the resources as its rows, and Key are the columns that name one; zero for a kind whose
+	// resources have bodies.
 	Table TableName
 	Key   []string
-	// Gone is the column that says of a row that it is deleted: a time, or true. Empty: rows are deleted by DELETE alone.
+	// Gone is the column that says of a row that it is deleted: a time, or true. Empty: rows are deleted by
+	// DELETE alone.
 	Gone       string
 	Parents    []Parent
 	References []Reference
 	// HideWhileDeleting hides a resource in DELETING from readers, once no blocker can keep it.
 	HideWhileDeleting bool
-	// ConstraintsDisabled: no reference to its resources is allowed, they own nothing, and their bodies have no references.
+	// ConstraintsDisabled: no reference to its resources is allowed, they own nothing, and their bodies have
+	// no references.
 	ConstraintsDisabled bool
-	// ReferableBy are the other services whose resources may refer to resources of this kind, and so block their deletion.
-	// Empty: all services that import this one.
+	// ReferableBy are the other services whose resources may refer to resources of this kind, and so block
+	// their deletion. Empty: all services that import this one.
 	ReferableBy []string
-	// DelegationNone: no other deployment is given the right to refer to resources of this kind without asking.
+	// DelegationNone: no other deployment is given the right to refer to resources of this kind without
+	// asking.
 	DelegationNone bool
 	// DeletesAtomically: a delete of its resources happens in all deployments or in none.
 	DeletesAtomically bool
-	// Retention is the time for which a delete of a resource hides what it reaches before it removes it; 0: it
-	// removes it at once.
+	// Retention is the time for which a delete of a resource hides what it reaches before it removes it; 0:
+	// it removes it at once.
 	Retention time.Duration
-	// Fields are rules for fields of the bodies, and Schema is a JSON Schema that every written body has to fit; nil: none.
+	// Fields are rules for fields of the bodies, and Schema is a JSON Schema that every written body has to
+	// fit; nil: none.
 	Fields []Field
 	Schema map[string]any
 	// Finalizers have to be removed before a resource in DELETING is.
@@ -124,13 +130,14 @@ type Parent struct {
 	Behaviour Behaviour
 	// UntilRemoved: see Reference.
 	UntilRemoved bool
-	// Region is the region of the parent; RegionField is a field of the child's body with it. Without both, the parent is in
-	// the region of the child.
+	// Region is the region of the parent; RegionField is a field of the child's body with it. Without both,
+	// the parent is in the region of the child.
 	Region, RegionField string
 	Pos                 Pos
 }
 
-// Reference is a field of a kind's bodies that names resources, or, for a kind with a table, the columns that do.
+// Reference is a field of a kind's bodies that names resources, or, for a kind with a table, the columns that
+// do.
 type Reference struct {
 	Path string
 	// Columns of the holder's table, in the order of the target's key.
@@ -139,13 +146,15 @@ type Reference struct {
 	Behaviour Behaviour
 	// UntilRemoved: a holder in DELETING keeps the reference, which blocks, until the holder is removed.
 	UntilRemoved bool
-	// Region, Enforce, Missing and None are for columns. Empty means the holder's region, EnforceAsync and MissingReport.
+	// Region, Enforce, Missing and None are for columns. Empty means the holder's region, EnforceAsync and
+	// MissingReport.
 	Region  TargetRegion
 	Enforce Enforcement
 	Missing Missing
 	// None are the values of one column, as texts, that name nothing, as NULL does.
 	None []string
-	// When limits the reference to rows with a value in another column, which says which kind the columns name. Zero: to none.
+	// When limits the reference to rows with a value in another column, which says which kind the columns
+	// name. Zero: to none.
 	When RowCondition
 	// Unset are the columns that UNSET sets, to NULL or to their DEFAULT; empty: all columns of the
 	// reference.

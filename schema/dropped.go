@@ -2,8 +2,8 @@ package schema
 
 import "slices"
 
-// DroppedPattern is a name pattern of a kind that a deployment's next version lacks and does not keep (patterns_dropped).
-// Resources whose names match it fit no kind of that version.
+// DroppedPattern is a name pattern of a kind that a deployment's next version lacks and does not keep
+// (patterns_dropped). Resources whose names match it fit no kind of that version.
 type DroppedPattern struct {
 	Deployment DeploymentID
 	// Kind is the name of the kind in the present version.
@@ -14,8 +14,8 @@ type DroppedPattern struct {
 	Pos Pos
 }
 
-// Dropped returns the patterns that a deployment of e loses by the version that it has in next. A deployment that never ran
-// stores nothing, and loses none. It fails when one of the two versions cannot be compiled.
+// Dropped returns the patterns that a deployment of e loses by the version that it has in next. A deployment
+// that never ran stores nothing, and loses none. It fails when one of the two versions cannot be compiled.
 func (e *Environment) Dropped(next *Environment, id DeploymentID) (dropped []DroppedPattern, err error) {
 	was, known := e.Deployment(id)
 	if !known || was.NeverRan() {
@@ -40,8 +40,8 @@ func (e *Environment) Dropped(next *Environment, id DeploymentID) (dropped []Dro
 	return dropped, nil
 }
 
-// SameVersion reports whether a deployment has the same descriptor in both environments. Descriptors that are equal, but
-// different values, count as different.
+// SameVersion reports whether a deployment has the same descriptor in both environments. Descriptors that are
+// equal, but different values, count as different.
 func (e *Environment) SameVersion(other *Environment, id DeploymentID) bool {
 	mine, theirs := e.descriptorOf(id), other.descriptorOf(id)
 	return mine != nil && mine == theirs

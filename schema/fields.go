@@ -14,7 +14,8 @@ import (
 // Field is a rule for one field of a kind's bodies.
 type Field struct {
 	Path string
-	// Default is the value that a write stores when the field is absent or null, as JSON decodes it; nil: none.
+	// Default is the value that a write stores when the field is absent or null, as JSON decodes it; nil:
+	// none.
 	Default any
 	// Required: a write without a value fails.
 	Required bool
@@ -29,10 +30,12 @@ const maxDefaultBytes = 64 << 10
 // checkFields checks the rules for fields and the JSON Schema of a kind.
 func checkFields(ps *Problems, k *Kind) {
 	if k.Table != (TableName{}) && (len(k.Fields) > 0 || k.Schema != nil) {
-		ps.add(k.Pos, "remove fields and schema, and constrain the columns of the table", "kind %s is a table: its resources have no bodies", k.Name)
+		ps.add(k.Pos, "remove fields and schema, and constrain the columns of the table",
+			"kind %s is a table: its resources have no bodies", k.Name)
 	}
 	if k.Table != (TableName{}) && k.DeletesAtomically {
-		ps.add(k.Pos, "remove deletion: atomic", "kind %s is a table: its rows take no part in atomic deletions", k.Name)
+		ps.add(k.Pos, "remove deletion: atomic", "kind %s is a table: its rows take no part in atomic deletions",
+			k.Name)
 	}
 	if k.Table != (TableName{}) && k.Retention > 0 {
 		ps.add(k.Pos, "remove retention", "kind %s is a table: its rows cannot be hidden", k.Name)
@@ -67,7 +70,8 @@ func checkField(ps *Problems, k *Kind, f *Field) {
 		ps.add(f.Pos, "describe elements in the kind's schema", "field %s can have many values", f.Path)
 	}
 	if f.Required && f.Default != nil {
-		ps.add(f.Pos, "remove one of them", "field %s has a default, so that it is never absent, and is required", f.Path)
+		ps.add(f.Pos, "remove one of them", "field %s has a default, so that it is never absent, and is required",
+			f.Path)
 	}
 	if f.Default == nil && !f.Required && !f.Immutable {
 		ps.add(f.Pos, "add default, required or immutable", "field %s has no rule", f.Path)
@@ -87,7 +91,9 @@ func checkUnsetField(ps *Problems, k *Kind, f *Field, path Path) {
 		}
 		same := len(path.segments) == len(unset.segments)
 		if f.Immutable || f.Required && same {
-			ps.add(f.Pos, "use BLOCK or CASCADE_DELETE, or remove the rule", "a deletion removes the value of %s (%s), and field %s is required or immutable", r.Path, r.Behaviour, f.Path)
+			ps.add(f.Pos, "use BLOCK or CASCADE_DELETE, or remove the rule",
+				"a deletion removes the value of %s (%s), and field %s is required or immutable", r.Path,
+				r.Behaviour, f.Path)
 		}
 	}
 }

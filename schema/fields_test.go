@@ -62,7 +62,8 @@ func TestDefaultsCompleteABodyAndLeaveTheGivenOne(t *testing.T) {
 	done["spec"].(map[string]any)["labels"].(map[string]any)["tier"] = nil
 	again, err := kind.Complete(map[string]any{"spec": nil})
 	require.NoError(t, err)
-	require.Equal(t, []any{"a", "b"}, again["spec"].(map[string]any)["labels"].(map[string]any)["tier"], "each body has a copy")
+	require.Equal(t, []any{"a", "b"}, again["spec"].(map[string]any)["labels"].(map[string]any)["tier"],
+		"each body has a copy")
 	kept, err := kind.Complete(map[string]any{"spec": map[string]any{"size": 0.0, "labels": "x"}})
 	require.NoError(t, err)
 	require.Equal(t, map[string]any{"size": 0.0, "labels": "x"}, kept["spec"])
@@ -99,7 +100,8 @@ func TestABodyIsCheckedByTheRulesOfItsKind(t *testing.T) {
 		}
 	}
 	require.NoError(t, checkBody(kind, []byte(`{"project": "projects/q"}`), nil), "a new resource")
-	require.NoError(t, checkBody(kind, []byte(`{"project": "projects/q"}`), map[string]any{"spec": map[string]any{}}), "the stored body has no value")
+	require.NoError(t, checkBody(kind, []byte(`{"project": "projects/q"}`), map[string]any{"spec": map[string]any{}}),
+		"the stored body has no value")
 }
 
 // The bodies of a request share its steps.
@@ -124,8 +126,10 @@ service: a.example.com
 version: v1
 kinds: [{ kind: Device, patterns: ["devices/{device}"], fields: [{ path: n, immutable: true }] }]
 `)
-	require.NoError(t, checkBody(kind, []byte(`{"n": {"a": [1e1]}}`), map[string]any{"n": map[string]any{"a": []any{json.Number("10.0")}}}))
-	require.Error(t, checkBody(kind, []byte(`{"n": {"a": [11]}}`), map[string]any{"n": map[string]any{"a": []any{json.Number("10.0")}}}))
+	require.NoError(t, checkBody(kind, []byte(`{"n": {"a": [1e1]}}`),
+		map[string]any{"n": map[string]any{"a": []any{json.Number("10.0")}}}))
+	require.Error(t, checkBody(kind, []byte(`{"n": {"a": [11]}}`),
+		map[string]any{"n": map[string]any{"a": []any{json.Number("10.0")}}}))
 	require.Error(t, checkBody(kind, []byte(`{}`), map[string]any{"n": 1.0}), "removed")
 }
 
@@ -174,7 +178,8 @@ func TestRulesAreInTheDigest(t *testing.T) {
 		return m.Digest
 	}
 	require.Equal(t, digest(ruled), digest(ruled))
-	for _, change := range [][2]string{{"default: 3", "default: 4"}, {", immutable: true", ""}, {"minimum: 1", "minimum: 2"}} {
+	for _, change := range [][2]string{{"default: 3", "default: 4"}, {", immutable: true", ""},
+		{"minimum: 1", "minimum: 2"}} {
 		require.NotEqual(t, digest(ruled), digest(strings.Replace(ruled, change[0], change[1], 1)), change)
 	}
 }

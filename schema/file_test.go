@@ -45,7 +45,8 @@ deployments:
 	require.Equal(t, "host:1", file.Deployments[0].Address)
 	require.False(t, file.Deployments[0].Disabled)
 	require.True(t, file.Deployments[1].Disabled)
-	require.Equal(t, schema.Pos{File: "f.yaml", Line: 25, Path: "deployments[a.example.com/eu]"}, file.Deployments[1].Pos)
+	require.Equal(t, schema.Pos{File: "f.yaml", Line: 25, Path: "deployments[a.example.com/eu]"},
+		file.Deployments[1].Pos)
 
 	require.Len(t, file.Services, 1)
 	d := file.Services[0]
@@ -53,15 +54,19 @@ deployments:
 	require.Equal(t, "refuse", d.PatternsDropped)
 	require.Equal(t, "b.example.com@v2", d.Imports[0].ServiceVersion.String())
 	require.Equal(t, schema.Pos{File: "f.yaml", Line: 7, Path: "imports[0]"}, d.Imports[0].Pos)
-	require.Equal(t, schema.Acknowledgement{Finding: "block-cycle", At: "kinds[A]", Reason: "they form a tree", Pos: schema.Pos{File: "f.yaml", Line: 19, Path: "acknowledge[0]"}}, d.Acknowledged[0])
+	require.Equal(t, schema.Acknowledgement{Finding: "block-cycle", At: "kinds[A]", Reason: "they form a tree",
+		Pos: schema.Pos{File: "f.yaml", Line: 19, Path: "acknowledge[0]"}}, d.Acknowledged[0])
 	k := d.Kinds[0]
 	require.Equal(t, schema.Pos{File: "f.yaml", Line: 9, Path: "kinds[A]"}, k.Pos)
 	require.Equal(t, []string{"bs/{b}/as/{a}", "as/{a}"}, k.Patterns)
 	require.Equal(t, []string{"c.example.com", "d.example.com"}, k.ReferableBy)
-	require.Equal(t, []any{"A", "Old", true, false}, []any{k.Name, k.PreviousName, k.HideWhileDeleting, k.ConstraintsDisabled})
-	require.Equal(t, schema.Parent{Kind: "b.example.com/B", Behaviour: schema.Block, Region: "eu", Pos: schema.Pos{File: "f.yaml", Line: 15, Path: "kinds[A].parents[b.example.com/B]"}}, k.Parents[0])
+	require.Equal(t, []any{"A", "Old", true, false}, []any{k.Name, k.PreviousName, k.HideWhileDeleting,
+		k.ConstraintsDisabled})
+	require.Equal(t, schema.Parent{Kind: "b.example.com/B", Behaviour: schema.Block, Region: "eu",
+		Pos: schema.Pos{File: "f.yaml", Line: 15, Path: "kinds[A].parents[b.example.com/B]"}}, k.Parents[0])
 	require.Equal(t, schema.Reference{
-		Path: "x.*", Targets: []string{"A", "b.example.com/B"}, Behaviour: schema.AsyncUnset, Pos: schema.Pos{File: "f.yaml", Line: 17, Path: "kinds[A].references[x.*]"},
+		Path: "x.*", Targets: []string{"A", "b.example.com/B"}, Behaviour: schema.AsyncUnset,
+		Pos: schema.Pos{File: "f.yaml", Line: 17, Path: "kinds[A].references[x.*]"},
 	}, k.References[0])
 }
 
@@ -76,7 +81,8 @@ func TestAnEmptyFileHasNothing(t *testing.T) {
 	}
 }
 
-// The scalars of YAML have types of their own: a number where a text is wanted is still a text, and not the other way round.
+// The scalars of YAML have types of their own: a number where a text is wanted is still a text, and not the
+// other way round.
 func TestScalarsAreReadAsTheirFields(t *testing.T) {
 	t.Parallel()
 	file, err := schema.ParseFile("f.yaml", strings.NewReader("service: 5\nversion: true\n"))

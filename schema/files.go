@@ -9,7 +9,8 @@ import (
 	"slices"
 )
 
-// ReadFiles reads YAML files, and the files *.yaml and *.yml of folders, without their subfolders. The problems of all of them are reported together.
+// ReadFiles reads YAML files, and the files *.yaml and *.yml of folders, without their subfolders. The
+// problems of all of them are reported together.
 func ReadFiles(paths []string) (*File, error) {
 	files, err := FilesOf(paths)
 	if err != nil {
@@ -57,8 +58,8 @@ func readFile(path string) (*File, error) {
 	return f, nil
 }
 
-// FilesOf returns the files that paths name, in the order of the paths: a folder stands for its files *.yaml and *.yml in the order of their names. A folder
-// without any is an error.
+// FilesOf returns the files that paths name, in the order of the paths: a folder stands for its files *.yaml
+// and *.yml in the order of their names. A folder without any is an error.
 func FilesOf(paths []string) (files []string, err error) {
 	for _, path := range paths {
 		about, err := os.Stat(path)

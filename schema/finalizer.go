@@ -10,8 +10,8 @@ import (
 // finalizer from the resource in DELETING.
 type Finalizer struct {
 	Name string
-	// Holder is the identity that may remove it: user/calendar, or an application of the service in a transaction of its own,
-	// application/rooms.example.com/calendar. Operators may as well.
+	// Holder is the identity that may remove it: user/calendar, or an application of the service in a
+	// transaction of its own, application/rooms.example.com/calendar. Operators may as well.
 	Holder string
 	Pos    Pos
 }
@@ -26,12 +26,14 @@ func checkFinalizers(ps *Problems, service string, k *Kind) {
 		ps.add(k.Pos, "remove finalizers", "kind %s is a table: SQL deletes its rows, and waits for nobody", k.Name)
 	}
 	if len(k.Finalizers) > MaxFinalizers {
-		ps.add(k.Pos, "let one holder clean up several things", "kind %s has %d finalizers, at most %d are allowed", k.Name, len(k.Finalizers), MaxFinalizers)
+		ps.add(k.Pos, "let one holder clean up several things", "kind %s has %d finalizers, at most %d are allowed",
+			k.Name, len(k.Finalizers), MaxFinalizers)
 	}
 	names := map[string]bool{}
 	for _, f := range k.Finalizers {
 		if !finalizerGrammar.MatchString(f.Name) {
-			ps.add(f.Pos, "write lower-case letters, digits, . and -, at most 63 characters, such as calendar", "finalizer %q", clip(f.Name))
+			ps.add(f.Pos, "write lower-case letters, digits, . and -, at most 63 characters, such as calendar",
+				"finalizer %q", clip(f.Name))
 		}
 		if names[f.Name] {
 			ps.add(f.Pos, "give one of them another name", "finalizer %s is listed twice", f.Name)
@@ -39,7 +41,8 @@ func checkFinalizers(ps *Problems, service string, k *Kind) {
 		names[f.Name] = true
 		application, own := strings.CutPrefix(f.Holder, "application/"+service+"/")
 		if !identityGrammar.MatchString(f.Holder) && (!own || !identityGrammar.MatchString("user/"+application)) {
-			ps.add(f.Pos, "write user/NAME, operator/NAME or application/"+service+"/NAME", "finalizer %s: holder %q: unknown form", f.Name, clip(f.Holder))
+			ps.add(f.Pos, "write user/NAME, operator/NAME or application/"+service+"/NAME",
+				"finalizer %s: holder %q: unknown form", f.Name, clip(f.Holder))
 		}
 	}
 }

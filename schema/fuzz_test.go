@@ -12,8 +12,10 @@ import (
 
 func FuzzNames(f *testing.F) {
 	for _, seed := range []string{
-		"//iam.example.com/us-west2/projects/a", "//a/b/c/d", "///", "//iam.example.com/us-west2/projects/../x", "//iam.example.com/us-west2/projects/a\x00",
-		"//iam.example.com//projects/a", "//IAM.example.com/us-west2/projects/a", "//iam.example.com/us-west2/projects/" + strings.Repeat("a", 600),
+		"//iam.example.com/us-west2/projects/a", "//a/b/c/d", "///", "//iam.example.com/us-west2/projects/../x",
+		"//iam.example.com/us-west2/projects/a\x00",
+		"//iam.example.com//projects/a", "//IAM.example.com/us-west2/projects/a",
+		"//iam.example.com/us-west2/projects/" + strings.Repeat("a", 600),
 	} {
 		f.Add(seed)
 	}
@@ -39,7 +41,8 @@ func FuzzNames(f *testing.F) {
 
 // Each text has one id, and each id one text; no id can be confused with the separators around it.
 func FuzzIDs(f *testing.F) {
-	for _, seed := range []string{"a", ".", "..", "", "a/b", "50%", "%2F", "é", "\x00\xff", "auth0|5f", "a@b.example", "!$&'()*+,;=:@", "//x", "...", "a b"} {
+	for _, seed := range []string{"a", ".", "..", "", "a/b", "50%", "%2F", "é", "\x00\xff", "auth0|5f", "a@b.example",
+		"!$&'()*+,;=:@", "//x", "...", "a b"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -74,7 +77,8 @@ func FuzzIDs(f *testing.F) {
 func FuzzParseFile(f *testing.F) {
 	f.Add(devices)
 	f.Add("service: [")
-	f.Add("service: a.example.com\nversion: v1\nkinds:\n  - {kind: A, patterns: ['as/{a}'], referable_by: [b.example.com], previous_name: B}\n")
+	f.Add(
+		"service: a.example.com\nversion: v1\nkinds:\n  - {kind: A, patterns: ['as/{a}'], referable_by: [b.example.com], previous_name: B}\n")
 	f.Add("regions: [a]\ndeployments:\n  - {service: a.example.com, region: a, version: v1}\n")
 	f.Add("a: &a [*a]\n")
 	f.Fuzz(func(_ *testing.T, s string) {
@@ -89,8 +93,10 @@ func FuzzParseFile(f *testing.F) {
 func FuzzReferences(f *testing.F) {
 	m := model(f)
 	for path, body := range map[string]string{
-		"spec.account": `{"spec":{"account":"projects/p/accounts/a"}}`, "list.*": `{"list":["//iam.example.com/us-west2/projects/p"]}`,
-		"a.*.b": `{"a":{"x":{"b":"projects/p"}}}`, "*": `{}`, "a..b": `{"a":null}`, "": `[]`, "`a.b`.c": `{"a.b":{"c":"x"}}`,
+		"spec.account": `{"spec":{"account":"projects/p/accounts/a"}}`,
+		"list.*":       `{"list":["//iam.example.com/us-west2/projects/p"]}`,
+		"a.*.b":        `{"a":{"x":{"b":"projects/p"}}}`, "*": `{}`, "a..b": `{"a":null}`, "": `[]`,
+		"`a.b`.c": `{"a.b":{"c":"x"}}`,
 	} {
 		f.Add(path, body)
 	}
@@ -108,7 +114,8 @@ func FuzzReferences(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			found, err := kind.References(schema.DeploymentID{Service: m.Descriptor.Service, Region: "us-west2"}, "projects/p/devices/d", content)
+			found, err := kind.References(schema.DeploymentID{Service: m.Descriptor.Service, Region: "us-west2"},
+				"projects/p/devices/d", content)
 			for _, r := range found {
 				if err == nil && schema.CheckName(r.Target.Name) != nil {
 					t.Fatalf("%q refers to %q", body, r.Target)
@@ -120,7 +127,9 @@ func FuzzReferences(f *testing.F) {
 
 // The words of descriptors, flags and messages: what is read is written as it was.
 func FuzzWords(f *testing.F) {
-	for _, seed := range []string{"iam.example.com/us-west2", "iam.example.com/Project", "iam.example.com@v1", "projects/{project}/devices/{device}", "a/{b}/c/{b}", "spec.members.*", "`a.b`.c", "BLOCK", "/", "@", "a/{}", "a//b"} {
+	for _, seed := range []string{"iam.example.com/us-west2", "iam.example.com/Project", "iam.example.com@v1",
+		"projects/{project}/devices/{device}", "a/{b}/c/{b}", "spec.members.*", "`a.b`.c", "BLOCK", "/", "@",
+		"a/{}", "a//b"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -153,7 +162,8 @@ func FuzzWords(f *testing.F) {
 
 // The name of a table is one table: what is written is read as the same, and what is no name is refused.
 func FuzzTableNames(f *testing.F) {
-	for _, seed := range []string{"invoices", "public.invoices", `public."odd.name"`, `"a""b"."c"`, `"a"`, `".`, `"a"b`, "a.b.c", "a.", ".a", `""`, "x\x00"} {
+	for _, seed := range []string{"invoices", "public.invoices", `public."odd.name"`, `"a""b"."c"`, `"a"`, `".`, `"a"b`,
+		"a.b.c", "a.", ".a", `""`, "x\x00"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

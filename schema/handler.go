@@ -11,9 +11,11 @@ type Handler string
 
 // The handlers of a node.
 const (
-	// OwnedPending confirms, releases and resolves references, checks owners, derives references anew, and compares after a failover.
+	// OwnedPending confirms, releases and resolves references, checks owners, derives references anew, and
+	// compares after a failover.
 	OwnedPending Handler = "OWNED_PENDING"
-	// OwnedDeleting removes resources in DELETING that wait for nothing any more, and has them dropped as owners.
+	// OwnedDeleting removes resources in DELETING that wait for nothing any more, and has them dropped as
+	// owners.
 	OwnedDeleting Handler = "OWNED_DELETING"
 	// SubscribedDeleting acts upon deletions in other deployments: cascades and unsets.
 	SubscribedDeleting Handler = "SUBSCRIBED_DELETING"

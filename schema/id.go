@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// An id stands for any bytes except none, "." and ".." (programs that handle paths remove these). Each has one spelling: the
-// characters that RFC 3986 allows in a path segment stand for themselves, all other bytes are percent-encoded with
-// upper-case digits. Names can therefore be compared, sorted and stored as they are written, and every slash separates
-// segments. The same grammar is in SQL (constraint shadow_name_grammar) and in docs/protocol.md.
+// An id stands for any bytes except none, "." and ".." (programs that handle paths remove these). Each has
+// one spelling: the characters that RFC 3986 allows in a path segment stand for themselves, all other bytes
+// are percent-encoded with upper-case digits. Names can therefore be compared, sorted and stored as they are
+// written, and every slash separates segments. The same grammar is in SQL (constraint shadow_name_grammar)
+// and in docs/protocol.md.
 const plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+,;=:@"
 
 // isPlain is a table, because each name of each message is checked.
@@ -20,7 +21,8 @@ var isPlain = func() (table [256]bool) {
 	return table
 }()
 
-// EscapeID returns the id of a text, such as o%2F1 for o/1. CheckName refuses the results for the empty text, "." and "..".
+// EscapeID returns the id of a text, such as o%2F1 for o/1. CheckName refuses the results for the empty text,
+// "." and "..".
 func EscapeID(text string) string {
 	var b strings.Builder
 	for i := range len(text) {

@@ -22,7 +22,8 @@ func NewKinds(descriptors []*Descriptor) *Kinds {
 		for _, kind := range d.Kinds {
 			k.names[d.Service] = append(k.names[d.Service], kind.Name)
 			k.services[d.Service] = append(k.services[d.Service], describedKind{
-				version: d.Version, root: k.Root(KindID{d.Service, kind.Name}), patterns: compilePatterns(kind.Patterns),
+				version: d.Version, root: k.Root(KindID{d.Service, kind.Name}),
+				patterns: compilePatterns(kind.Patterns),
 			})
 		}
 	}
@@ -52,7 +53,8 @@ func (k *Kinds) Of(service, version, name string) []KindID {
 	return other
 }
 
-// Knows reports whether a version of the service has a kind of this name; true for a service without a descriptor.
+// Knows reports whether a version of the service has a kind of this name; true for a service without a
+// descriptor.
 func (k *Kinds) Knows(id KindID) bool {
 	described := k.services[id.Service]
 	root := k.Root(id)

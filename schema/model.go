@@ -11,8 +11,8 @@ import (
 	"github.com/db-controller/db-controller/schema/violation"
 )
 
-// Model is a compiled descriptor: it finds the kind of a name, and derives references from bodies. It is immutable; a version
-// switch compiles another one.
+// Model is a compiled descriptor: it finds the kind of a name, and derives references from bodies. It is
+// immutable; a version switch compiles another one.
 type Model struct {
 	Descriptor *Descriptor
 	// Digest identifies the content of the version and of the versions that it imports, see digest.
@@ -27,8 +27,8 @@ type Model struct {
 // KindModel is a compiled kind of the model's own service.
 type KindModel struct {
 	ID KindID
-	// Hides and Unconstrained are the descriptor's hide_while_deleting and constraints_disabled. A kind with a table hides: its row
-	// is deleted when nothing blocks the resource any more.
+	// Hides and Unconstrained are the descriptor's hide_while_deleting and constraints_disabled. A kind with
+	// a table hides: its row is deleted when nothing blocks the resource any more.
 	Hides, Unconstrained bool
 	// ReferableBy are the other services whose resources may refer to the kind; none means all that import
 	// it. EverReferableBy is the union over all described versions: a reference that was allowed once stays
@@ -46,8 +46,8 @@ type KindModel struct {
 
 	previous string
 	patterns []Pattern
-	// everPaths are the paths of the kind's references in all described versions: a body can have a reference of the previous
-	// or of the next version.
+	// everPaths are the paths of the kind's references in all described versions: a body can have a reference
+	// of the previous or of the next version.
 	everPaths  []Path
 	references []referenceModel
 	parents    []referenceModel
@@ -79,7 +79,8 @@ type Found struct {
 	Behaviour  Behaviour
 }
 
-// NewModel compiles one version. The descriptors must contain it and the versions that it imports. Errors are Problems.
+// NewModel compiles one version. The descriptors must contain it and the versions that it imports. Errors are
+// Problems.
 func NewModel(version ServiceVersion, descriptors []*Descriptor) (*Model, error) {
 	needed, err := closureOf(version, descriptors)
 	if err != nil {
@@ -110,7 +111,8 @@ func NewModel(version ServiceVersion, descriptors []*Descriptor) (*Model, error)
 	return m, nil
 }
 
-// closureOf returns the version and the versions that it imports, directly or not. Check reports missing ones.
+// closureOf returns the version and the versions that it imports, directly or not. Check reports missing
+// ones.
 func closureOf(version ServiceVersion, descriptors []*Descriptor) ([]*Descriptor, error) {
 	var needed []*Descriptor
 	want, seen := []ServiceVersion{version}, map[ServiceVersion]bool{}
@@ -140,7 +142,8 @@ func closureOf(version ServiceVersion, descriptors []*Descriptor) ([]*Descriptor
 func (m *Model) versionsOf(id KindID, descriptors []*Descriptor) (out []Kind) {
 	for _, d := range descriptors {
 		for _, k := range d.Kinds {
-			if d.Service == id.Service && m.renames.rootOf(KindID{Service: d.Service, Kind: k.Name}) == m.renames.rootOf(id) {
+			if d.Service == id.Service &&
+				m.renames.rootOf(KindID{Service: d.Service, Kind: k.Name}) == m.renames.rootOf(id) {
 				out = append(out, k)
 			}
 		}
@@ -156,7 +159,8 @@ func (m *Model) marked(descriptors []*Descriptor) (asked, tabled map[KindID]bool
 	for _, d := range descriptors {
 		for _, k := range d.Kinds {
 			root := m.renames.rootOf(KindID{Service: d.Service, Kind: k.Name})
-			refers := d.Service == m.Descriptor.Service || len(k.ReferableBy) == 0 || slices.Contains(k.ReferableBy, m.Descriptor.Service)
+			refers := d.Service == m.Descriptor.Service || len(k.ReferableBy) == 0 ||
+				slices.Contains(k.ReferableBy, m.Descriptor.Service)
 			asked[root] = asked[root] || k.DelegationNone || k.ConstraintsDisabled || !refers
 			tabled[root] = tabled[root] || k.Table != (TableName{})
 		}
@@ -164,8 +168,8 @@ func (m *Model) marked(descriptors []*Descriptor) (asked, tabled map[KindID]bool
 	return asked, tabled
 }
 
-// Delegable reports whether resources of this service may refer to resources of a kind without asking, under a right. A kind that
-// no descriptor describes is asked about.
+// Delegable reports whether resources of this service may refer to resources of a kind without asking, under
+// a right. A kind that no descriptor describes is asked about.
 func (m *Model) Delegable(id KindID) bool { return !m.asked[m.renames.rootOf(id)] }
 
 // Tabled reports whether resources of a kind are rows of a table, in any described version.
@@ -196,8 +200,10 @@ func everPaths(versions []Kind) (paths []Path) {
 // compile expects a descriptor that passed Check, and ignores the errors that Check has excluded.
 func (m *Model) compile(k *Kind, all map[ServiceVersion]*Descriptor) *KindModel {
 	km := &KindModel{
-		ID: KindID{Service: m.Descriptor.Service, Kind: k.Name}, previous: k.PreviousName, patterns: compilePatterns(k.Patterns),
-		Hides: k.HideWhileDeleting || k.Table != (TableName{}), Unconstrained: k.ConstraintsDisabled, DeletesAtomically: k.DeletesAtomically, Retention: k.Retention, ReferableBy: k.ReferableBy,
+		ID: KindID{Service: m.Descriptor.Service, Kind: k.Name}, previous: k.PreviousName,
+		patterns: compilePatterns(k.Patterns),
+		Hides:    k.HideWhileDeleting || k.Table != (TableName{}), Unconstrained: k.ConstraintsDisabled,
+		DeletesAtomically: k.DeletesAtomically, Retention: k.Retention, ReferableBy: k.ReferableBy,
 		fields: compileFields(k), finalizers: k.Finalizers,
 	}
 	if k.Schema != nil {
@@ -208,12 +214,14 @@ func (m *Model) compile(k *Kind, all map[ServiceVersion]*Descriptor) *KindModel 
 	}
 	for _, r := range k.References {
 		path, _ := ParsePath(r.BodyPath())
-		km.references = append(km.references, referenceModel{path: path, behaviour: r.Behaviour, untilRemoved: r.UntilRemoved, targets: m.targets(r.Targets, all)})
+		km.references = append(km.references, referenceModel{path: path, behaviour: r.Behaviour,
+			untilRemoved: r.UntilRemoved, targets: m.targets(r.Targets, all)})
 	}
 	km.Table = compileTable(k, km.references, m.Root)
 	for _, p := range k.Parents {
 		field, _ := ParsePath(p.RegionField)
-		km.parents = append(km.parents, referenceModel{behaviour: p.Behaviour, untilRemoved: p.UntilRemoved, targets: m.targets([]string{p.Kind}, all), region: p.Region, regionField: field})
+		km.parents = append(km.parents, referenceModel{behaviour: p.Behaviour, untilRemoved: p.UntilRemoved,
+			targets: m.targets([]string{p.Kind}, all), region: p.Region, regionField: field})
 	}
 	return km
 }
@@ -261,7 +269,8 @@ func (m *Model) KindOf(name string) (*KindModel, error) {
 			patterns = append(patterns, p.String())
 		}
 	}
-	return nil, fmt.Errorf("name %q fits no kind of %s: its patterns are %s", name, m.Descriptor.ServiceVersion, strings.Join(patterns, ", "))
+	return nil, fmt.Errorf("name %q fits no kind of %s: its patterns are %s", name, m.Descriptor.ServiceVersion,
+		strings.Join(patterns, ", "))
 }
 
 // Kind returns a kind by its name. The error lists the kinds.
@@ -273,12 +282,13 @@ func (m *Model) Kind(name string) (*KindModel, error) {
 		}
 		known = append(known, k.ID.Kind)
 	}
-	return nil, fmt.Errorf("unknown kind %q: kinds of %s are %s", clip(name), m.Descriptor.ServiceVersion, strings.Join(known, ", "))
+	return nil, fmt.Errorf("unknown kind %q: kinds of %s are %s", clip(name), m.Descriptor.ServiceVersion,
+		strings.Join(known, ", "))
 }
 
-// References derives the references from a body, and the parent from the name. A relative name is in the region that it
-// contains (regions/{region}), otherwise in the region of the holder. Errors name the field; more than MaxReferences
-// references are an error.
+// References derives the references from a body, and the parent from the name. A relative name is in the
+// region that it contains (regions/{region}), otherwise in the region of the holder. Errors name the field;
+// more than MaxReferences references are an error.
 func (k *KindModel) References(self DeploymentID, name string, body map[string]any) ([]Found, error) {
 	var found []Found
 	for _, r := range k.references {
@@ -289,7 +299,8 @@ func (k *KindModel) References(self DeploymentID, name string, body map[string]a
 		for _, value := range values {
 			f, err := r.resolve(self, value)
 			if err != nil {
-				return nil, violation.In(violation.Join(violation.Body, r.path.String()), fmt.Errorf("field %s: %w", r.path, err))
+				return nil, violation.In(violation.Join(violation.Body, r.path.String()),
+					fmt.Errorf("field %s: %w", r.path, err))
 			}
 			f.Path = r.path.String()
 			found = append(found, f)
@@ -358,8 +369,8 @@ func (r referenceModel) resolve(self DeploymentID, value string) (Found, error) 
 	return Found{}, fmt.Errorf("%q is not the name of a resource of kind %s", clip(value), strings.Join(kinds, " or "))
 }
 
-// ResolveName parses a full name, or a relative one as a name in the deployment self. The caller corrects the service of a
-// relative name once the kind is known.
+// ResolveName parses a full name, or a relative one as a name in the deployment self. The caller corrects the
+// service of a relative name once the kind is known.
 func ResolveName(self DeploymentID, value string) (FullName, error) {
 	if strings.HasPrefix(value, "//") {
 		return ParseFullName(value)
@@ -385,11 +396,13 @@ func (r referenceModel) parentOf(self DeploymentID, name string, body map[string
 				region, err = values[0], CheckRegion(values[0])
 			}
 			if err != nil {
-				return Found{}, false, violation.In(violation.Join(violation.Body, r.regionField.String()), fmt.Errorf("field %s, the region of the parent: %w", r.regionField, err))
+				return Found{}, false, violation.In(violation.Join(violation.Body, r.regionField.String()),
+					fmt.Errorf("field %s, the region of the parent: %w", r.regionField, err))
 			}
 		}
 		d := DeploymentID{Service: t.id.Service, Region: cmp.Or(region, self.Region)}
-		return Found{Path: ParentPath, Target: FullName{Deployment: d, Name: prefix}, TargetKind: t.id, Behaviour: r.behaviour}, true, nil
+		return Found{Path: ParentPath, Target: FullName{Deployment: d, Name: prefix}, TargetKind: t.id,
+			Behaviour: r.behaviour}, true, nil
 	}
 	return Found{}, false, nil
 }
@@ -401,7 +414,8 @@ func (k *KindModel) CheckRegion(self DeploymentID, name string) error {
 			continue
 		}
 		if said := p.regionOf(name); said != "" && said != self.Region {
-			return fmt.Errorf("name %q contains region %s, and this is %s: use the full name, //%s/%s/...", clip(name), clip(said), self, self.Service, clip(said)) //nolint:revive,staticcheck // the dots stand for the rest of a name
+			return fmt.Errorf("name %q contains region %s, and this is %s: use the full name, //%s/%s/...", clip(name),
+				clip(said), self, self.Service, clip(said)) //nolint:revive,staticcheck // the dots stand for the rest of a name
 		}
 	}
 	return nil
@@ -456,7 +470,9 @@ func (k *KindModel) Dropped(by *Model) []Pattern {
 	if current, err := by.Kind(by.Canonical(k.ID).Kind); err == nil {
 		shapes = current.Shapes()
 	}
-	return slices.DeleteFunc(slices.Clone(k.patterns), func(p Pattern) bool { return slices.Contains(shapes, p.Shape()) })
+	return slices.DeleteFunc(slices.Clone(k.patterns), func(p Pattern) bool {
+		return slices.Contains(shapes, p.Shape())
+	})
 }
 
 // Shapes returns the shapes of the kind's patterns.

@@ -38,7 +38,8 @@ func TestAModelNeedsItsVersionAndItsImports(t *testing.T) {
 	require.ErrorContains(t, err, "there is no descriptor of devices.example.com@v1")
 	_, err = schema.NewModel(version, services[1:])
 	require.ErrorContains(t, err, "import iam.example.com@v1: there is no descriptor of this version")
-	m, err := schema.NewModel(version, append(services, &schema.Descriptor{ServiceVersion: schema.ServiceVersion{Service: "Broken", Version: "x"}}))
+	m, err := schema.NewModel(version,
+		append(services, &schema.Descriptor{ServiceVersion: schema.ServiceVersion{Service: "Broken", Version: "x"}}))
 	require.NoError(t, err, "a descriptor that it does not import does not matter")
 	require.Equal(t, "v1", m.Descriptor.Version)
 }
@@ -49,13 +50,15 @@ func TestTheKindOfANameIsFound(t *testing.T) {
   - { kind: Project, patterns: ["projects/{p}"] }
   - { kind: Device, patterns: ["projects/{p}/devices/{d}", "devices/{d}"] }
 `)
-	for name, want := range map[string]string{"projects/a": "Project", "projects/a/devices/b": "Device", "devices/b": "Device"} {
+	for name, want := range map[string]string{"projects/a": "Project", "projects/a/devices/b": "Device",
+		"devices/b": "Device"} {
 		k, err := m.KindOf(name)
 		require.NoError(t, err)
 		require.Equal(t, want, k.ID.Kind, name)
 	}
 	_, err := m.KindOf("robots/r")
-	require.EqualError(t, err, `name "robots/r" fits no kind of a.example.com@v1: its patterns are projects/{p}, projects/{p}/devices/{d}, devices/{d}`)
+	require.EqualError(t, err,
+		`name "robots/r" fits no kind of a.example.com@v1: its patterns are projects/{p}, projects/{p}/devices/{d}, devices/{d}`)
 	_, err = m.KindOf("robots")
 	require.ErrorContains(t, err, "want collections and ids in turn")
 	_, err = m.Kind("Robot")
@@ -78,14 +81,17 @@ func TestAReferenceNamesAKindThatItMay(t *testing.T) {
 		"//iam.example.com/us-west2":                   "want //service/region/name",
 		"Projects/a":                                   "want lower camel case",
 	} {
-		_, err := kind.References(self, "projects/acme/devices/d1", map[string]any{"owner": map[string]any{"project": value}})
+		_, err := kind.References(self, "projects/acme/devices/d1",
+			map[string]any{"owner": map[string]any{"project": value}})
 		require.ErrorContains(t, err, says, value)
 	}
 	_, err = kind.References(self, "projects/acme/devices/d1", map[string]any{"owner": "projects/a"})
 	require.ErrorContains(t, err, "field owner: want a message, list or map, got a string")
 	_, err = kind.References(self, "projects/acme/devices/d1", map[string]any{"peers": []any{"robots/r"}})
-	require.ErrorContains(t, err, `field peers.*: "robots/r" is not the name of a resource of kind devices.example.com/Device`)
-	_, err = kind.References(self, "projects/acme/devices/d1", map[string]any{"roles": map[string]any{"a": map[string]any{"who": "robots/r"}}})
+	require.ErrorContains(t, err,
+		`field peers.*: "robots/r" is not the name of a resource of kind devices.example.com/Device`)
+	_, err = kind.References(self, "projects/acme/devices/d1",
+		map[string]any{"roles": map[string]any{"a": map[string]any{"who": "robots/r"}}})
 	require.ErrorContains(t, err, "of kind devices.example.com/Device or iam.example.com/Project")
 	found, err := kind.References(self, "projects/acme/devices/d1", nil)
 	require.NoError(t, err)
@@ -99,7 +105,8 @@ func TestRepeatedTargetsAreOneReference(t *testing.T) {
 	kind, err := model(t).KindOf("projects/acme/devices/d1")
 	require.NoError(t, err)
 	found, err := kind.References(self, "projects/acme/devices/d1", map[string]any{
-		"peers": []any{"projects/a/devices/b", "//devices.example.com/us-west2/projects/a/devices/b", "//devices.example.com/eastus2/projects/a/devices/b"},
+		"peers": []any{"projects/a/devices/b", "//devices.example.com/us-west2/projects/a/devices/b",
+			"//devices.example.com/eastus2/projects/a/devices/b"},
 		"roles": []any{map[string]any{"who": "projects/a/devices/b"}, map[string]any{"who": "projects/a/devices/b"}},
 	})
 	require.NoError(t, err)
@@ -147,7 +154,8 @@ func TestARelativeNameCanContainItsRegion(t *testing.T) {
 	us := schema.DeploymentID{Service: "a.example.com", Region: "us"}
 	pool, err := m.Kind("Pool")
 	require.NoError(t, err)
-	found, err := pool.References(us, "pools/p", map[string]any{"nodes": []any{"regions/eu/nodes/n", "//a.example.com/us/regions/eu/nodes/n"}})
+	found, err := pool.References(us, "pools/p",
+		map[string]any{"nodes": []any{"regions/eu/nodes/n", "//a.example.com/us/regions/eu/nodes/n"}})
 	require.NoError(t, err)
 	require.Equal(t, "//a.example.com/eu/regions/eu/nodes/n", found[0].Target.String())
 	require.Equal(t, "//a.example.com/us/regions/eu/nodes/n", found[1].Target.String(), "a full name counts as it is")
@@ -159,11 +167,13 @@ func TestARelativeNameCanContainItsRegion(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "//a.example.com/eu/regions/eu/nodes/n", found[0].Target.String())
 	require.NoError(t, disk.CheckRegion(us, "regions/us/nodes/n/disks/d"))
-	require.ErrorContains(t, disk.CheckRegion(us, "regions/eu/nodes/n/disks/d"), "contains region eu, and this is a.example.com/us: use the full name")
+	require.ErrorContains(t, disk.CheckRegion(us, "regions/eu/nodes/n/disks/d"),
+		"contains region eu, and this is a.example.com/us: use the full name")
 	require.NoError(t, pool.CheckRegion(us, "pools/p"), "a name without a region is in every region")
 }
 
-// To unset a value the store has to recognise it, in every spelling, also in a field that the version does not declare.
+// To unset a value the store has to recognise it, in every spelling, also in a field that the version does
+// not declare.
 func TestAValueThatNamesATargetIsRecognised(t *testing.T) {
 	t.Parallel()
 	m := model(t)
@@ -171,16 +181,20 @@ func TestAValueThatNamesATargetIsRecognised(t *testing.T) {
 	for _, path := range []string{"peers.*", "removed", "roles.*.who"} {
 		for value, want := range map[string]bool{
 			"projects/a/devices/b": true, "//devices.example.com/us-west2/projects/a/devices/b": true,
-			"//devices.example.com/eastus2/projects/a/devices/b": false, "projects/a/devices/c": false, "projects/a": false, "": false, "nonsense": false,
+			"//devices.example.com/eastus2/projects/a/devices/b": false, "projects/a/devices/c": false,
+			"projects/a": false, "": false, "nonsense": false,
 		} {
 			require.Equal(t, want, m.Names(self, "Device", path, value, target), "%s in %s", value, path)
 		}
 	}
-	require.True(t, m.Names(self, "Robot", "x", "projects/a/devices/b", target), "a kind that the version does not have")
-	project := schema.FullName{Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}, Name: "projects/a"}
+	require.True(t, m.Names(self, "Robot", "x", "projects/a/devices/b", target),
+		"a kind that the version does not have")
+	project := schema.FullName{Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"},
+		Name: "projects/a"}
 	require.True(t, m.Names(self, "Device", "removed", "projects/a", project),
 		"the service of a relative name is that of its target")
-	regional := schema.FullName{Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "eu"}, Name: "regions/eu/nodes/n"}
+	regional := schema.FullName{Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "eu"},
+		Name: "regions/eu/nodes/n"}
 	require.True(t, m.Names(self, "Device", "removed", "regions/eu/nodes/n", regional))
 	require.False(t, m.Names(self, "Device", "removed", "regions/us/nodes/n", regional))
 }
@@ -194,7 +208,8 @@ func TestAKindListsWhatItRefersTo(t *testing.T) {
 		kinds = append(kinds, id.String())
 	}
 	require.Equal(t, []string{
-		"devices.example.com/Device", "iam.example.com/Project", "devices.example.com/Device", "devices.example.com/Device", "iam.example.com/Project", "iam.example.com/Project",
+		"devices.example.com/Device", "iam.example.com/Project", "devices.example.com/Device",
+		"devices.example.com/Device", "iam.example.com/Project", "iam.example.com/Project",
 	}, kinds)
 	require.Equal(t, []string{"owner.project", "peers.*", "roles.*.who", "@parent"}, kind.Paths())
 	m := one(t, `
@@ -219,13 +234,15 @@ func TestAKindListsWhatItRefersTo(t *testing.T) {
 func TestServicesThatMayReferAreThoseOfAllVersions(t *testing.T) {
 	t.Parallel()
 	version := func(v, referable string) string {
-		return "service: a.example.com\nversion: " + v + "\nkinds:\n  - { kind: A, patterns: [\"as/{a}\"]" + referable + " }\n---\n"
+		return "service: a.example.com\nversion: " + v + "\nkinds:\n  - { kind: A, patterns: [\"as/{a}\"]" + referable +
+			" }\n---\n"
 	}
 	for _, c := range []struct {
 		text string
 		want []string
 	}{
-		{version("v1", ", referable_by: [b.example.com]") + version("v2", ", referable_by: [c.example.com]"), []string{"b.example.com", "c.example.com"}},
+		{version("v1", ", referable_by: [b.example.com]") + version("v2", ", referable_by: [c.example.com]"),
+			[]string{"b.example.com", "c.example.com"}},
 		{version("v1", "") + version("v2", ", referable_by: [c.example.com]"), nil},
 		{version("v1", ", referable_by: [b.example.com]"), []string{"b.example.com"}},
 	} {
@@ -327,7 +344,8 @@ func TestFingerprintsDifferWithTheReferences(t *testing.T) {
 	seen := map[string]string{fingerprint(base): base}
 	for _, text := range others {
 		got := fingerprint(text)
-		if kind := seen[got]; kind != "" && !strings.Contains(text, "constraints_disabled") { // it has no references either
+		// it has no references either
+		if kind := seen[got]; kind != "" && !strings.Contains(text, "constraints_disabled") {
 			t.Errorf("%s\nand\n%s\nhave one fingerprint", kind, text)
 		}
 		seen[got] = text
@@ -344,8 +362,10 @@ func TestDigestsIdentifyTheContentOfAVersion(t *testing.T) {
 	const second = `  - { kind: B, patterns: ["bs/{b}"] }` + "\n"
 	require.Equal(t, one(t, base+second).Digest, one(t, second+base).Digest, "the order of the kinds does not matter")
 	for _, changed := range []string{
-		`  - { kind: A, patterns: ["as/{b}"] }`, `  - { kind: A, patterns: ["as/{a}", "more/{a}"] }`, `  - { kind: A, patterns: ["as/{a}"], hide_while_deleting: true }`,
-		`  - { kind: A, patterns: ["as/{a}"], constraints_disabled: true }`, `  - { kind: A, patterns: ["as/{a}"], referable_by: [b.example.com] }`,
+		`  - { kind: A, patterns: ["as/{b}"] }`, `  - { kind: A, patterns: ["as/{a}", "more/{a}"] }`,
+		`  - { kind: A, patterns: ["as/{a}"], hide_while_deleting: true }`,
+		`  - { kind: A, patterns: ["as/{a}"], constraints_disabled: true }`,
+		`  - { kind: A, patterns: ["as/{a}"], referable_by: [b.example.com] }`,
 		`  - { kind: A, patterns: ["as/{a}"], previous_name: Old }`, base + second,
 	} {
 		require.NotEqual(t, digest, one(t, changed+"\n").Digest, changed)
@@ -363,14 +383,21 @@ func TestEnvironmentsAreMerged(t *testing.T) {
 		return schema.DeploymentID{Service: "a.example.com", Region: region}
 	}
 	version := func(v, note string) *schema.Descriptor {
-		return &schema.Descriptor{ServiceVersion: schema.ServiceVersion{Service: "a.example.com", Version: v}, PatternsDropped: note}
+		return &schema.Descriptor{ServiceVersion: schema.ServiceVersion{Service: "a.example.com", Version: v},
+			PatternsDropped: note}
 	}
-	older := &schema.Environment{Revision: 3, Regions: []string{"us"}, Services: []*schema.Descriptor{version("v1", "old")}, Deployments: []schema.Deployment{
-		{DeploymentID: id("us"), Generation: 1, Version: "v1", Address: "old"}, {DeploymentID: id("eu"), Generation: 9, Version: "v1", Address: "new"},
-	}}
-	newer := &schema.Environment{Revision: 4, Services: []*schema.Descriptor{version("v1", "new"), version("v2", "")}, Deployments: []schema.Deployment{
-		{DeploymentID: id("us"), Generation: 2, Version: "v2", Address: "new"}, {DeploymentID: id("eu"), Generation: 8, Version: "v1", Address: "old"}, {DeploymentID: id("asia")},
-	}}
+	older := &schema.Environment{Revision: 3, Regions: []string{"us"},
+		Services: []*schema.Descriptor{version("v1", "old")}, Deployments: []schema.Deployment{
+			{DeploymentID: id("us"), Generation: 1, Version: "v1", Address: "old"},
+			{DeploymentID: id("eu"), Generation: 9,
+				Version: "v1", Address: "new"},
+		}}
+	newer := &schema.Environment{Revision: 4, Services: []*schema.Descriptor{version("v1", "new"), version("v2", "")},
+		Deployments: []schema.Deployment{
+			{DeploymentID: id("us"), Generation: 2, Version: "v2", Address: "new"},
+			{DeploymentID: id("eu"), Generation: 8,
+				Version: "v1", Address: "old"}, {DeploymentID: id("asia")},
+		}}
 	both := older.With(newer)
 	require.Equal(t, int64(3), both.Revision)
 	require.Len(t, both.Services, 2)
@@ -399,24 +426,28 @@ func TestAnEnvironmentIsChecked(t *testing.T) {
 	services, err := parse(t, iam)
 	require.NoError(t, err)
 	id := schema.DeploymentID{Service: "iam.example.com", Region: "us"}
-	env := &schema.Environment{Regions: []string{"us"}, Services: services, Deployments: []schema.Deployment{{DeploymentID: id, Version: "v1"}}}
+	env := &schema.Environment{Regions: []string{"us"}, Services: services,
+		Deployments: []schema.Deployment{{DeploymentID: id, Version: "v1"}}}
 	require.NoError(t, env.Check())
 	m, err := env.Model(id)
 	require.NoError(t, err)
 	require.Equal(t, []string{"Project"}, m.KindNames())
 	_, err = env.Model(schema.DeploymentID{Service: "iam.example.com", Region: "eu"})
-	require.ErrorContains(t, err, "deployment iam.example.com/eu is not registered; apply a file that lists it under deployments")
+	require.ErrorContains(t, err,
+		"deployment iam.example.com/eu is not registered; apply a file that lists it under deployments")
 
-	bad := &schema.Environment{Regions: []string{"US", "us"}, Services: append(services, services[0]), Deployments: []schema.Deployment{
-		{DeploymentID: schema.DeploymentID{Service: "iam.example.com", Region: "eu"}, Version: "v1"},
-		{DeploymentID: id, Version: "v2"},
-		{DeploymentID: schema.DeploymentID{Service: "Iam", Region: "us"}, Version: "v1"},
-	}}
+	bad := &schema.Environment{Regions: []string{"US", "us"}, Services: append(services, services[0]),
+		Deployments: []schema.Deployment{
+			{DeploymentID: schema.DeploymentID{Service: "iam.example.com", Region: "eu"}, Version: "v1"},
+			{DeploymentID: id, Version: "v2"},
+			{DeploymentID: schema.DeploymentID{Service: "Iam", Region: "us"}, Version: "v1"},
+		}}
 	err = bad.Check()
 	var problems schema.Problems
 	require.ErrorAs(t, err, &problems)
 	for _, says := range []string{
-		`regions: region "US": want lower-case letters`, "deployment iam.example.com/eu: unknown region eu; list it under regions",
+		`regions: region "US": want lower-case letters`,
+		"deployment iam.example.com/eu: unknown region eu; list it under regions",
 		"deployment iam.example.com/us: there is no descriptor of iam.example.com@v2; apply its descriptor as well",
 		`service "Iam": want a domain name in lower case`, "iam.example.com@v1 is described twice",
 	} {
@@ -434,6 +465,9 @@ func TestServicesMayReferToWhatAnyVersionImports(t *testing.T) {
 	require.True(t, env.MayRefer("iam.example.com", "iam.example.com"))
 	require.False(t, env.MayRefer("iam.example.com", "devices.example.com"))
 	require.False(t, env.MayRefer("x.example.com", "iam.example.com"))
-	ids := []schema.DeploymentID{{Service: "b.example.com", Region: "us"}, {Service: "a.example.com", Region: "us"}, {Service: "a.example.com", Region: "eu"}, {Service: "b.example.com", Region: "us"}}
-	require.Equal(t, []schema.DeploymentID{{Service: "a.example.com", Region: "eu"}, {Service: "a.example.com", Region: "us"}, {Service: "b.example.com", Region: "us"}}, schema.SortedDeployments(ids))
+	ids := []schema.DeploymentID{{Service: "b.example.com", Region: "us"}, {Service: "a.example.com", Region: "us"},
+		{Service: "a.example.com", Region: "eu"}, {Service: "b.example.com", Region: "us"}}
+	require.Equal(t, []schema.DeploymentID{{Service: "a.example.com", Region: "eu"},
+		{Service: "a.example.com", Region: "us"}, {Service: "b.example.com", Region: "us"}}, schema.SortedDeployments(
+		ids))
 }

@@ -36,7 +36,8 @@ func (d DeploymentID) IsZero() bool { return d == DeploymentID{} }
 func ParseDeploymentID(s string) (DeploymentID, error) {
 	service, region, ok := strings.Cut(s, "/")
 	if !ok {
-		return DeploymentID{}, fmt.Errorf("deployment %q: want service/region, such as iam.example.com/us-west2", clip(s))
+		return DeploymentID{}, fmt.Errorf("deployment %q: want service/region, such as iam.example.com/us-west2",
+			clip(s))
 	}
 	if err := CheckService(service); err != nil {
 		return DeploymentID{}, err
@@ -102,7 +103,8 @@ func CheckKind(s string) error {
 	return nil
 }
 
-// FullName is the name of a resource in any deployment: //devices.example.com/us-west2/projects/acme/devices/d1.
+// FullName is the name of a resource in any deployment:
+// //devices.example.com/us-west2/projects/acme/devices/d1.
 type FullName struct {
 	Deployment DeploymentID
 	// Name is the relative name, such as projects/acme/devices/d1.
@@ -118,7 +120,8 @@ func ParseFullName(s string) (FullName, error) {
 	rest, ok := strings.CutPrefix(s, "//")
 	parts := strings.SplitN(rest, "/", 3)
 	if !ok || len(parts) < 3 {
-		return FullName{}, fmt.Errorf("name %q: want //service/region/name, such as //iam.example.com/us-west2/projects/acme", clip(s))
+		return FullName{},
+			fmt.Errorf("name %q: want //service/region/name, such as //iam.example.com/us-west2/projects/acme", clip(s))
 	}
 	d, err := ParseDeploymentID(parts[0] + "/" + parts[1])
 	if err != nil {
@@ -146,7 +149,8 @@ func CheckName(s string) error {
 		collection, rest, _ = strings.Cut(rest, "/")
 		id, rest, more = strings.Cut(rest, "/")
 		if !isCollection(collection) {
-			return fmt.Errorf("name %q: collection %q: want lower camel case, such as serviceAccounts", clip(s), clip(collection))
+			return fmt.Errorf("name %q: collection %q: want lower camel case, such as serviceAccounts", clip(s),
+				clip(collection))
 		}
 		if err := checkID(id); err != nil {
 			return fmt.Errorf("name %q: %w", clip(s), err)

@@ -18,15 +18,16 @@ const MaxPathDepth = 16
 // MaxReferences bounds the references of one resource.
 const MaxReferences = 1000
 
-var errTooManyReferences = violation.In(violation.Body, fmt.Errorf("body: more than %d references, at most %d are allowed in one resource", MaxReferences, MaxReferences))
+var errTooManyReferences = violation.In(violation.Body,
+	fmt.Errorf("body: more than %d references, at most %d are allowed in one resource", MaxReferences, MaxReferences))
 
 // maxFieldLength is the longest field that fieldGrammar accepts.
 const maxFieldLength = 63
 
 var fieldGrammar = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]{0,62}$`)
 
-// Path is a field path in a resource's body: spec.account, spec.members.* (each element of a list, or each value of a map),
-// spec.bindings.*.role (a field of each). The star has the meaning of AIP-161.
+// Path is a field path in a resource's body: spec.account, spec.members.* (each element of a list, or each
+// value of a map), spec.bindings.*.role (a field of each). The star has the meaning of AIP-161.
 type Path struct {
 	text     string
 	segments []string
@@ -43,7 +44,9 @@ func ParsePath(s string) (Path, error) {
 			continue
 		}
 		if !fieldGrammar.MatchString(segment) {
-			return Path{}, fmt.Errorf("path %q: segment %q: want fields joined by dots, * for list elements and map values, such as spec.members.*", clip(s), clip(segment))
+			return Path{},
+				fmt.Errorf(
+					"path %q: segment %q: want fields joined by dots, * for list elements and map values, such as spec.members.*", clip(s), clip(segment))
 		}
 	}
 	return Path{text: s, segments: segments}, nil
@@ -51,9 +54,10 @@ func ParsePath(s string) (Path, error) {
 
 func (p Path) String() string { return p.text }
 
-// Values returns the distinct non-empty strings at the path, in order; more than MaxReferences are an error. A field that
-// is missing or null has no value. A value that is not a string, and a value on the way that is neither a message, a list
-// nor a map, are errors that name the place. The time is linear in the size of the body.
+// Values returns the distinct non-empty strings at the path, in order; more than MaxReferences are an error.
+// A field that is missing or null has no value. A value that is not a string, and a value on the way that is
+// neither a message, a list nor a map, are errors that name the place. The time is linear in the size of the
+// body.
 func (p Path) Values(body map[string]any) ([]string, error) {
 	var values []string
 	seen := map[string]bool{}
@@ -97,7 +101,8 @@ func walk(v any, segments []string, leaf func(any) error) error {
 		return nil
 	case []any:
 		if segment != "*" {
-			return violation.Errorf("is a list, and the descriptor's path has the field %q here: use * for the elements of a list", segment)
+			return violation.Errorf(
+				"is a list, and the descriptor's path has the field %q here: use * for the elements of a list", segment)
 		}
 		for i, element := range node {
 			if err := walk(element, rest, leaf); err != nil {
@@ -109,8 +114,9 @@ func walk(v any, segments []string, leaf func(any) error) error {
 	return violation.Errorf("want a message, list or map, got %s", shapeOf(v))
 }
 
-// Unset removes each value at the path for which drop returns true, in place: a field from its message, an entry from its
-// map, an element from its list. It returns the number of removed values. Values of another shape than the path stay.
+// Unset removes each value at the path for which drop returns true, in place: a field from its message, an
+// entry from its map, an element from its list. It returns the number of removed values. Values of another
+// shape than the path stay.
 func (p Path) Unset(body map[string]any, drop func(string) bool) int {
 	_, n := unset(body, p.segments, drop)
 	return n

@@ -16,19 +16,22 @@ type Pattern struct {
 func ParsePattern(s string) (Pattern, error) {
 	segments := strings.Split(s, "/")
 	if len(segments)%2 != 0 {
-		return Pattern{}, fmt.Errorf("pattern %q: want collections and {variables} in turn, such as projects/{project}", clip(s))
+		return Pattern{}, fmt.Errorf("pattern %q: want collections and {variables} in turn, such as projects/{project}",
+			clip(s))
 	}
 	seen := map[string]bool{}
 	for i, segment := range segments {
 		if i%2 == 0 {
 			if !collectionGrammar.MatchString(segment) {
-				return Pattern{}, fmt.Errorf("pattern %q: collection %q: want lower camel case, such as devices", clip(s), clip(segment))
+				return Pattern{}, fmt.Errorf("pattern %q: collection %q: want lower camel case, such as devices",
+					clip(s), clip(segment))
 			}
 			continue
 		}
 		variable := strings.TrimSuffix(strings.TrimPrefix(segment, "{"), "}")
 		if len(variable)+2 != len(segment) || variable == "" {
-			return Pattern{}, fmt.Errorf("pattern %q: %q: want a variable in braces, such as {device}", clip(s), clip(segment))
+			return Pattern{}, fmt.Errorf("pattern %q: %q: want a variable in braces, such as {device}", clip(s),
+				clip(segment))
 		}
 		if seen[variable] {
 			return Pattern{}, fmt.Errorf("pattern %q: variable {%s} is used twice", clip(s), clip(variable))
@@ -40,8 +43,8 @@ func ParsePattern(s string) (Pattern, error) {
 
 func (p Pattern) String() string { return p.text }
 
-// Shape returns the pattern with * for each variable. Patterns of one shape match the same names; patterns of different
-// shapes have no name in common.
+// Shape returns the pattern with * for each variable. Patterns of one shape match the same names; patterns of
+// different shapes have no name in common.
 func (p Pattern) Shape() string {
 	segments := slices.Clone(p.Segments)
 	for i := 1; i < len(segments); i += 2 {
@@ -78,7 +81,8 @@ func (p Pattern) overlaps(q Pattern) bool {
 	return true
 }
 
-// regionAt returns the index of the segment with the region of a resource, as in regions/{region}; -1 without one.
+// regionAt returns the index of the segment with the region of a resource, as in regions/{region}; -1 without
+// one.
 func (p Pattern) regionAt() int {
 	for i := 1; i < len(p.Segments); i += 2 {
 		if p.Segments[i-1] == "regions" && p.Segments[i] == "{region}" {
@@ -96,7 +100,8 @@ func (p Pattern) regionOf(name string) string {
 	return ""
 }
 
-// PrefixOf returns the beginning of a name that fits the pattern, or "" when the name does not lie below such a name.
+// PrefixOf returns the beginning of a name that fits the pattern, or "" when the name does not lie below such
+// a name.
 func (p Pattern) PrefixOf(name string) string {
 	segments := strings.Split(name, "/")
 	if len(segments) <= len(p.Segments) {

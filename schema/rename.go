@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// renames are the names of one kind in different versions of its service, from the previous names of the descriptors. A
-// name has one kind in all versions of a service (Check ensures it), so that messages need no version beside a kind.
+// renames are the names of one kind in different versions of its service, from the previous names of the
+// descriptors. A name has one kind in all versions of a service (Check ensures it), so that messages need no
+// version beside a kind.
 type renames struct {
 	root map[KindID]KindID
 	// current has, by root, the names in the version of the model and in the versions that it imports.
@@ -50,7 +51,8 @@ func (r *renames) rootOf(id KindID) KindID {
 	return id
 }
 
-// classes returns the sets of names of one service that belong to one kind; kinds with one name only are left out.
+// classes returns the sets of names of one service that belong to one kind; kinds with one name only are left
+// out.
 func classes(versions []*Descriptor) [][]string {
 	linked := map[string][]string{}
 	for _, d := range versions {
@@ -97,8 +99,8 @@ func reachable(from string, linked map[string][]string) []string {
 	return seen
 }
 
-// rootOf returns the oldest name of a kind: the name, or the previous name, in the earliest version that has the kind. Later
-// versions do not change it, so that it can be stored.
+// rootOf returns the oldest name of a kind: the name, or the previous name, in the earliest version that has
+// the kind. Later versions do not change it, so that it can be stored.
 func rootOf(class []string, versions []*Descriptor) string {
 	ordered := slices.Clone(versions)
 	slices.SortFunc(ordered, func(a, b *Descriptor) int { return CompareVersions(a.Version, b.Version) })
@@ -151,15 +153,17 @@ func checkNames(ps *Problems, descriptors []*Descriptor) {
 					}
 				}
 				if len(found) > 1 {
-					ps.add(found[1].Pos, "give one of them a name that no version used", "%s and %s of %s are the same kind, by the previous names in versions of %s", found[0].Name, found[1].Name, d.ServiceVersion, service)
+					ps.add(found[1].Pos, "give one of them a name that no version used",
+						"%s and %s of %s are the same kind, by the previous names in versions of %s", found[0].Name,
+						found[1].Name, d.ServiceVersion, service)
 				}
 			}
 		}
 	}
 }
 
-// Canonical returns the name of a kind in the model's version, or in the version of a service that it imports, for the name
-// in any version. A kind that this version does not have keeps its name.
+// Canonical returns the name of a kind in the model's version, or in the version of a service that it
+// imports, for the name in any version. A kind that this version does not have keeps its name.
 func (m *Model) Canonical(id KindID) KindID {
 	if current, ok := m.renames.current[m.renames.rootOf(id)]; ok {
 		return current
@@ -181,8 +185,8 @@ func (m *Model) Renamed() map[string]string {
 	return out
 }
 
-// Fingerprint changes when other references may be derived from a body of the kind: with the paths, behaviours and targets
-// of its references, the patterns of the targets, and its parents.
+// Fingerprint changes when other references may be derived from a body of the kind: with the paths,
+// behaviours and targets of its references, the patterns of the targets, and its parents.
 func (k *KindModel) Fingerprint() string {
 	h := sha256.New()
 	for _, r := range append(slices.Clone(k.references), k.parents...) {
@@ -200,15 +204,16 @@ func (k *KindModel) Fingerprint() string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// digest changes when a version may treat a write, a read or a reference differently: two descriptors under one name are two
-// versions. It begins with the version's name. A field that a later program adds to descriptors must not change the digest
-// of descriptors without it, so that both programs compute the same.
+// digest changes when a version may treat a write, a read or a reference differently: two descriptors under
+// one name are two versions. It begins with the version's name. A field that a later program adds to
+// descriptors must not change the digest of descriptors without it, so that both programs compute the same.
 func (m *Model) digest() string {
 	kinds := slices.Clone(m.kinds)
 	slices.SortFunc(kinds, func(a, b *KindModel) int { return cmp.Compare(a.ID.Kind, b.ID.Kind) })
 	h := sha256.New()
 	for _, k := range kinds {
-		_, _ = fmt.Fprintf(h, "%s %q %s %t %t %q %s\n", k.ID.Kind, k.previous, k.patterns, k.Hides, k.Unconstrained, k.ReferableBy, k.Fingerprint())
+		_, _ = fmt.Fprintf(h, "%s %q %s %t %t %q %s\n", k.ID.Kind, k.previous, k.patterns, k.Hides, k.Unconstrained,
+			k.ReferableBy, k.Fingerprint())
 		if len(k.fields) > 0 || k.schema != nil {
 			_, _ = fmt.Fprintf(h, "rules %s\n", m.rulesOf(k))
 		}

@@ -35,7 +35,8 @@ func ParseRetention(text string) (d time.Duration, err error) {
 // CheckRetention fails for a retention outside of the bounds.
 func CheckRetention(d time.Duration) error {
 	if d < MinRetention || d > MaxRetention {
-		return fmt.Errorf("%s: want a time between %s and %s", FormatRetention(d), FormatRetention(MinRetention), FormatRetention(MaxRetention))
+		return fmt.Errorf("%s: want a time between %s and %s", FormatRetention(d), FormatRetention(MinRetention),
+			FormatRetention(MaxRetention))
 	}
 	return nil
 }

@@ -12,8 +12,8 @@ import (
 // Verb is an operation that a grant allows on a resource.
 type Verb string
 
-// The verbs. Refer is the right to put a reference to the resource into another one; Operate the right to call the operators'
-// methods that are about one resource.
+// The verbs. Refer is the right to put a reference to the resource into another one; Operate the right to
+// call the operators' methods that are about one resource.
 const (
 	Read    Verb = "read"
 	Write   Verb = "write"
@@ -36,7 +36,8 @@ const Every = "*"
 // MaxGrants bounds the grants of an environment.
 const MaxGrants = 1000
 
-// AccessGrant gives an identity, or the members of a group, verbs on the resources of a kind whose names begin with a prefix.
+// AccessGrant gives an identity, or the members of a group, verbs on the resources of a kind whose names
+// begin with a prefix.
 type AccessGrant struct {
 	// Identity is an identity's path without its slash, such as user/ann, or Every; empty when Group is set.
 	Identity string
@@ -44,8 +45,8 @@ type AccessGrant struct {
 	Verbs    []Verb
 	// Kind is service/Kind, service/* or Every; empty for Every.
 	Kind string
-	// Name is a relative name, which stands for the resource and all below it; or a text that ends in *, which stands for all
-	// names that begin with the text. Empty for Every.
+	// Name is a relative name, which stands for the resource and all below it; or a text that ends in *,
+	// which stands for all names that begin with the text. Empty for Every.
 	Name string
 	Pos  Pos
 }
@@ -70,7 +71,9 @@ type Operator struct {
 
 // On reports whether the operator is one of a deployment.
 func (o Operator) On(id DeploymentID) bool {
-	return len(o.Deployments) == 0 || slices.ContainsFunc(o.Deployments, func(pattern string) bool { return fitsDeployment(pattern, id) })
+	return len(o.Deployments) == 0 || slices.ContainsFunc(o.Deployments, func(pattern string) bool {
+		return fitsDeployment(pattern, id)
+	})
 }
 
 // fitsDeployment reports whether a deployment fits a pattern: service/region, with Every for either part.
@@ -88,9 +91,11 @@ func checkDeploymentPattern(ps *Problems, pos Pos, pattern string) {
 
 // Quota bounds the references of deployments to resources of other ones.
 type Quota struct {
-	// Holders and Targets are service/region, with Every for either part. Each deployment of Targets counts by itself, and each of Holders.
+	// Holders and Targets are service/region, with Every for either part. Each deployment of Targets counts
+	// by itself, and each of Holders.
 	Holders, Targets string
-	// Blocking is the maximum number of blocking references, Tentative of references under way; 0 for the setting of the target's processes alone.
+	// Blocking is the maximum number of blocking references, Tentative of references under way; 0 for the
+	// setting of the target's processes alone.
 	Blocking, Tentative int64
 	Pos                 Pos
 }
@@ -103,7 +108,8 @@ func (q Quota) check(ps *Problems) {
 	}
 }
 
-// Quota returns the lowest numbers of the quotas for the references of a deployment to resources of another one; 0 for none.
+// Quota returns the lowest numbers of the quotas for the references of a deployment to resources of another
+// one; 0 for none.
 func (r *Rights) Quota(holder, target DeploymentID) (blocking, tentative int64) {
 	if r == nil {
 		return 0, 0
@@ -139,12 +145,15 @@ func (o Operator) check(ps *Problems) {
 	}
 }
 
-// Rights are the rights by resource that an environment declares. With the zero value, and nil, users need grants to
-// read, write and delete; a user, or another deployment, that may write a resource may refer to any resource by it.
+// Rights are the rights by resource that an environment declares. With the zero value, and nil, users need
+// grants to read, write and delete; a user, or another deployment, that may write a resource may refer to any
+// resource by it.
 type Rights struct {
-	// Deny is the default deny: references need grants too, also of other deployments. It takes precedence over Allow.
+	// Deny is the default deny: references need grants too, also of other deployments. It takes precedence
+	// over Allow.
 	Deny bool
-	// Allow is the default allow: users may do all that their role allows, and grants only add the right to operate.
+	// Allow is the default allow: users may do all that their role allows, and grants only add the right to
+	// operate.
 	Allow bool
 	// CascadeNeedsDelete: a delete needs the right to delete all that it takes along.
 	CascadeNeedsDelete bool
@@ -169,8 +178,8 @@ var Decisions = []string{"decommission", "force-release"}
 // MaxRemovals is the greatest limit of removals: a look-ahead counts no more.
 const MaxRemovals = 9999
 
-// With returns the grants of two declarations together; one of them is enough to deny by default, to need delete for a cascade, and to limit removals: the lower limit
-// counts.
+// With returns the grants of two declarations together; one of them is enough to deny by default, to need
+// delete for a cascade, and to limit removals: the lower limit counts.
 func (r *Rights) With(other *Rights) *Rights {
 	if r == nil || other == nil {
 		return cmp.Or(r, other)
@@ -180,8 +189,11 @@ func (r *Rights) With(other *Rights) *Rights {
 		most = min(r.MaxRemovals, other.MaxRemovals)
 	}
 	return &Rights{
-		Deny: r.Deny || other.Deny, Allow: r.Allow || other.Allow, CascadeNeedsDelete: r.CascadeNeedsDelete || other.CascadeNeedsDelete, MaxRemovals: most,
-		TwoOperators: slices.Concat(r.TwoOperators, other.TwoOperators), Grants: slices.Concat(r.Grants, other.Grants), Operators: slices.Concat(r.Operators, other.Operators), Quotas: slices.Concat(r.Quotas, other.Quotas), Pos: r.Pos,
+		Deny: r.Deny || other.Deny, Allow: r.Allow || other.Allow, CascadeNeedsDelete: r.CascadeNeedsDelete ||
+			other.CascadeNeedsDelete, MaxRemovals: most,
+		TwoOperators: slices.Concat(r.TwoOperators, other.TwoOperators), Grants: slices.Concat(r.Grants, other.Grants),
+		Operators: slices.Concat(r.Operators, other.Operators), Quotas: slices.Concat(r.Quotas, other.Quotas),
+		Pos: r.Pos,
 	}
 }
 
@@ -199,9 +211,12 @@ func (r *Rights) After(before *Rights, now time.Time) *Rights {
 
 // Same reports whether two declarations say the same.
 func (r *Rights) Same(other *Rights) bool {
-	return r != nil && other != nil && r.Deny == other.Deny && r.Allow == other.Allow && r.CascadeNeedsDelete == other.CascadeNeedsDelete && r.MaxRemovals == other.MaxRemovals && slices.Equal(r.TwoOperators, other.TwoOperators) &&
+	return r != nil && other != nil && r.Deny == other.Deny && r.Allow == other.Allow &&
+		r.CascadeNeedsDelete == other.CascadeNeedsDelete && r.MaxRemovals == other.MaxRemovals &&
+		slices.Equal(r.TwoOperators, other.TwoOperators) &&
 		slices.EqualFunc(r.Grants, other.Grants, func(a, b AccessGrant) bool {
-			return slices.Equal(a.Verbs, b.Verbs) && a.Identity == b.Identity && a.Group == b.Group && a.Kind == b.Kind && a.Name == b.Name
+			return slices.Equal(a.Verbs, b.Verbs) && a.Identity == b.Identity && a.Group == b.Group &&
+				a.Kind == b.Kind && a.Name == b.Name
 		}) && slices.EqualFunc(r.Operators, other.Operators, func(a, b Operator) bool {
 		return a.Identity == b.Identity && slices.Equal(a.Verbs, b.Verbs) && slices.Equal(a.Deployments, b.Deployments)
 	}) && slices.EqualFunc(r.Quotas, other.Quotas, func(a, b Quota) bool {
@@ -230,7 +245,8 @@ func (r *Rights) Check() error {
 	}
 	var ps Problems
 	if len(r.Grants) > MaxGrants {
-		ps.add(r.Pos, "grant rights to groups, or to shorter name prefixes", "%d grants, at most %d are allowed", len(r.Grants), MaxGrants)
+		ps.add(r.Pos, "grant rights to groups, or to shorter name prefixes", "%d grants, at most %d are allowed",
+			len(r.Grants), MaxGrants)
 	}
 	for _, g := range r.Grants {
 		g.check(&ps)
@@ -243,13 +259,15 @@ func (r *Rights) Check() error {
 	}
 	for _, d := range r.TwoOperators {
 		if !slices.Contains(Decisions, d) {
-			ps.add(r.Pos, "the decisions are "+strings.Join(Decisions, ", "), "two_operators: unknown decision %q", clip(d))
+			ps.add(r.Pos, "the decisions are "+strings.Join(Decisions, ", "), "two_operators: unknown decision %q",
+				clip(d))
 		}
 	}
 	if len(r.Operators) > 0 && !slices.ContainsFunc(r.Operators, func(o Operator) bool {
 		return slices.Contains(o.Verbs, GrantRights) && slices.Contains(o.Verbs, Operate) && len(o.Deployments) == 0
 	}) {
-		ps.add(r.Pos, "give one operator the verbs operate and grant on all deployments", "no operator could change the rights again")
+		ps.add(r.Pos, "give one operator the verbs operate and grant on all deployments",
+			"no operator could change the rights again")
 	}
 	return ps.or()
 }
@@ -291,7 +309,8 @@ func checkGrantee(ps *Problems, g AccessGrant) {
 		}
 		return
 	}
-	ps.add(g.Pos, "write user/NAME, operator/NAME, deployment/SERVICE/REGION, or * for everybody", "identity %q: unknown form", clip(g.Identity))
+	ps.add(g.Pos, "write user/NAME, operator/NAME, deployment/SERVICE/REGION, or * for everybody",
+		"identity %q: unknown form", clip(g.Identity))
 }
 
 func joinVerbs(verbs []Verb) string {
@@ -329,7 +348,8 @@ func checkGrantName(name string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("name %q: no name begins with %q; want such as projects/acme, or projects/acme-*", clip(name), clip(prefix))
+	return fmt.Errorf("name %q: no name begins with %q; want such as projects/acme, or projects/acme-*", clip(name),
+		clip(prefix))
 }
 
 // CheckKinds reports grants of kinds that a described service does not have in any version.
@@ -341,7 +361,8 @@ func (r *Rights) CheckKinds(descriptors []*Descriptor) error {
 	kinds := NewKinds(descriptors)
 	for _, g := range r.Grants {
 		if id, err := ParseKindID(g.Kind); err == nil && !kinds.Knows(id) {
-			ps.add(g.Pos, "its kinds are "+strings.Join(kinds.Names(id.Service), ", "), "%s has no kind %s in any version", id.Service, id.Kind)
+			ps.add(g.Pos, "its kinds are "+strings.Join(kinds.Names(id.Service), ", "),
+				"%s has no kind %s in any version", id.Service, id.Kind)
 		}
 	}
 	return ps.or()

@@ -47,7 +47,9 @@ func TestRightsAreCheckedWithLineAndRemedy(t *testing.T) {
 
 func TestRightsOfDocumentsAreJoined(t *testing.T) {
 	t.Parallel()
-	f, err := schema.ParseFile("f.yaml", strings.NewReader("rights: { grants: [{ group: a, verbs: [read] }] }\n---\nrights: { default: deny, grants: [{ group: b, verbs: [read] }] }\n"))
+	f, err := schema.ParseFile("f.yaml",
+		strings.NewReader(
+			"rights: { grants: [{ group: a, verbs: [read] }] }\n---\nrights: { default: deny, grants: [{ group: b, verbs: [read] }] }\n"))
 	require.NoError(t, err)
 	require.True(t, f.Rights.Deny)
 	require.Len(t, f.Rights.Grants, 2)
@@ -55,10 +57,12 @@ func TestRightsOfDocumentsAreJoined(t *testing.T) {
 
 func TestAGrantOfAnUnknownKindIsFound(t *testing.T) {
 	t.Parallel()
-	f, err := schema.ParseFile("f.yaml", strings.NewReader("service: a.example.com\nversion: v1\nkinds:\n  - { kind: A, patterns: ['as/{a}'] }\n---\n"+
-		"rights:\n  grants:\n    - { group: a, verbs: [read], kind: a.example.com/B }\n    - { group: a, verbs: [read], kind: c.example.com/B }\n"))
+	f, err := schema.ParseFile("f.yaml",
+		strings.NewReader("service: a.example.com\nversion: v1\nkinds:\n  - { kind: A, patterns: ['as/{a}'] }\n---\n"+
+			"rights:\n  grants:\n    - { group: a, verbs: [read], kind: a.example.com/B }\n    - { group: a, verbs: [read], kind: c.example.com/B }\n"))
 	require.NoError(t, err)
-	require.EqualError(t, f.Rights.CheckKinds(f.Services), "f.yaml:8: rights.grants[0]: a.example.com has no kind B in any version; its kinds are A")
+	require.EqualError(t, f.Rights.CheckKinds(f.Services),
+		"f.yaml:8: rights.grants[0]: a.example.com has no kind B in any version; its kinds are A")
 }
 
 // The limits of operators name operators, verbs and deployments, and leave an operator that can change them.
@@ -67,16 +71,24 @@ func TestTheLimitsOfOperatorsAreChecked(t *testing.T) {
 	const ada = "{identity: operator/ada, verbs: [operate, grant]}"
 	for operators, want := range map[string]string{
 		"[" + ada + "]": "",
-		"[" + ada + ", {identity: operator/o, verbs: [read], deployments: [a.example.com/eu, a.example.com/*, '*/eu', '*/*']}]": "",
-		"[{identity: operator/o, verbs: [read]}]":                                                 "no operator could change the rights again; give one operator the verbs operate and grant on all deployments",
-		"[{identity: operator/o, verbs: [operate, grant], deployments: ['*/eu']}]":                "no operator could change the rights again",
-		"[" + ada + ", {identity: user/o, verbs: [read]}]":                                        `identity "user/o": no operator; write operator/NAME`,
-		"[" + ada + ", {identity: operator/o, verbs: [eat]}]":                                     `unknown verb "eat"; the verbs of operators are read, write, delete, refer, operate, grant`,
-		"[" + ada + ", {identity: operator/o, verbs: []}]":                                        "the operator has no verb",
-		"[" + ada + ", {identity: operator/o}]":                                                   `key "verbs" is missing`,
-		"[" + ada + ", {identity: operator/o, verbs: [read], deployments: [eu]}]":                 `deployment "eu"; write service/region, service/*, */region`,
-		"[" + ada + ", {identity: operator/o, verbs: [read], deployments: ['a.example.com/e*']}]": `deployment "a.example.com/e*"`,
-		"[" + ada + ", {identity: operator/o, verbs: [read], deployments: ['*/eu/x']}]":           `deployment "*/eu/x"`,
+		"[" + ada +
+			", {identity: operator/o, verbs: [read], deployments: [a.example.com/eu, a.example.com/*, '*/eu', '*/*']}]": "",
+		"[{identity: operator/o, verbs: [read]}]":                                  "no operator could change the rights again; give one operator the verbs operate and grant on all deployments",
+		"[{identity: operator/o, verbs: [operate, grant], deployments: ['*/eu']}]": "no operator could change the rights again",
+		"[" + ada +
+			", {identity: user/o, verbs: [read]}]": `identity "user/o": no operator; write operator/NAME`,
+		"[" + ada +
+			", {identity: operator/o, verbs: [eat]}]": `unknown verb "eat"; the verbs of operators are read, write, delete, refer, operate, grant`,
+		"[" + ada +
+			", {identity: operator/o, verbs: []}]": "the operator has no verb",
+		"[" + ada +
+			", {identity: operator/o}]": `key "verbs" is missing`,
+		"[" + ada +
+			", {identity: operator/o, verbs: [read], deployments: [eu]}]": `deployment "eu"; write service/region, service/*, */region`,
+		"[" + ada +
+			", {identity: operator/o, verbs: [read], deployments: ['a.example.com/e*']}]": `deployment "a.example.com/e*"`,
+		"[" + ada +
+			", {identity: operator/o, verbs: [read], deployments: ['*/eu/x']}]": `deployment "*/eu/x"`,
 	} {
 		f, err := schema.ParseFile("f.yaml", strings.NewReader("rights: {operators: "+operators+"}"))
 		if err == nil {
@@ -117,7 +129,8 @@ rights:
 		{of("billing", "eu"), of("billing", "us"), 0, 0},
 	} {
 		blocking, tentative := f.Rights.Quota(c.holder, c.target)
-		require.Equal(t, [2]int64{c.blocking, c.tentative}, [2]int64{blocking, tentative}, "%s to %s", c.holder, c.target)
+		require.Equal(t, [2]int64{c.blocking, c.tentative}, [2]int64{blocking, tentative}, "%s to %s",
+			c.holder, c.target)
 	}
 	blocking, tentative := (*schema.Rights)(nil).Quota(of("a", "b"), of("c", "d"))
 	require.Zero(t, blocking+tentative)

@@ -12,8 +12,8 @@ import (
 	"unicode/utf8"
 )
 
-// TableModel is the table of a compiled kind. The rows are the resources: the key names one, and the columns of a reference become
-// one field of its body.
+// TableModel is the table of a compiled kind. The rows are the resources: the key names one, and the columns
+// of a reference become one field of its body.
 type TableModel struct {
 	Name       TableName
 	Key        []string
@@ -51,14 +51,16 @@ func compileTable(k *Kind, references []referenceModel, root func(KindID) KindID
 	t := &TableModel{Name: k.Table, Key: k.Key, Gone: k.Gone, collection: collectionOf(compilePatterns(k.Patterns))}
 	for i, r := range k.References {
 		c := ColumnReference{
-			Path: r.BodyPath(), Columns: r.Columns, Region: r.Region, Behaviour: r.Behaviour, Enforce: r.Enforce, Missing: r.Missing, None: r.None, When: r.When,
+			Path: r.BodyPath(), Columns: r.Columns, Region: r.Region, Behaviour: r.Behaviour, Enforce: r.Enforce,
+			Missing: r.Missing, None: r.None, When: r.When,
 			Unset: r.Unset, ToDefault: r.UnsetToDefault, MatchFull: r.MatchFull,
 		}
 		if len(c.Unset) == 0 {
 			c.Unset = c.Columns
 		}
 		if targets := references[i].targets; len(targets) > 0 {
-			c.target, c.service, c.collection = root(targets[0].id), targets[0].id.Service, collectionOf(targets[0].patterns)
+			c.target, c.service, c.collection = root(targets[0].id), targets[0].id.Service,
+				collectionOf(targets[0].patterns)
 		}
 		t.References = append(t.References, c)
 	}
@@ -79,8 +81,8 @@ func nameOf(collection string, key []string) (string, error) {
 	return name, CheckName(name)
 }
 
-// keyText joins the columns of a key. The key of one column is its text; in a key of several, a backslash precedes commas and
-// backslashes. dbcontroller.key_part is the same in SQL.
+// keyText joins the columns of a key. The key of one column is its text; in a key of several, a backslash
+// precedes commas and backslashes. dbcontroller.key_part is the same in SQL.
 func keyText(parts []string) string {
 	if len(parts) == 1 {
 		return parts[0]
@@ -113,7 +115,8 @@ func splitKey(text string, n int) ([]string, bool) {
 	return parts, len(parts) == n && keyText(parts) == text
 }
 
-// Target returns the full name to which the values of the columns refer; "" when one of them, or the region, is NULL (MATCH SIMPLE).
+// Target returns the full name to which the values of the columns refer; "" when one of them, or the region,
+// is NULL (MATCH SIMPLE).
 func (r *ColumnReference) Target(self DeploymentID, values []*string, region *string) (string, error) {
 	if slices.Contains(values, nil) || r.Region.Column != "" && region == nil {
 		return "", nil
@@ -147,7 +150,8 @@ func (r *ColumnReference) nameOf(texts []string) (string, error) {
 	return texts[0], CheckName(texts[0])
 }
 
-// BodyPath returns the field of the body that stands for the reference: its path, or a name made of its columns.
+// BodyPath returns the field of the body that stands for the reference: its path, or a name made of its
+// columns.
 func (r *Reference) BodyPath() string {
 	if len(r.Columns) == 0 {
 		return r.Path
@@ -170,17 +174,20 @@ func (r *Reference) BodyPath() string {
 
 var notInField = regexp.MustCompile(`[^a-zA-Z0-9_]`)
 
-// Definition describes an attached table: its triggers, and the statements on its rows, are made from it. It is stored with the attachment.
+// Definition describes an attached table: its triggers, and the statements on its rows, are made from it. It
+// is stored with the attachment.
 type Definition struct {
 	Collection string                `json:"collection"` // begins the names of the rows
 	Table      TableName             `json:"table"`
 	Key        []KeyColumn           `json:"key"`
 	References []DefinitionReference `json:"references,omitempty"`
-	// Gone is the column that says of a row that it is deleted, and its type; nil: rows are deleted by DELETE alone.
+	// Gone is the column that says of a row that it is deleted, and its type; nil: rows are deleted by DELETE
+	// alone.
 	Gone *KeyColumn `json:"gone,omitempty"`
 	// Partitioned: the table has partitions. It is of the database, and no part of the declaration.
 	Partitioned bool `json:"partitioned,omitempty"`
-	// PartitionKey are the columns that say to which partition a row belongs, on all levels; "" is an expression.
+	// PartitionKey are the columns that say to which partition a row belongs, on all levels; "" is an
+	// expression.
 	PartitionKey []string `json:"partition_key,omitempty"`
 }
 
@@ -198,9 +205,11 @@ type DefinitionReference struct {
 	Region    string    `json:"region,omitempty"` // the column with the region
 	Target    RowTarget `json:"target"`
 	Behaviour Behaviour `json:"behaviour"`
-	Strict    bool      `json:"strict,omitempty"`  // a statement fails without the right to refer to the target; else the right is asked for after the commit
-	Missing   Missing   `json:"missing,omitempty"` // the effect on rows whose target does not exist
-	None      []string  `json:"none,omitempty"`    // the values of its one column that name nothing
+	// a statement fails without the right to refer to the target; else the right is asked for after the
+	// commit
+	Strict  bool     `json:"strict,omitempty"`
+	Missing Missing  `json:"missing,omitempty"` // the effect on rows whose target does not exist
+	None    []string `json:"none,omitempty"`    // the values of its one column that name nothing
 
 	Unset     []string `json:"unset,omitempty"`      // the columns that UNSET sets; none: all
 	ToDefault bool     `json:"to_default,omitempty"` // UNSET sets them to their DEFAULT
@@ -211,9 +220,11 @@ type DefinitionReference struct {
 
 // RowTarget describes the targets of a reference.
 type RowTarget struct {
-	Kind       KindID `json:"kind"`                 // by its oldest name
-	Collection string `json:"collection,omitempty"` // begins the names of the targets; without it the column holds the name
-	Region     string `json:"region,omitempty"`     // of the targets, where no column has it; without both, the deployment's region
+	Kind KindID `json:"kind"` // by its oldest name
+	// begins the names of the targets; without it the column holds the name
+	Collection string `json:"collection,omitempty"`
+	// of the targets, where no column has it; without both, the deployment's region
+	Region string `json:"region,omitempty"`
 }
 
 // Blocks reports whether rows need the right to block; else they need the acting right.
@@ -231,7 +242,8 @@ func (k *KindModel) Definition(typeOf func(column string) string) Definition {
 	for i := range k.Table.References {
 		r := &k.Table.References[i]
 		of := DefinitionReference{
-			Path: r.Path, Columns: r.Columns, Region: r.Region.Column, Target: RowTarget{Kind: r.target, Collection: r.collection, Region: r.Region.Fixed},
+			Path: r.Path, Columns: r.Columns, Region: r.Region.Column, Target: RowTarget{Kind: r.target,
+				Collection: r.collection, Region: r.Region.Fixed},
 			Behaviour: r.Behaviour, Strict: r.Enforce == EnforceStrict, Missing: r.Missing, None: r.None,
 			ToDefault: r.ToDefault, MatchFull: r.MatchFull,
 		}
@@ -271,7 +283,8 @@ func (r *DefinitionReference) values(target string) ([]string, bool) {
 	return d.RowKey(target)
 }
 
-// TargetName returns the name of the target of a reference with these texts in its columns, and reports whether it can be one.
+// TargetName returns the name of the target of a reference with these texts in its columns, and reports
+// whether it can be one.
 func (r *DefinitionReference) TargetName(values []string) (string, bool) {
 	if r.Target.Collection == "" {
 		return values[0], CheckName(values[0]) == nil
@@ -285,7 +298,8 @@ func (d *Definition) Strict() bool {
 	return slices.ContainsFunc(d.References, func(r DefinitionReference) bool { return r.Strict })
 }
 
-// TableView returns the view of an attached table. Its columns have the names of the declaration: PostgreSQL follows renames of the table and of its columns in the view.
+// TableView returns the view of an attached table. Its columns have the names of the declaration: PostgreSQL
+// follows renames of the table and of its columns in the view.
 func TableView(kindID int32) TableName {
 	return TableName{Schema: "dbcontroller", Name: fmt.Sprintf("attached_%d", kindID)}
 }
@@ -394,10 +408,12 @@ func (d *Definition) RowKey(name string) ([]string, bool) {
 // equal texts. The names come from format_type. A numeric has no digits behind the point; times are of UTC,
 // in the ISO form.
 var KeyTypes = []string{
-	"smallint", "integer", "bigint", "numeric", "uuid", "text", "character varying", "character", "date", "timestamp without time zone", "timestamp with time zone",
+	"smallint", "integer", "bigint", "numeric", "uuid", "text", "character varying", "character", "date",
+	"timestamp without time zone", "timestamp with time zone",
 }
 
-// GoneFlag is the type of a column that says by true that a row is deleted. One of GoneTimes says so by not being NULL.
+// GoneFlag is the type of a column that says by true that a row is deleted. One of GoneTimes says so by not
+// being NULL.
 const GoneFlag = "boolean"
 
 // GoneTimes are types of columns that say when a row was deleted.
@@ -420,8 +436,10 @@ func Timed(t string) bool {
 	return timed
 }
 
-// timeForms are the forms of the types of times behind a day. PostgreSQL leaves zeros at the end of a fraction out.
-var timeForms = map[string]string{"date": "", "timestamp without time zone": " 15:04:05.999999", "timestamp with time zone": " 15:04:05.999999+00"}
+// timeForms are the forms of the types of times behind a day. PostgreSQL leaves zeros at the end of a
+// fraction out.
+var timeForms = map[string]string{"date": "", "timestamp without time zone": " 15:04:05.999999",
+	"timestamp with time zone": " 15:04:05.999999+00"}
 
 // dayGrammar matches a day, whose year has at least four digits, and the text behind it.
 var dayGrammar = regexp.MustCompile(`^([0-9]{4,6})-([0-9]{2})-([0-9]{2})(.*?)( BC)?$`)

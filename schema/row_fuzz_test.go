@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// The text of a key is the key of one row: the columns of a text give the same text, and the text of columns gives the same columns.
+// The text of a key is the key of one row: the columns of a text give the same text, and the text of columns
+// gives the same columns.
 func FuzzKeys(f *testing.F) {
 	for _, seed := range [][2]string{{"a", "b"}, {"", ""}, {"a,b", `c\`}, {`\,`, `,\`}, {`a\`, "é\x00"}} {
 		f.Add(seed[0], seed[1])

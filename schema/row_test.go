@@ -83,7 +83,8 @@ func TestAKeyAndItsNameAreOneToOne(t *testing.T) {
 	})
 }
 
-// A name that no value of the column has is of no row: 007 is not 7, which would find the row of another name.
+// A name that no value of the column has is of no row: 007 is not 7, which would find the row of another
+// name.
 func TestNamesThatNoRowHas(t *testing.T) {
 	t.Parallel()
 	of := func(types ...string) schema.Definition {
@@ -160,7 +161,8 @@ func TestColumnsHaveAFieldOfTheirOwn(t *testing.T) {
 	require.Equal(t, "customer_id__shop", path("customer_id", "shop"))
 	require.Equal(t, "spec.account", (&schema.Reference{Path: "spec.account"}).BodyPath())
 	seen := map[string]bool{}
-	for _, columns := range [][]string{{"odd name"}, {"odd-name"}, {"odd.name"}, {"a b", "c"}, {"a", "b c"}, {strings.Repeat("ä", 80)}, {strings.Repeat("ä", 81)}} {
+	for _, columns := range [][]string{{"odd name"}, {"odd-name"}, {"odd.name"}, {"a b", "c"}, {"a", "b c"},
+		{strings.Repeat("ä", 80)}, {strings.Repeat("ä", 81)}} {
 		p := path(columns...)
 		require.False(t, seen[p], "%q", columns)
 		seen[p] = true
@@ -192,14 +194,18 @@ func TestAnAttachmentIsComparedWithItsKind(t *testing.T) {
 	require.False(t, attached.Describes(kindOf(t, parsed(t, shopTables, accounts), "Customer")))
 }
 
-// Kinds keep their oldest name through versions; a name of a resource is looked for in the running version first.
+// Kinds keep their oldest name through versions; a name of a resource is looked for in the running version
+// first.
 func TestKindsOfAllVersionsAreFound(t *testing.T) {
 	t.Parallel()
-	kinds := schema.NewKinds(parsed(t, accounts, strings.NewReplacer("version: v1", "version: v2", "kind: Account, patterns", "kind: Login, previous_name: Account, patterns", "projects/{p}/accounts", "tenants/{p}/accounts").Replace(accounts)))
+	kinds := schema.NewKinds(parsed(t, accounts, strings.NewReplacer("version: v1", "version: v2",
+		"kind: Account, patterns", "kind: Login, previous_name: Account, patterns", "projects/{p}/accounts",
+		"tenants/{p}/accounts").Replace(accounts)))
 	id := func(kind string) schema.KindID { return schema.KindID{Service: "iam.example.com", Kind: kind} }
 	require.Equal(t, id("Account"), kinds.Root(id("Login")))
 	require.Equal(t, []schema.KindID{id("Account")}, kinds.Of("iam.example.com", "v2", "tenants/t/accounts/a"))
-	require.Equal(t, []schema.KindID{id("Account")}, kinds.Of("iam.example.com", "v2", "projects/p/accounts/a"), "stored under the former version")
+	require.Equal(t, []schema.KindID{id("Account")}, kinds.Of("iam.example.com", "v2", "projects/p/accounts/a"),
+		"stored under the former version")
 	require.Empty(t, kinds.Of("iam.example.com", "v2", "elsewhere/e"))
 	require.True(t, kinds.Knows(id("Login")))
 	require.False(t, kinds.Knows(id("Ghost")))
@@ -211,7 +217,8 @@ func TestKindsOfAllVersionsAreFound(t *testing.T) {
 func TestDeclarationsOfRightsAreOrdered(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
-	rights := &schema.Rights{Deny: true, Grants: []schema.AccessGrant{{Identity: "user/ann", Verbs: []schema.Verb{"get"}}}}
+	rights := &schema.Rights{Deny: true,
+		Grants: []schema.AccessGrant{{Identity: "user/ann", Verbs: []schema.Verb{"get"}}}}
 	first := rights.After(nil, now)
 	second := rights.After(first, now.Add(-time.Hour))
 	require.Greater(t, second.Declaration, first.Declaration)
@@ -228,7 +235,8 @@ func TestDeclarationsOfRightsAreOrdered(t *testing.T) {
 	require.Equal(t, "group ops: []", both.Grants[1].String())
 }
 
-// References are part of the attachment, with their behaviour: nothing is stored of the rows that would have it.
+// References are part of the attachment, with their behaviour: nothing is stored of the rows that would have
+// it.
 func TestReferencesArePartOfTheAttachment(t *testing.T) {
 	t.Parallel()
 	order := func(enforce, behaviour string) *schema.KindModel {

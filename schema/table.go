@@ -11,8 +11,8 @@ type TableName struct {
 	Schema, Name string
 }
 
-// ParseTableName parses schema.table, or table alone, which lies in the schema public. A part that contains a dot or a quote
-// is written in double quotes, as in SQL: public."odd.name".
+// ParseTableName parses schema.table, or table alone, which lies in the schema public. A part that contains a
+// dot or a quote is written in double quotes, as in SQL: public."odd.name".
 func ParseTableName(s string) (TableName, error) {
 	first, rest, err := identifier(s)
 	if err != nil {
@@ -81,13 +81,15 @@ func QuoteIdentifier(s string) string { return `"` + strings.ReplaceAll(s, `"`, 
 // Enforcement is the time at which a reference of a table is checked.
 type Enforcement string
 
-// EnforceAsync checks a new target after the commit; EnforceStrict before it, and the first write that names a target is repeated.
+// EnforceAsync checks a new target after the commit; EnforceStrict before it, and the first write that names
+// a target is repeated.
 const (
 	EnforceAsync  Enforcement = "async"
 	EnforceStrict Enforcement = "strict"
 )
 
-// Missing is the effect on a row whose target turns out to be missing, for references that are enforced asynchronously.
+// Missing is the effect on a row whose target turns out to be missing, for references that are enforced
+// asynchronously.
 type Missing string
 
 // The effects: the row is reported, its columns become NULL, or it is deleted.
@@ -111,31 +113,38 @@ func checkTable(ps *Problems, k *Kind) {
 			ps.add(k.Pos, "add table: schema.name, or remove key", "kind %s has a key and no table", k.Name)
 		}
 		if k.Gone != "" {
-			ps.add(k.Pos, "add table: schema.name, or remove gone", "gone is for a kind with a table, and %s has none", k.Name)
+			ps.add(k.Pos, "add table: schema.name, or remove gone", "gone is for a kind with a table, and %s has none",
+				k.Name)
 		}
 		return
 	}
 	if len(k.Key) == 0 {
-		ps.add(k.Pos, "add key: [id], the columns of the primary key or of another unique key", "kind %s has a table and no key", k.Name)
+		ps.add(k.Pos, "add key: [id], the columns of the primary key or of another unique key",
+			"kind %s has a table and no key", k.Name)
 	}
 	checkColumns(ps, k.Pos, "key", k.Key)
 	for i := range k.References {
-		if r := &k.References[i]; k.Gone != "" && (slices.Contains(r.Columns, k.Gone) || r.Region.Column == k.Gone || r.When.Column == k.Gone) {
+		if r := &k.References[i]; k.Gone != "" && (slices.Contains(r.Columns, k.Gone) || r.Region.Column == k.Gone ||
+			r.When.Column == k.Gone) {
 			ps.add(r.Pos, "name another column", "gone: %s is a column that refers", clip(k.Gone))
 		}
 	}
 	if slices.Contains(k.Key, k.Gone) {
-		ps.add(k.Pos, "name the column that says that the row is deleted, such as deleted_at", "gone: %s is a column of the key", clip(k.Gone))
+		ps.add(k.Pos, "name the column that says that the row is deleted, such as deleted_at",
+			"gone: %s is a column of the key", clip(k.Gone))
 	}
 	if len(k.Patterns) == 1 {
 		if p, err := ParsePattern(k.Patterns[0]); err == nil && len(p.Segments) != 2 {
-			ps.add(k.Pos, "write one collection and one variable, such as invoices/{invoice}", "the key of a row is one id of its name, and pattern %s has %d", p, len(p.Segments)/2)
+			ps.add(k.Pos, "write one collection and one variable, such as invoices/{invoice}",
+				"the key of a row is one id of its name, and pattern %s has %d", p, len(p.Segments)/2)
 		}
 	} else if len(k.Patterns) > 1 {
-		ps.add(k.Pos, "keep one of them", "kind %s has a table and %d patterns: a row has one name", k.Name, len(k.Patterns))
+		ps.add(k.Pos, "keep one of them", "kind %s has a table and %d patterns: a row has one name", k.Name,
+			len(k.Patterns))
 	}
 	if len(k.Parents) > 0 {
-		ps.add(k.Parents[0].Pos, "declare the columns as a reference", "kind %s has a table: its names do not lie below those of a parent", k.Name)
+		ps.add(k.Parents[0].Pos, "declare the columns as a reference",
+			"kind %s has a table: its names do not lie below those of a parent", k.Name)
 	}
 }
 
@@ -149,11 +158,14 @@ func checkColumns(ps *Problems, pos Pos, what string, columns []string) {
 	}
 }
 
-// checkTableReference checks a reference as one of columns, or as one of a field of bodies; targets are the kinds that exist.
+// checkTableReference checks a reference as one of columns, or as one of a field of bodies; targets are the
+// kinds that exist.
 func checkTableReference(ps *Problems, k *Kind, r *Reference, targets []*Kind) {
 	if k.Table == (TableName{}) {
-		if len(r.Columns) > 0 || r.Region != (TargetRegion{}) || r.Enforce != "" || r.Missing != "" || len(r.None) > 0 || r.When != (RowCondition{}) || len(r.Unset) > 0 || r.UnsetToDefault || r.MatchFull {
-			ps.add(r.Pos, "add table and key to the kind, or use path alone", "columns, region, enforce, missing, none, when, unset, unset_to and match are for kinds with a table")
+		if len(r.Columns) > 0 || r.Region != (TargetRegion{}) || r.Enforce != "" || r.Missing != "" ||
+			len(r.None) > 0 || r.When != (RowCondition{}) || len(r.Unset) > 0 || r.UnsetToDefault || r.MatchFull {
+			ps.add(r.Pos, "add table and key to the kind, or use path alone",
+				"columns, region, enforce, missing, none, when, unset, unset_to and match are for kinds with a table")
 		}
 		return
 	}
@@ -165,7 +177,8 @@ func checkTableReference(ps *Problems, k *Kind, r *Reference, targets []*Kind) {
 	}
 	checkColumns(ps, r.Pos, "columns", r.Columns)
 	if len(r.None) > 0 && len(r.Columns) != 1 {
-		ps.add(r.Pos, "write NULL into one of the columns instead", "none is for a reference of one column, and this one has %d", len(r.Columns))
+		ps.add(r.Pos, "write NULL into one of the columns instead",
+			"none is for a reference of one column, and this one has %d", len(r.Columns))
 	}
 	for _, none := range r.None {
 		if !isLiteral(none) {
@@ -181,7 +194,8 @@ func checkTableReference(ps *Problems, k *Kind, r *Reference, targets []*Kind) {
 	}
 	for _, t := range targets {
 		if want := len(t.Key); want > 0 && len(r.Columns) > 0 && want != len(r.Columns) {
-			ps.add(r.Pos, "name one column for each: "+strings.Join(t.Key, ", "), "the key of %s has %d columns, and the reference has %d", t.Name, want, len(r.Columns))
+			ps.add(r.Pos, "name one column for each: "+strings.Join(t.Key, ", "),
+				"the key of %s has %d columns, and the reference has %d", t.Name, want, len(r.Columns))
 		}
 	}
 }
@@ -197,17 +211,23 @@ func checkUnset(ps *Problems, r *Reference) {
 	unsets := r.Behaviour.Unsets() || r.Missing == MissingUnset
 	switch {
 	case (len(r.Unset) > 0 || r.UnsetToDefault) && !unsets:
-		ps.add(r.Pos, "declare behaviour: UNSET, or remove them", "unset and unset_to are for references that are unset")
+		ps.add(r.Pos, "declare behaviour: UNSET, or remove them",
+			"unset and unset_to are for references that are unset")
 	case r.UnsetToDefault && r.Missing == MissingUnset:
-		ps.add(r.Pos, "declare missing: report or delete", "missing: unset would set rows to a default that may be missing too, again and again")
+		ps.add(r.Pos, "declare missing: report or delete",
+			"missing: unset would set rows to a default that may be missing too, again and again")
 	case r.UnsetToDefault && r.Enforce == EnforceStrict:
-		ps.add(r.Pos, "declare enforce: async", "unset_to: default needs the right to refer to the default, which the deletion of another resource cannot wait for")
+		ps.add(r.Pos, "declare enforce: async",
+			"unset_to: default needs the right to refer to the default, which the deletion of another resource cannot wait for")
 	case r.MatchFull && len(r.Unset) > 0 && len(r.Unset) < len(r.Columns):
-		ps.add(r.Pos, "unset all columns", "match: full allows no row with NULL in some of the columns, and unset names %d of %d", len(r.Unset), len(r.Columns))
+		ps.add(r.Pos, "unset all columns",
+			"match: full allows no row with NULL in some of the columns, and unset names %d of %d", len(r.Unset),
+			len(r.Columns))
 	}
 }
 
-// isLiteral reports whether a text can be a literal in triggers, which any session reads with its own settings.
+// isLiteral reports whether a text can be a literal in triggers, which any session reads with its own
+// settings.
 func isLiteral(text string) bool {
 	return len(text) <= MaxNameBytes && !strings.ContainsAny(text, "\\\x00\n\r")
 }
@@ -218,9 +238,11 @@ func checkCondition(ps *Problems, r *Reference) {
 	case r.When.Column == "" || r.When.Value == "":
 		ps.add(r.Pos, "write when: {owner_type: Customer}", "when: the column or the value is empty")
 	case slices.Contains(r.Columns, r.When.Column) || r.When.Column == r.Region.Column:
-		ps.add(r.Pos, "name the column that says which kind the others name", "when: %s is a column that refers", clip(r.When.Column))
+		ps.add(r.Pos, "name the column that says which kind the others name", "when: %s is a column that refers",
+			clip(r.When.Column))
 	case !isLiteral(r.When.Value):
-		ps.add(r.Pos, "give the rows a shorter value, without a backslash and a line break", "when: %q is too long, or has a backslash or a line break", clip(r.When.Value))
+		ps.add(r.Pos, "give the rows a shorter value, without a backslash and a line break",
+			"when: %q is too long, or has a backslash or a line break", clip(r.When.Value))
 	}
 }
 

@@ -11,7 +11,8 @@ import (
 	"github.com/db-controller/db-controller/schema/violation"
 )
 
-// UndeclaredError is the error of a body with the full name of a resource in a field for which its kind declares no reference.
+// UndeclaredError is the error of a body with the full name of a resource in a field for which its kind
+// declares no reference.
 type UndeclaredError struct {
 	// Field is the place in the body, such as spec.bindings[0].role.
 	Field string
@@ -22,7 +23,8 @@ type UndeclaredError struct {
 }
 
 func (e *UndeclaredError) Error() string {
-	text := fmt.Sprintf("field %s: %q is the name of a resource, and %s has no reference there; ", e.Field, e.Value, e.Kind)
+	text := fmt.Sprintf("field %s: %q is the name of a resource, and %s has no reference there; ", e.Field,
+		e.Value, e.Kind)
 	switch {
 	case strings.HasPrefix(e.Field, e.Closest+"["), strings.HasPrefix(e.Field, e.Closest+"."):
 		text += e.Closest + " has one name, and a list or map of names is declared as " + e.Closest + ".*; "
@@ -32,9 +34,10 @@ func (e *UndeclaredError) Error() string {
 	return text + "declare a reference for the field in a version of the service"
 }
 
-// CheckUndeclared refuses full names of resources, at every depth, in fields for which no described version declares a
-// reference: usually the name of the field has a typo, and the reference would not be protected. Such names that are in the
-// stored body are allowed, so that it can be updated. Kinds without constraints are not checked.
+// CheckUndeclared refuses full names of resources, at every depth, in fields for which no described version
+// declares a reference: usually the name of the field has a typo, and the reference would not be protected.
+// Such names that are in the stored body are allowed, so that it can be updated. Kinds without constraints
+// are not checked.
 func (k *KindModel) CheckUndeclared(body, stored map[string]any) error {
 	if k.Unconstrained {
 		return nil
@@ -48,9 +51,11 @@ func (k *KindModel) CheckUndeclared(body, stored map[string]any) error {
 			}
 		}
 		if !kept[value] {
-			err := &UndeclaredError{Field: fieldText(path), Value: value, Kind: k.ID.Kind, Closest: k.closest(path, value)}
+			err := &UndeclaredError{Field: fieldText(path), Value: value, Kind: k.ID.Kind,
+				Closest: k.closest(path, value)}
 			_, problem, _ := strings.Cut(err.Error(), ": ")
-			return violation.InFields(err, violation.Field{Path: violation.Join(violation.Body, err.Field), Problem: problem})
+			return violation.InFields(err, violation.Field{Path: violation.Join(violation.Body, err.Field),
+				Problem: problem})
 		}
 	}
 	return nil
@@ -62,8 +67,8 @@ type step struct {
 	index int // of an element; its key is empty
 }
 
-// undeclared yields the full names in fields without a reference, with the ways to them. It compares steps, not joined paths,
-// because a key can contain a dot. A way is valid until the next iteration.
+// undeclared yields the full names in fields without a reference, with the ways to them. It compares steps,
+// not joined paths, because a key can contain a dot. A way is valid until the next iteration.
 func (k *KindModel) undeclared(body map[string]any) iter.Seq2[[]step, string] {
 	return func(yield func([]step, string) bool) {
 		live := make([][]string, len(k.everPaths))
@@ -80,7 +85,8 @@ type undeclaredWalk struct {
 	yield func([]step, string) bool
 }
 
-// visit walks over a value, and reports whether to continue; live are the rests of the declared paths that lead here.
+// visit walks over a value, and reports whether to continue; live are the rests of the declared paths that
+// lead here.
 func (w *undeclaredWalk) visit(v any, live [][]string) bool {
 	switch v := v.(type) {
 	case nil, bool, json.Number, float64, int, int64:
@@ -134,7 +140,8 @@ func fieldText(path []step) (text string) {
 	return text
 }
 
-// closest returns the declared path that is most similar to a way; paths that could have the value come first.
+// closest returns the declared path that is most similar to a way; paths that could have the value come
+// first.
 func (k *KindModel) closest(path []step, value string) string {
 	best, least, fitting := "", 0, false
 	for _, r := range k.references {
@@ -147,7 +154,8 @@ func (k *KindModel) closest(path []step, value string) string {
 	return best
 }
 
-// pathDistance returns the edit distance of a way and a declared path, field by field; a star is equal to any field.
+// pathDistance returns the edit distance of a way and a declared path, field by field; a star is equal to any
+// field.
 func pathDistance(path []step, declared []string) int {
 	var fields []string // a key with dots may be a path that was written as a key
 	for _, s := range path {
@@ -172,7 +180,8 @@ func pathDistance(path []step, declared []string) int {
 		})
 }
 
-// editDistance returns the least cost to turn one sequence into the other by dropping, adding and changing elements.
+// editDistance returns the least cost to turn one sequence into the other by dropping, adding and changing
+// elements.
 func editDistance(n, m int, drop, add func(int) int, change func(i, j int) int) int {
 	row := make([]int, m+1)
 	for j := range m {

@@ -41,7 +41,8 @@ func TestBehavioursHaveFixedNumbersAndNames(t *testing.T) {
 	}
 	for _, bad := range []string{"", "block", "DROP", "BLOCK ", strings.Repeat("X", 1000)} {
 		_, err := schema.ParseBehaviour(bad)
-		require.ErrorContains(t, err, "want one of BLOCK, UNSET, CASCADE_DELETE, ASYNC_UNSET, ASYNC_CASCADE_DELETE, ALLOW_DANGLING")
+		require.ErrorContains(t, err,
+			"want one of BLOCK, UNSET, CASCADE_DELETE, ASYNC_UNSET, ASYNC_CASCADE_DELETE, ALLOW_DANGLING")
 		require.Less(t, len(err.Error()), 300)
 	}
 }
@@ -50,8 +51,10 @@ func TestBehavioursHaveFixedNumbersAndNames(t *testing.T) {
 func TestActionsHaveFixedNumbersAndNames(t *testing.T) {
 	t.Parallel()
 	for number, name := range []string{
-		1: "confirm", 2: "release", 3: "finalise", 4: "check_owners", 5: "drop_owners", 6: "let_go", 7: "upgrade_owners", 8: "derive", 9: "clean_up_decommissioned",
-		10: "announce_epoch", 11: "confirm_again", 12: "verify_blockades", 13: "look_at_right", 14: "end_rights", 15: "look_at_entry",
+		1: "confirm", 2: "release", 3: "finalise", 4: "check_owners", 5: "drop_owners", 6: "let_go",
+		7: "upgrade_owners", 8: "derive", 9: "clean_up_decommissioned",
+		10: "announce_epoch", 11: "confirm_again", 12: "verify_blockades", 13: "look_at_right", 14: "end_rights",
+		15: "look_at_entry",
 	} {
 		if number > 0 {
 			require.Equal(t, name, schema.Action(number).String())
@@ -84,15 +87,20 @@ func TestIDsOfDeploymentsKindsAndVersions(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "iam.example.com@v2beta1", v.String())
 
-	for _, bad := range []string{"", "/", "iam.example.com", "iam.example.com/", "/us", "iam/us", "Iam.example.com/us", "iam.example.com/US", "iam.example.com/us/x", "iam.example.com/-us", "iam.example.com/us-", "iam..com/us", "iam.example.com./us", "-iam.example.com/us"} {
+	for _, bad := range []string{"", "/", "iam.example.com", "iam.example.com/", "/us", "iam/us", "Iam.example.com/us",
+		"iam.example.com/US", "iam.example.com/us/x", "iam.example.com/-us", "iam.example.com/us-", "iam..com/us",
+		"iam.example.com./us", "-iam.example.com/us"} {
 		_, err := schema.ParseDeploymentID(bad)
 		require.Error(t, err, bad)
 	}
-	for _, bad := range []string{"", "iam.example.com", "iam.example.com/project", "iam.example.com/", "iam/Project", "iam.example.com/Pro-ject", "iam.example.com/" + strings.Repeat("P", 64)} {
+	for _, bad := range []string{"", "iam.example.com", "iam.example.com/project", "iam.example.com/", "iam/Project",
+		"iam.example.com/Pro-ject", "iam.example.com/" + strings.Repeat("P", 64)} {
 		_, err := schema.ParseKindID(bad)
 		require.Error(t, err, bad)
 	}
-	for _, bad := range []string{"", "iam.example.com", "iam.example.com@", "iam.example.com@1", "iam.example.com@v0", "iam.example.com@v1alpha", "iam.example.com@v1gamma1", "iam.example.com@v01", "iam@v1", "iam.example.com@V1", "iam.example.com@v1 "} {
+	for _, bad := range []string{"", "iam.example.com", "iam.example.com@", "iam.example.com@1", "iam.example.com@v0",
+		"iam.example.com@v1alpha", "iam.example.com@v1gamma1", "iam.example.com@v01", "iam@v1", "iam.example.com@V1",
+		"iam.example.com@v1 "} {
 		_, err := schema.ParseServiceVersion(bad)
 		require.Error(t, err, bad)
 	}
@@ -110,16 +118,20 @@ func TestMessagesShortenUntrustedText(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 5000)
 	for name, check := range map[string]func(string) error{
-		"service": schema.CheckService, "region": schema.CheckRegion, "version": schema.CheckVersion, "kind": schema.CheckKind, "name": schema.CheckName,
-		"deployment":     func(s string) error { _, err := schema.ParseDeploymentID(s); return err },
-		"kind id":        func(s string) error { _, err := schema.ParseKindID(s); return err },
-		"version id":     func(s string) error { _, err := schema.ParseServiceVersion(s); return err },
-		"full name":      func(s string) error { _, err := schema.ParseFullName(s); return err },
-		"path":           func(s string) error { _, err := schema.ParsePath(s); return err },
-		"pattern":        func(s string) error { _, err := schema.ParsePattern(s); return err },
-		"id":             func(s string) error { return schema.CheckName("as/" + strings.Repeat("é", 100) + s[:10]) },
-		"collection":     func(s string) error { return schema.CheckName(strings.Repeat("A", 200) + "/a") },
-		"many segments":  func(s string) error { _, err := schema.ParsePath(strings.Repeat("a.", 500) + s); return err },
+		"service": schema.CheckService, "region": schema.CheckRegion, "version": schema.CheckVersion,
+		"kind": schema.CheckKind, "name": schema.CheckName,
+		"deployment": func(s string) error { _, err := schema.ParseDeploymentID(s); return err },
+		"kind id":    func(s string) error { _, err := schema.ParseKindID(s); return err },
+		"version id": func(s string) error { _, err := schema.ParseServiceVersion(s); return err },
+		"full name":  func(s string) error { _, err := schema.ParseFullName(s); return err },
+		"path":       func(s string) error { _, err := schema.ParsePath(s); return err },
+		"pattern":    func(s string) error { _, err := schema.ParsePattern(s); return err },
+		"id":         func(s string) error { return schema.CheckName("as/" + strings.Repeat("é", 100) + s[:10]) },
+		"collection": func(s string) error { return schema.CheckName(strings.Repeat("A", 200) + "/a") },
+		"many segments": func(s string) error {
+			_, err := schema.ParsePath(strings.Repeat("a.", 500) + s)
+			return err
+		},
 		"variable":       func(s string) error { _, err := schema.ParsePattern("as/" + s); return err },
 		"second segment": func(s string) error { _, err := schema.ParsePath("a." + s + "-"); return err },
 	} {
@@ -133,7 +145,8 @@ func TestFullNamesAreParsedAndPrinted(t *testing.T) {
 	t.Parallel()
 	n, err := schema.ParseFullName("//devices.example.com/us-west2/projects/acme/devices/d1")
 	require.NoError(t, err)
-	require.Equal(t, schema.FullName{Deployment: schema.DeploymentID{Service: "devices.example.com", Region: "us-west2"}, Name: "projects/acme/devices/d1"}, n)
+	require.Equal(t, schema.FullName{Deployment: schema.DeploymentID{Service: "devices.example.com",
+		Region: "us-west2"}, Name: "projects/acme/devices/d1"}, n)
 	for in, says := range map[string]string{
 		"projects/acme":                      "want //service/region/name",
 		"/iam.example.com/us/projects/acme":  "want //service/region/name",
@@ -147,7 +160,8 @@ func TestFullNamesAreParsedAndPrinted(t *testing.T) {
 		require.ErrorContains(t, err, says, in)
 	}
 	self := schema.DeploymentID{Service: "iam.example.com", Region: "us"}
-	for in, want := range map[string]string{"projects/a": "//iam.example.com/us/projects/a", "//b.example.com/eu/as/a": "//b.example.com/eu/as/a"} {
+	for in, want := range map[string]string{"projects/a": "//iam.example.com/us/projects/a",
+		"//b.example.com/eu/as/a": "//b.example.com/eu/as/a"} {
 		got, err := schema.ResolveName(self, in)
 		require.NoError(t, err)
 		require.Equal(t, want, got.String())
@@ -177,7 +191,8 @@ func TestShardsOfNamesAreFixed(t *testing.T) {
 
 func TestIDsAreEscapedAndUnescaped(t *testing.T) {
 	t.Parallel()
-	for text, id := range map[string]string{"a": "a", "o/1": "o%2F1", "50%": "50%25", "é": "%C3%A9", "a b": "a%20b", "user@x.example": "user@x.example", "\x00": "%00", "#?": "%23%3F"} {
+	for text, id := range map[string]string{"a": "a", "o/1": "o%2F1", "50%": "50%25", "é": "%C3%A9", "a b": "a%20b",
+		"user@x.example": "user@x.example", "\x00": "%00", "#?": "%23%3F"} {
 		require.Equal(t, id, schema.EscapeID(text))
 		back, err := schema.UnescapeID(id)
 		require.NoError(t, err)
@@ -213,7 +228,8 @@ func TestPositionsArePrinted(t *testing.T) {
 	} {
 		require.Equal(t, c.want, c.pos.String())
 	}
-	require.Equal(t, "f.yaml:3: bad; correct it", schema.Problem{Pos: schema.Pos{File: "f.yaml", Line: 3}, Message: "bad", Remedy: "correct it"}.String())
+	require.Equal(t, "f.yaml:3: bad; correct it", schema.Problem{Pos: schema.Pos{File: "f.yaml", Line: 3},
+		Message: "bad", Remedy: "correct it"}.String())
 	require.Equal(t, "bad", schema.Problem{Message: "bad"}.String())
 	require.EqualError(t, schema.Problems{{Message: "a"}, {Message: "b", Remedy: "c"}}, "a\nb; c")
 }
@@ -231,12 +247,14 @@ func TestPatternsMatchNames(t *testing.T) {
 	p := pattern(t, "projects/{project}/devices/{device}")
 	for name, want := range map[string]bool{
 		"projects/a/devices/b": true, "projects/%2F/devices/..a": true,
-		"projects/a": false, "projects/a/devices/b/parts/c": false, "projects/a/robots/b": false, "devices/b": false, "projects/a/devices": false,
+		"projects/a": false, "projects/a/devices/b/parts/c": false, "projects/a/robots/b": false, "devices/b": false,
+		"projects/a/devices": false,
 	} {
 		require.Equal(t, want, p.Match(name), name)
 	}
 	require.Equal(t, "projects/*/devices/*", p.Shape())
-	require.Equal(t, p.Shape(), pattern(t, "projects/{p}/devices/{d}").Shape(), "the names of variables are not part of the shape")
+	require.Equal(t, p.Shape(), pattern(t, "projects/{p}/devices/{d}").Shape(),
+		"the names of variables are not part of the shape")
 	require.NotEqual(t, p.Shape(), pattern(t, "projects/{p}/robots/{d}").Shape())
 	for bad, says := range map[string]string{
 		"":                               "want collections and {variables} in turn",
@@ -272,7 +290,8 @@ func TestValuesAtAPath(t *testing.T) {
 	}
 	for path, want := range map[string][]string{
 		"one": {"as/a"}, "empty": nil, "null": nil, "missing": nil, "missing.below": nil, "null.below": nil,
-		"list.*": {"as/b", "as/c"}, "map.*": {"as/x", "as/y"}, "map.y": {"as/y"}, "deep.*.who": {"as/d", "as/e"}, "deep.*.missing": nil,
+		"list.*": {"as/b", "as/c"}, "map.*": {"as/x", "as/y"}, "map.y": {"as/y"}, "deep.*.who": {"as/d", "as/e"},
+		"deep.*.missing": nil,
 	} {
 		got, err := values(path)
 		require.NoError(t, err, path)
@@ -293,7 +312,8 @@ func TestValuesAtAPath(t *testing.T) {
 		_, err := values(path)
 		require.ErrorContains(t, err, says, path)
 	}
-	for _, bad := range []string{"", ".", "*", "a.", ".a", "a..b", "a-b", "1a", "a b", "@parent", "a.**", strings.Repeat("a.", 16) + "a", strings.Repeat("a", 64)} {
+	for _, bad := range []string{"", ".", "*", "a.", ".a", "a..b", "a-b", "1a", "a b", "@parent", "a.**",
+		strings.Repeat("a.", 16) + "a", strings.Repeat("a", 64)} {
 		_, err := schema.ParsePath(bad)
 		require.Error(t, err, bad)
 	}

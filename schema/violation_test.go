@@ -40,13 +40,16 @@ kinds:
 	_, shape := kind.References(self, "desks/d", map[string]any{"spec": map[string]any{"lamps": []any{"lamps/a", 7.0}}})
 	_, unknown := kind.References(self, "desks/d", map[string]any{"spec": map[string]any{"lamps": []any{"chairs/c"}}})
 	for want, err := range map[string]error{
-		"body.spec.room: is required":                                               check(`{}`, nil),
-		`body.serial: is immutable: it is "1"`:                                      check(`{"spec":{"room":"a"}}`, map[string]any{"serial": "1"}),
-		"body.legs[1]: got string, want integer":                                    check(`{"spec":{"room":"a"},"legs":[1,"x"]}`, nil),
+		"body.spec.room: is required": check(`{}`, nil),
+		`body.serial: is immutable: it is "1"`: check(`{"spec":{"room":"a"}}`,
+			map[string]any{"serial": "1"}),
+		"body.legs[1]: got string, want integer": check(
+			`{"spec":{"room":"a"},"legs":[1,"x"]}`, nil),
 		"body.spec: want a message, got a string":                                   overwrites,
 		"body.spec.lamps[1]: want the name of a resource as a string, got a number": shape,
-		"body.notes[0].ref: ":                                                       kind.CheckUndeclared(map[string]any{"notes": []any{map[string]any{"ref": "//iam.example.com/eu/projects/p"}}}, nil),
-		"body.spec.lamps.*: ":                                                       unknown,
+		"body.notes[0].ref: ": kind.CheckUndeclared(
+			map[string]any{"notes": []any{map[string]any{"ref": "//iam.example.com/eu/projects/p"}}}, nil),
+		"body.spec.lamps.*: ": unknown,
 	} {
 		require.Error(t, err, want)
 		found := violation.Of(errors.Join(errors.New("another one"), err))
@@ -60,7 +63,8 @@ kinds:
 	require.Nil(t, violation.Of(errors.New("no field")))
 	require.NoError(t, violation.In("name", nil))
 	require.Equal(t, "status.a[0]: is wrong", func() string {
-		v := violation.Of(violation.UnderRoot("status", violation.Under("a", violation.UnderIndex(0, violation.Errorf("is wrong")))))[0]
+		v := violation.Of(violation.UnderRoot("status",
+			violation.Under("a", violation.UnderIndex(0, violation.Errorf("is wrong")))))[0]
 		return v.Path + ": " + v.Problem
 	}())
 }

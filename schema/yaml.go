@@ -12,7 +12,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// File is the content of a YAML file with one or more documents: service descriptors, regions, deployments, rights.
+// File is the content of a YAML file with one or more documents: service descriptors, regions, deployments,
+// rights.
 type File struct {
 	Services    []*Descriptor
 	Regions     []string
@@ -20,7 +21,8 @@ type File struct {
 	Rights      *Rights // nil: the file declares none
 }
 
-// ParseFile parses YAML, and checks only the form of the documents. Errors are Problems with file, line and path.
+// ParseFile parses YAML, and checks only the form of the documents. Errors are Problems with file, line and
+// path.
 func ParseFile(file string, r io.Reader) (*File, error) {
 	d := &yamlReader{file: file, out: &File{}}
 	decoder := yaml.NewDecoder(r)
@@ -108,8 +110,12 @@ func (d *yamlReader) document(n *yaml.Node) {
 // flags are the keys of a kind for which a service can have defaults.
 func (d *yamlReader) flags(k *Kind) yamlFields {
 	return yamlFields{
-		"hide_while_deleting":  func(n *yaml.Node, path string) { d.decode(n, path, "true or false", &k.HideWhileDeleting) },
-		"constraints_disabled": func(n *yaml.Node, path string) { d.decode(n, path, "true or false", &k.ConstraintsDisabled) },
+		"hide_while_deleting": func(n *yaml.Node, path string) {
+			d.decode(n, path, "true or false", &k.HideWhileDeleting)
+		},
+		"constraints_disabled": func(n *yaml.Node, path string) {
+			d.decode(n, path, "true or false", &k.ConstraintsDisabled)
+		},
 		"referable_by": func(n *yaml.Node, path string) {
 			k.ReferableBy = nil
 			d.strings(n, path, &k.ReferableBy)
@@ -178,13 +184,17 @@ func (d *yamlReader) kind(n *yaml.Node, path string, k Kind) Kind {
 			})
 		},
 		"references": func(n *yaml.Node, path string) {
-			d.list(n, path, func(n *yaml.Node, path string) { k.References = append(k.References, d.reference(n, path)) })
+			d.list(n, path, func(n *yaml.Node, path string) {
+				k.References = append(k.References, d.reference(n, path))
+			})
 		},
 		"fields": func(n *yaml.Node, path string) {
 			d.list(n, path, func(n *yaml.Node, path string) { k.Fields = append(k.Fields, d.rule(n, path)) })
 		},
 		"finalizers": func(n *yaml.Node, path string) {
-			d.list(n, path, func(n *yaml.Node, path string) { k.Finalizers = append(k.Finalizers, d.finalizer(n, path)) })
+			d.list(n, path, func(n *yaml.Node, path string) {
+				k.Finalizers = append(k.Finalizers, d.finalizer(n, path))
+			})
 		},
 		"schema": func(n *yaml.Node, path string) {
 			if value, ok := d.json(n, path).(map[string]any); ok {
@@ -290,7 +300,8 @@ func (d *yamlReader) reference(n *yaml.Node, path string) Reference {
 func (d *yamlReader) condition(n *yaml.Node, path string, into *RowCondition) {
 	m := resolved(n)
 	if m.Kind != yaml.MappingNode || len(m.Content) != 2 {
-		d.ps.add(d.pos(n, path), "write when: {owner_type: Customer}", "want one column and its value, got %s", nodeShape(n))
+		d.ps.add(d.pos(n, path), "write when: {owner_type: Customer}", "want one column and its value, got %s",
+			nodeShape(n))
 		return
 	}
 	into.Column = m.Content[0].Value
@@ -355,7 +366,8 @@ func (d *yamlReader) mapping(n *yaml.Node, path string, fields yamlFields) {
 		case path == "" && strings.HasPrefix(f.key.Value, "x-"): // for anchors
 		default:
 			known := slices.Sorted(maps.Keys(fields))
-			d.ps.add(d.pos(f.key, path), "the keys here are "+strings.Join(known, ", "), "unknown key %q", clip(f.key.Value))
+			d.ps.add(d.pos(f.key, path), "the keys here are "+strings.Join(known, ", "), "unknown key %q",
+				clip(f.key.Value))
 		}
 	}
 }
@@ -363,7 +375,8 @@ func (d *yamlReader) mapping(n *yaml.Node, path string, fields yamlFields) {
 func (d *yamlReader) list(n *yaml.Node, path string, read func(n *yaml.Node, path string)) {
 	list := resolved(n)
 	if list.Kind != yaml.SequenceNode {
-		d.ps.add(d.pos(n, path), "write a list: [a, b], or lines that begin with -", "want a list, got %s", nodeShape(n))
+		d.ps.add(d.pos(n, path), "write a list: [a, b], or lines that begin with -", "want a list, got %s",
+			nodeShape(n))
 		return
 	}
 	for i, element := range list.Content {
@@ -388,7 +401,8 @@ func (d *yamlReader) scalar(n *yaml.Node, path string, into *string) {
 
 func (d *yamlReader) decode(n *yaml.Node, path, want string, into any) {
 	if value := resolved(n); value.Kind != yaml.ScalarNode || value.Decode(into) != nil {
-		d.ps.add(d.pos(value, path), "", "want %s, got %s", want, nodeShape(n)) // the line of the text, not of its alias
+		// the line of the text, not of its alias
+		d.ps.add(d.pos(value, path), "", "want %s, got %s", want, nodeShape(n))
 	}
 }
 

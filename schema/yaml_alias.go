@@ -39,7 +39,8 @@ func (d *yamlReader) fields(n *yaml.Node, path string) []yamlField {
 	return d.merge(nil, resolved(n), path, nil)
 }
 
-// merge appends the fields of a mapping that are not in have; within are the mappings into which it is merged.
+// merge appends the fields of a mapping that are not in have; within are the mappings into which it is
+// merged.
 func (d *yamlReader) merge(have []yamlField, n *yaml.Node, path string, within []*yaml.Node) []yamlField {
 	if slices.Contains(within, n) {
 		d.ps.add(d.pos(n, path), "remove its alias from it", "a mapping is merged into itself")

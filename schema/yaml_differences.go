@@ -39,7 +39,9 @@ func yamlValues(n *yaml.Node) (out []yamlValue) {
 			for i := 0; i+1 < len(n.Content); i += 2 {
 				walk(join(path, n.Content[i].Value), n.Content[i+1])
 			}
-		case n.Kind == yaml.SequenceNode && slices.ContainsFunc(n.Content, func(e *yaml.Node) bool { return e.Kind == yaml.MappingNode }):
+		case n.Kind == yaml.SequenceNode && slices.ContainsFunc(n.Content, func(e *yaml.Node) bool {
+			return e.Kind == yaml.MappingNode
+		}):
 			for _, e := range n.Content {
 				walk(path+"["+yamlName(e)+"]", e)
 			}

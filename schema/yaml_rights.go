@@ -24,15 +24,22 @@ func (d *yamlReader) rights(n *yaml.Node, path string) {
 				d.ps.add(d.pos(n, path), "write deny, or allow", "default: %q", clip(text))
 			}
 		},
-		"cascade_needs_delete": func(n *yaml.Node, path string) { d.decode(n, path, "true or false", &into.CascadeNeedsDelete) },
+		"cascade_needs_delete": func(n *yaml.Node, path string) {
+			d.decode(n, path, "true or false", &into.CascadeNeedsDelete)
+		},
 		"max_removals": func(n *yaml.Node, path string) {
-			if d.decode(n, path, "a number", &into.MaxRemovals); into.MaxRemovals < 0 || into.MaxRemovals > MaxRemovals {
-				d.ps.add(d.pos(n, path), fmt.Sprintf("write a number of resources, at most %d, or leave it out for any number", MaxRemovals), "max_removals: %d", into.MaxRemovals)
+			if d.decode(n, path, "a number", &into.MaxRemovals); into.MaxRemovals < 0 ||
+				into.MaxRemovals > MaxRemovals {
+				d.ps.add(d.pos(n, path),
+					fmt.Sprintf("write a number of resources, at most %d, or leave it out for any number", MaxRemovals),
+					"max_removals: %d", into.MaxRemovals)
 			}
 		},
 		"two_operators": func(n *yaml.Node, path string) { d.strings(n, path, &into.TwoOperators) },
 		"operators": func(n *yaml.Node, path string) {
-			d.list(n, path, func(n *yaml.Node, path string) { into.Operators = append(into.Operators, d.operator(n, path)) })
+			d.list(n, path, func(n *yaml.Node, path string) {
+				into.Operators = append(into.Operators, d.operator(n, path))
+			})
 		},
 		"quotas": func(n *yaml.Node, path string) {
 			d.list(n, path, func(n *yaml.Node, path string) { into.Quotas = append(into.Quotas, d.quota(n, path)) })

@@ -19,7 +19,8 @@ func TestAServiceHasDefaultsForItsKinds(t *testing.T) {
 	const defaults = "defaults: { hide_while_deleting: true, referable_by: [b.example.com] }\n"
 	const head = "service: a.example.com\nversion: v1\n"
 	for _, text := range []string{head + defaults + kinds, head + kinds + defaults} {
-		services, err := parse(t, text+"---\nservice: b.example.com\nversion: v1\nkinds: [{ kind: D, patterns: [\"ds/{d}\"] }]\n")
+		services, err := parse(t,
+			text+"---\nservice: b.example.com\nversion: v1\nkinds: [{ kind: D, patterns: [\"ds/{d}\"] }]\n")
 		require.NoError(t, err)
 		var got []any
 		for _, d := range services {
@@ -78,7 +79,8 @@ kinds:
 	for _, k := range services[0].Kinds {
 		got = append(got, k.Name, k.HideWhileDeleting, len(k.Parents), k.Pos.Path)
 	}
-	require.Equal(t, []any{"A", false, 0, "kinds[A]", "B", true, 1, "kinds[B]", "C", true, 1, "kinds[C]", "D", false, 1, "kinds[D]"}, got)
+	require.Equal(t, []any{"A", false, 0, "kinds[A]", "B", true, 1, "kinds[B]", "C", true, 1, "kinds[C]", "D", false, 1,
+		"kinds[D]"}, got)
 	require.Equal(t, []string{"c.example.com"}, services[0].Kinds[2].ReferableBy)
 	require.Equal(t, schema.CascadeDelete, services[0].Kinds[2].References[0].Behaviour)
 	require.Equal(t, schema.CascadeDelete, services[0].Kinds[3].Parents[0].Behaviour)
@@ -109,7 +111,8 @@ func TestProblemsBehindAliasesNameTheirLines(t *testing.T) {
 // A short file with aliases of aliases can have very many nodes.
 func TestAliasesAreBounded(t *testing.T) {
 	many := func(alias string) string { return "[" + strings.Repeat("*"+alias+", ", 999) + "*" + alias + "]" }
-	bomb := "x-t: &t \"a.example.com/A\"\nx-ts: &ts " + many("t") + "\nx-r: &r { path: a, behaviour: BLOCK, targets: *ts }\nx-rs: &rs " + many("r") +
+	bomb := "x-t: &t \"a.example.com/A\"\nx-ts: &ts " + many("t") +
+		"\nx-r: &r { path: a, behaviour: BLOCK, targets: *ts }\nx-rs: &rs " + many("r") +
 		"\nx-k: &k { kind: A, patterns: [\"as/{a}\"], references: *rs }\n"
 	merges := "x-0: &a0 { kind: A }\n"
 	for i := range 30 {

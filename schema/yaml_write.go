@@ -6,7 +6,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// WriteFile writes a file as ParseFile reads it: a document for each service, and one with regions, deployments and rights. A file of nothing is empty.
+// WriteFile writes a file as ParseFile reads it: a document for each service, and one with regions,
+// deployments and rights. A file of nothing is empty.
 func WriteFile(w io.Writer, f *File) error {
 	var documents []*yaml.Node
 	for _, d := range f.Services {

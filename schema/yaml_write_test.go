@@ -68,7 +68,8 @@ rights:
 // A written file is read as it was: no key is lost. The values of a file are compared without their places.
 func TestAFileIsWrittenAsItIsRead(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{everything, devices, "rights: {default: allow}\n", "rights: {max_removals: 3}\n", "regions: [a]\n", ""} {
+	for _, text := range []string{everything, devices, "rights: {default: allow}\n", "rights: {max_removals: 3}\n",
+		"regions: [a]\n", ""} {
 		read, again := written(t, text)
 		require.Equal(t, read, again)
 	}
@@ -76,7 +77,9 @@ func TestAFileIsWrittenAsItIsRead(t *testing.T) {
 	set := map[string]bool{}
 	fields(reflect.ValueOf(read), "", set)
 	for name, isSet := range set {
-		require.True(t, isSet || strings.HasSuffix(name, "Pos") || strings.Contains(name, "Pos.") || name == "Rights.Declaration" || name == "Rights.Allow" || name == "Deployments.Generation" || name == "Deployments.Database",
+		require.True(t, isSet || strings.HasSuffix(name, "Pos") || strings.Contains(name, "Pos.") ||
+			name == "Rights.Declaration" || name == "Rights.Allow" || name == "Deployments.Generation" ||
+			name == "Deployments.Database",
 			"%s: add it to the file above, so that its key is written", name)
 	}
 }
@@ -149,7 +152,9 @@ func TestDifferencesOfDocumentsArePaths(t *testing.T) {
 		require.NoError(t, err)
 		return f.Services[0]
 	}
-	before, after := parse(everything), parse(strings.NewReplacer("region: same, behaviour: ASYNC_UNSET", "region: same, behaviour: BLOCK", "previous_name: Gadget\n", "\n", "targets: [X]", "targets: [X, Z]", "maximum: 10", "maximum: 11, minimum: 1").Replace(everything))
+	before, after := parse(everything), parse(strings.NewReplacer("region: same, behaviour: ASYNC_UNSET",
+		"region: same, behaviour: BLOCK", "previous_name: Gadget\n", "\n", "targets: [X]", "targets: [X, Z]",
+		"maximum: 10", "maximum: 11, minimum: 1").Replace(everything))
 	require.Equal(t, []string{
 		"kinds[Device].references[c].behaviour: ASYNC_UNSET → BLOCK",
 		"kinds[Device].references[d].targets: [X] → [X, Z]",

@@ -61,7 +61,8 @@ deployments:
   - {deployment: shop.example.com/eu, version: v1}
 `
 
-// application is an application over the databases of two deployments. Its program prints the result of a flow as JSON.
+// application is an application over the databases of two deployments. Its program prints the result of a
+// flow as JSON.
 type application struct {
 	t *testing.T
 	*harness.Processes
@@ -87,9 +88,11 @@ func newApplication(t *testing.T, program []string, services string, flags ...st
 		t.Skip("runs an application for a minute: run make adoption-proof")
 	}
 	if err := exec.Command("/usr/bin/python3", "-c", "import django, sqlalchemy, psycopg2").Run(); err != nil {
-		t.Skip("Django, SQLAlchemy or psycopg is missing: install them with deploy/install-orms.sh (Debian's python3-django, python3-sqlalchemy and python3-psycopg2)")
+		t.Skip(
+			"Django, SQLAlchemy or psycopg is missing: install them with deploy/install-orms.sh (Debian's python3-django, python3-sqlalchemy and python3-psycopg2)")
 	}
-	d := &application{t: t, program: program, Processes: harness.NewProcesses(t, services, append(flags, "--tentative-ttl", "1s")...), file: filepath.Join(t.TempDir(), "tables.yaml")}
+	d := &application{t: t, program: program, Processes: harness.NewProcesses(t, services,
+		append(flags, "--tentative-ttl", "1s")...), file: filepath.Join(t.TempDir(), "tables.yaml")}
 	for id, of := range d.Deployments {
 		if id.Service == "crm.example.com" {
 			d.crm = of
@@ -103,7 +106,8 @@ func newApplication(t *testing.T, program []string, services string, flags ...st
 	require.NoError(t, err)
 	admin, err := pgx.ParseConfig(harness.Postgres(t).DSN(""))
 	require.NoError(t, err)
-	d.env = append(os.Environ(), "SHOP_DB="+shop.Database, "CRM_DB="+crm.Database, "DB_HOST="+admin.Host, fmt.Sprint("DB_PORT=", admin.Port),
+	d.env = append(os.Environ(), "SHOP_DB="+shop.Database, "CRM_DB="+crm.Database, "DB_HOST="+admin.Host,
+		fmt.Sprint("DB_PORT=", admin.Port),
 		"DB_USER="+admin.User, "DB_PASSWORD="+admin.Password, "PYTHONDONTWRITEBYTECODE=1", "PYTHONWARNINGS=ignore")
 	services, _, _ = strings.Cut(services, "---\nregions")
 	require.NoError(t, os.WriteFile(d.file, []byte(services), 0o600))
@@ -221,8 +225,9 @@ func (d *application) dropBackup(of string) {
 	require.NoError(d.t, err)
 }
 
-// An application in Django from Debian's packages, unchanged, which keeps orders of customers in another database: scanned, attached, through
-// its own flows, with a region away, a killed process, one restored database, and detached.
+// An application in Django from Debian's packages, unchanged, which keeps orders of customers in another
+// database: scanned, attached, through its own flows, with a region away, a killed process, one restored
+// database, and detached.
 func TestADjangoApplicationIsAdoptedUnchanged(t *testing.T) {
 	d := newDjango(t, djangoServices)
 	day := d.day()
@@ -231,7 +236,8 @@ func TestADjangoApplicationIsAdoptedUnchanged(t *testing.T) {
 
 	t.Log("scan")
 	guess := filepath.Join(t.TempDir(), "guess.yaml")
-	code, out := exitCode(t, "scan", "--write", guess, "--dsn", "shop="+d.dsn(d.shop), "--dsn", "crm="+d.dsn(d.crm), "--postgres-plaintext")
+	code, out := exitCode(t, "scan", "--write", guess, "--dsn", "shop="+d.dsn(d.shop), "--dsn", "crm="+d.dsn(d.crm),
+		"--postgres-plaintext")
 	require.Zero(t, code, out)
 	require.Contains(t, out, "! 1 row of 2 refers to 1 target that does not exist")
 	for _, table := range []string{"store_order", "store_review", "store_invoice"} {
@@ -289,7 +295,8 @@ func TestADjangoApplicationIsAdoptedUnchanged(t *testing.T) {
 	require.NoError(t, d.crm.Stop())
 	d.sql(`DROP DATABASE %s WITH (FORCE)`, cfg.Database)
 	d.sql(`CREATE DATABASE %[1]s TEMPLATE %[1]s_backup`, cfg.Database)
-	fillTables(t, d.dsn(d.crm), `SELECT setval('customers_customer_id_seq', 10000)`) // rows elsewhere name keys that it would give out again
+	// rows elsewhere name keys that it would give out again
+	fillTables(t, d.dsn(d.crm), `SELECT setval('customers_customer_id_seq', 10000)`)
 	d.start(d.crm)
 	d.stored(3)
 	d.becomes(lost, 1, 0, 1)
@@ -308,7 +315,8 @@ func TestADjangoApplicationIsAdoptedUnchanged(t *testing.T) {
 // The same application with strict references, as unchanged: a reference counts from its commit, and a
 // reference to a missing target is an IntegrityError.
 func TestADjangoApplicationIsStrictUnchanged(t *testing.T) {
-	d := newDjango(t, strings.ReplaceAll(djangoServices, "targets: [crm.example.com/Customer], ", "targets: [crm.example.com/Customer], enforce: strict, "), "--delegations")
+	d := newDjango(t, strings.ReplaceAll(djangoServices, "targets: [crm.example.com/Customer], ",
+		"targets: [crm.example.com/Customer], enforce: strict, "), "--delegations")
 	day := d.day()
 	before := []string{}
 	for _, of := range []*playground.Deployment{d.crm, d.shop} {
@@ -365,7 +373,8 @@ func TestApplicationsOfOtherMappersAreStrictUnchanged(t *testing.T) {
 	gorm := filepath.Join(t.TempDir(), "gorm")
 	for name, program := range map[string][]string{"SQLAlchemy": {"/usr/bin/python3", "alchemy.py"}, "GORM": {gorm}} {
 		t.Run(name, func(t *testing.T) {
-			d := newApplication(t, program, strings.ReplaceAll(djangoServices, "targets: [crm.example.com/Customer], ", "targets: [crm.example.com/Customer], enforce: strict, "))
+			d := newApplication(t, program, strings.ReplaceAll(djangoServices, "targets: [crm.example.com/Customer], ",
+				"targets: [crm.example.com/Customer], enforce: strict, "))
 			if name == "GORM" {
 				build := exec.CommandContext(t.Context(), "go", "build", "-o", gorm, ".")
 				build.Dir, build.Env = filepath.Join("adoption", "gorm"), append(os.Environ(), "GOWORK=off")

@@ -61,7 +61,8 @@ func dumpSchema(t *testing.T, dsn string) string {
 	return regexp.MustCompile(`(?m)^\\(un)?restrict .*$`).ReplaceAllString(string(out), "") // a random word each time
 }
 
-// A table is attached, looked at, repaired and detached from the command line, and its schema is the former one.
+// A table is attached, looked at, repaired and detached from the command line, and its schema is the former
+// one.
 func TestAttachAndDetachFromTheCommandLine(t *testing.T) {
 	t.Parallel()
 	box := harness.NewBox(t, attachedTables, nil, "shop.example.com/eu")
@@ -84,14 +85,18 @@ CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Cu
 
 	code, out = command("attach", file, "--dry-run")
 	require.Zero(t, code, out)
-	require.Contains(t, out, `CREATE TRIGGER dbcontroller_delete AFTER DELETE ON "public"."Orders" REFERENCING OLD TABLE AS removed FOR EACH STATEMENT`)
+	require.Contains(t, out,
+		`CREATE TRIGGER dbcontroller_delete AFTER DELETE ON "public"."Orders" REFERENCING OLD TABLE AS removed FOR EACH STATEMENT`)
 	require.Equal(t, before, dumpSchema(t, dsn))
 	require.NotContains(t, out, "the deployment runs")
 	next := filepath.Join(t.TempDir(), "next.yaml")
-	require.NoError(t, os.WriteFile(next, []byte(strings.Replace(attachedTables, "service: shop.example.com\nversion: v1", "service: shop.example.com\nversion: v2", 1)), 0o600))
+	require.NoError(t,
+		os.WriteFile(next, []byte(strings.Replace(attachedTables, "service: shop.example.com\nversion: v1",
+			"service: shop.example.com\nversion: v2", 1)), 0o600))
 	code, out = command("attach", next, "--dry-run")
 	require.Zero(t, code, out)
-	require.Contains(t, out, `the deployment runs version "v1": while its version does not declare the table as v2 does, no row is read; see db-controller set-version`)
+	require.Contains(t, out,
+		`the deployment runs version "v1": while its version does not declare the table as v2 does, no row is read; see db-controller set-version`)
 
 	code, out = command("attach", file)
 	require.Zero(t, code, out)
@@ -102,9 +107,11 @@ CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Cu
 	require.Zero(t, code, out)
 	require.Contains(t, out, "Order is attached to public.Orders already")
 	fillTables(t, dsn, `INSERT INTO "Orders" VALUES ('a,b/c', 1, 5, 'eu')`)
-	require.Equal(t, "_Customer_ID_62566c64 [\"5\",\"eu\"] //crm.example.com/eu/customers/5", one(t, dsn, `SELECT path || ' ' || texts || ' ' || target FROM dbcontroller.lacking`))
+	require.Equal(t, "_Customer_ID_62566c64 [\"5\",\"eu\"] //crm.example.com/eu/customers/5",
+		one(t, dsn, `SELECT path || ' ' || texts || ' ' || target FROM dbcontroller.lacking`))
 
-	fillTables(t, dsn, `ALTER TABLE "Orders" DISABLE TRIGGER dbcontroller_insert; DROP TRIGGER dbcontroller_update ON "Orders"`)
+	fillTables(t, dsn,
+		`ALTER TABLE "Orders" DISABLE TRIGGER dbcontroller_insert; DROP TRIGGER dbcontroller_update ON "Orders"`)
 	code, out = command("attach", "--status")
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "! the trigger dbcontroller_insert is disabled")
@@ -120,7 +127,8 @@ CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Cu
 		require.NoError(t, err)
 		raw, err := proto.Marshal(wire.EnvironmentProto(&schema.Environment{Services: file.Services}))
 		require.NoError(t, err)
-		fillTables(t, dsn, fmt.Sprintf(`UPDATE dbcontroller.meta SET version = '%s', environment = '\x%x'`, version, raw))
+		fillTables(t, dsn, fmt.Sprintf(`UPDATE dbcontroller.meta SET version = '%s', environment = '\x%x'`,
+			version, raw))
 	}
 	running("v1", attachedTables)
 	code, out = command("attach", "--status")
@@ -132,7 +140,8 @@ CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Cu
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "! declared otherwise in v2, which runs: no row is read until you attach again")
 	misspelt := filepath.Join(t.TempDir(), "misspelt.yaml")
-	require.NoError(t, os.WriteFile(misspelt, []byte(strings.Replace(attachedTables, "public.Orders", "public.Order", 1)), 0o600))
+	require.NoError(t,
+		os.WriteFile(misspelt, []byte(strings.Replace(attachedTables, "public.Orders", "public.Order", 1)), 0o600))
 	code, out = command("attach", misspelt) // and not another name of the attached table
 	require.Equal(t, 4, code, out)
 	require.Contains(t, out, "there is no table public.Order")
@@ -194,7 +203,8 @@ func waitedFor(ctx context.Context, dsn string, statements int) error {
 	}
 	defer func() { _ = conn.Close(context.Background()) }()
 	for seen := map[time.Time]bool{}; len(seen) < statements; <-time.After(10 * time.Millisecond) {
-		rows, err := conn.Query(ctx, `SELECT query_start FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+		rows, err := conn.Query(ctx,
+			`SELECT query_start FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 		if err != nil {
 			return err
 		}
@@ -225,7 +235,8 @@ kinds:
 `
 	box := harness.NewBox(t, two, func(cfg *shadow.Config) { cfg.Delegations = true }, "shop.example.com/eu")
 	dsn := box.Pools[box.ID("shop.example.com/eu")].Config().ConnString()
-	fillTables(t, dsn, `CREATE TABLE public.orders (id bigint PRIMARY KEY); CREATE TABLE public.lines (id bigint PRIMARY KEY, order_id bigint)`)
+	fillTables(t, dsn,
+		`CREATE TABLE public.orders (id bigint PRIMARY KEY); CREATE TABLE public.lines (id bigint PRIMARY KEY, order_id bigint)`)
 	file := filepath.Join(t.TempDir(), "two.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(two), 0o600))
 	attached := func() string { return one(t, dsn, `SELECT count(*)::text FROM dbcontroller.attachment`) }
@@ -240,7 +251,8 @@ kinds:
 	require.NotContains(t, out, "nothing is changed")
 	require.Equal(t, "1", attached())
 
-	fillTables(t, dsn, `CREATE INDEX ON public.lines (order_id); INSERT INTO public.lines SELECT g, g FROM generate_series(1, 20) g; GRANT ALL ON public.orders, public.lines TO `+harness.ServingRole)
+	fillTables(t, dsn,
+		`CREATE INDEX ON public.lines (order_id); INSERT INTO public.lines SELECT g, g FROM generate_series(1, 20) g; GRANT ALL ON public.orders, public.lines TO `+harness.ServingRole)
 	stop := make(chan struct{})
 	ran := make(chan struct{})
 	go func() { // the process of the deployment
@@ -257,10 +269,13 @@ kinds:
 	defer func() { close(stop); <-ran }()
 	code, out = exitCode(t, "attach", file, "--postgres", dsn, "--postgres-plaintext")
 	require.Zero(t, code, out)
-	require.Contains(t, out, "! Line: order_id: 20 rows name 20 targets that do not exist: nothing is done until attach --yes lets them be deleted")
+	require.Contains(t, out,
+		"! Line: order_id: 20 rows name 20 targets that do not exist: nothing is done until attach --yes lets them be deleted")
 	code, out = exitCode(t, "attach", file, "--postgres", dsn, "--postgres-plaintext", "--yes")
 	require.Zero(t, code, out)
-	require.Eventually(t, func() bool { return one(t, dsn, `SELECT count(*)::text FROM public.lines`) == "0" }, wait.Limit, wait.Poll)
+	require.Eventually(t, func() bool {
+		return one(t, dsn, `SELECT count(*)::text FROM public.lines`) == "0"
+	}, wait.Limit, wait.Poll)
 }
 
 // attach names the rights that are lacking: its own rights, and the rights of the role of serve.
@@ -268,13 +283,15 @@ func TestAttachNamesTheRightsThatAreLacking(t *testing.T) {
 	t.Parallel()
 	box := harness.NewBox(t, attachedTables, nil, "shop.example.com/eu")
 	dsn := box.Pools[box.ID("shop.example.com/eu")].Config().ConnString()
-	fillTables(t, dsn, `CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Customer ID" bigint, region text, UNIQUE (shop, "Number")); CREATE INDEX ON public."Orders" ("Customer ID")`)
+	fillTables(t, dsn,
+		`CREATE TABLE public."Orders" (shop text NOT NULL, "Number" integer NOT NULL, "Customer ID" bigint, region text, UNIQUE (shop, "Number")); CREATE INDEX ON public."Orders" ("Customer ID")`)
 	file := filepath.Join(t.TempDir(), "tables.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(attachedTables), 0o600))
 	cfg, err := pgx.ParseConfig(dsn)
 	require.NoError(t, err)
 	cfg.User, cfg.RuntimeParams["application_name"] = harness.RolePrefix+"_login", "db-controller shop.example.com/eu"
-	fillTables(t, dsn, `DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '`+cfg.User+`') THEN CREATE ROLE `+cfg.User+` LOGIN PASSWORD '`+cfg.Password+`'; END IF; END $$`)
+	fillTables(t, dsn, `DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '`+cfg.User+
+		`') THEN CREATE ROLE `+cfg.User+` LOGIN PASSWORD '`+cfg.Password+`'; END IF; END $$`)
 	serving, err := pgx.ConnectConfig(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = serving.Close(context.Background()) })
@@ -291,7 +308,8 @@ func TestAttachNamesTheRightsThatAreLacking(t *testing.T) {
 	code, out = exitCode(t, "attach", "--status", "--postgres", dsn, "--postgres-plaintext")
 	require.Zero(t, code, out)
 
-	code, out = exitCode(t, "attach", file, "--postgres", strings.Replace(harness.AsServing(dsn), harness.ServingRole, "pg_monitor", 1), "--postgres-plaintext")
+	code, out = exitCode(t, "attach", file, "--postgres", strings.Replace(harness.AsServing(dsn), harness.ServingRole,
+		"pg_monitor", 1), "--postgres-plaintext")
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "the owner of schema dbcontroller: GRANT ")
 	require.Contains(t, out, "TO pg_monitor")

@@ -23,7 +23,8 @@ import (
 )
 
 // answers lists the codes that a server may return for a wrong request: never an internal error.
-var answers = []codes.Code{codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition, codes.OutOfRange, codes.Aborted}
+var answers = []codes.Code{codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition, codes.OutOfRange,
+	codes.Aborted}
 
 type badRequests struct {
 	t *testing.T
@@ -45,10 +46,12 @@ func TestAWrongWriteIsTheCallersMistake(t *testing.T) {
 		deep = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"a": deep}})
 	}
 	number := func(f float64) *structpb.Struct {
-		return &structpb.Struct{Fields: map[string]*structpb.Value{"a": {Kind: &structpb.Value_NumberValue{NumberValue: f}}}}
+		return &structpb.Struct{Fields: map[string]*structpb.Value{
+			"a": {Kind: &structpb.Value_NumberValue{NumberValue: f}}}}
 	}
 	owned := func(name, kind string) *resourcev1.Resource {
-		return &resourcev1.Resource{Name: "targets/o", OwnerReferences: []*resourcev1.OwnerReference{{Name: name, Kind: kind}}}
+		return &resourcev1.Resource{Name: "targets/o",
+			OwnerReferences: []*resourcev1.OwnerReference{{Name: name, Kind: kind}}}
 	}
 	for what, r := range map[string]*resourcev1.Resource{
 		"nothing":                  nil,
@@ -78,17 +81,22 @@ func TestAWrongWriteIsTheCallersMistake(t *testing.T) {
 		_, err := user.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: r})
 		bad.refused("put: "+what, err)
 		_, err = user.MutateAndValidateResource(ctx, &resourcev1.MutateAndValidateResourceRequest{
-			Write: &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: r}},
+			Write: &resourcev1.BatchWriteResourcesRequest_Write{
+				Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: r}},
 		})
 		bad.refused("validate: "+what, err)
 	}
-	_, err := user.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "targets/d", Body: body(t, fields{"blob": strings.Repeat("x", 5_000_000)})}})
-	require.Equal(t, codes.ResourceExhausted, status.Code(err), "gRPC refuses what is above the limit of a request: %v", err)
-	_, err = user.BatchWriteResources(ctx, &resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{{}}})
+	_, err := user.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "targets/d",
+		Body: body(t, fields{"blob": strings.Repeat("x", 5_000_000)})}})
+	require.Equal(t, codes.ResourceExhausted, status.Code(err), "gRPC refuses what is above the limit of a request: %v",
+		err)
+	_, err = user.BatchWriteResources(ctx,
+		&resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{{}}})
 	bad.refused("a write of nothing", err)
 	update := func(mask string, labels map[string]string) error {
 		_, err := user.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{
-			Resource: &resourcev1.Resource{Name: "targets/t", Labels: labels}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{mask}},
+			Resource:   &resourcev1.Resource{Name: "targets/t", Labels: labels},
+			UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{mask}},
 		})
 		return err
 	}
@@ -118,7 +126,8 @@ func TestAWrongQuestionIsTheCallersMistake(t *testing.T) {
 		bad.refused("explain "+name, err)
 	}
 	for _, mask := range []string{"nope", "", "state.x", "owner_references.name"} {
-		_, err := user.GetResource(ctx, &resourcev1.GetResourceRequest{Name: "targets/t", ReadMask: &fieldmaskpb.FieldMask{Paths: []string{mask}}})
+		_, err := user.GetResource(ctx, &resourcev1.GetResourceRequest{Name: "targets/t",
+			ReadMask: &fieldmaskpb.FieldMask{Paths: []string{mask}}})
 		bad.refused("read mask "+mask, err)
 	}
 	for what, list := range map[string]*resourcev1.ListResourcesRequest{
@@ -170,14 +179,16 @@ func TestAPeersWrongMessageIsItsMistake(t *testing.T) {
 	} {
 		for _, validateOnly := range []bool{true, false} {
 			err := establishOne(ctx, peer, &schemav1.EstablishReferencesRequest_Attempt{
-				Attempt: attempt[:], ValidateOnly: validateOnly, References: []*schemav1.EstablishReferencesRequest_Reference{r},
+				Attempt: attempt[:], ValidateOnly: validateOnly,
+				References: []*schemav1.EstablishReferencesRequest_Reference{r},
 			})
 			bad.refused("establish: "+what, err)
 		}
 	}
 	// A kind that this version lacks is not the peer's mistake: the answer is neither yes nor no.
 	err = establishOne(ctx, peer, &schemav1.EstablishReferencesRequest_Attempt{
-		Attempt: attempt[:], References: []*schemav1.EstablishReferencesRequest_Reference{reference("block", "Nope", 1)},
+		Attempt: attempt[:], References: []*schemav1.EstablishReferencesRequest_Reference{reference("block",
+			"Nope", 1)},
 	})
 	require.Equal(t, codes.Unavailable, status.Code(err))
 
@@ -185,20 +196,26 @@ func TestAPeersWrongMessageIsItsMistake(t *testing.T) {
 	bad.refused("confirm: no attempts", err)
 	key := &schemav1.BlockadeKey{Attempt: id[:], HolderUid: id[:], TargetUid: id[:], Path: "a\x00"}
 	for _, k := range []*schemav1.BlockadeKey{{}, key} {
-		_, err = peer.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Epoch: epoch, Keys: []*schemav1.BlockadeKey{k}})
+		_, err = peer.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Epoch: epoch,
+			Keys: []*schemav1.BlockadeKey{k}})
 		bad.refused("release", err)
-		_, err = peer.ResolveBlockades(ctx, &schemav1.ResolveBlockadesRequest{Questions: []*schemav1.ResolveBlockadesRequest_Question{{Key: k}}})
+		_, err = peer.ResolveBlockades(ctx,
+			&schemav1.ResolveBlockadesRequest{Questions: []*schemav1.ResolveBlockadesRequest_Question{{Key: k}}})
 		bad.refused("resolve", err)
 	}
-	_, err = peer.PlanDeletion(ctx, &schemav1.PlanDeletionRequest{Limit: -1, Targets: []*schemav1.PlanDeletionRequest_Target{{}}})
+	_, err = peer.PlanDeletion(ctx, &schemav1.PlanDeletionRequest{Limit: -1,
+		Targets: []*schemav1.PlanDeletionRequest_Target{{}}})
 	bad.refused("plan of nothing", err)
 	_, err = peer.CheckOwners(ctx, &schemav1.CheckOwnersRequest{Questions: []*schemav1.CheckOwnersRequest_Question{{}}})
 	bad.refused("owners: no owner", err)
-	_, err = peer.DropOwners(ctx, &schemav1.DropOwnersRequest{Epoch: epoch, LetGo: []*schemav1.DropOwnersRequest_LetGo{{}}})
+	_, err = peer.DropOwners(ctx, &schemav1.DropOwnersRequest{Epoch: epoch,
+		LetGo: []*schemav1.DropOwnersRequest_LetGo{{}}})
 	bad.refused("drop: no owner", err)
-	_, err = peer.UpgradeOwnerReferences(ctx, &schemav1.UpgradeOwnerReferencesRequest{Version: "v1", Generation: -1, Renamed: []*schemav1.UpgradeOwnerReferencesRequest_Renamed{{}}})
+	_, err = peer.UpgradeOwnerReferences(ctx, &schemav1.UpgradeOwnerReferencesRequest{Version: "v1", Generation: -1,
+		Renamed: []*schemav1.UpgradeOwnerReferencesRequest_Renamed{{}}})
 	bad.refused("upgrade: no kind", err)
-	_, err = peer.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Epoch: epoch, Position: "\x00", ExceptUids: [][]byte{id[:]}})
+	_, err = peer.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Epoch: epoch, Position: "\x00",
+		ExceptUids: [][]byte{id[:]}})
 	bad.refused("acknowledge: no position", err)
 	_, err = peer.TraceCascades(ctx, &schemav1.TraceCascadesRequest{Uids: [][]byte{nil}})
 	bad.refused("trace: no uid", err)
@@ -206,7 +223,8 @@ func TestAPeersWrongMessageIsItsMistake(t *testing.T) {
 		_, err = peer.ListBlockades(ctx, &schemav1.ListBlockadesRequest{PageToken: token, PageSize: -1})
 		bad.refused("blockades: page token", err)
 	}
-	stream, err := peer.WatchImportedServiceDeletions(ctx, &schemav1.WatchImportedServiceDeletionsRequest{ResumeToken: "AAAA"})
+	stream, err := peer.WatchImportedServiceDeletions(ctx,
+		&schemav1.WatchImportedServiceDeletionsRequest{ResumeToken: "AAAA"})
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	bad.refused("deletions: resume token", err)
@@ -218,12 +236,15 @@ func TestOnlyDeploymentsForwardCallers(t *testing.T) {
 	f.mustPut(aWest+"targets/t", nil)
 	certs, err := f.Issue(identity.Deployment(f.id(bEast + "holders/h")))
 	require.NoError(t, err)
-	for _, conn := range []grpc.ClientConnInterface{f.asUser("a.example.com/us-west2"), f.as(certs, "a.example.com/us-west2")} {
+	for _, conn := range []grpc.ClientConnInterface{f.asUser("a.example.com/us-west2"),
+		f.as(certs, "a.example.com/us-west2")} {
 		user := resourcev1.NewResourceServiceClient(conn)
 		for _, who := range []string{"/operator/root", "/deployment/a.example.com/eastus2"} {
 			for _, name := range []string{"targets/t", aEast + "targets/t"} {
-				ctx := metadata.AppendToOutgoingContext(context.WithoutCancel(t.Context()), "dbcontroller-on-behalf-of", who)
-				_, err := user.SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{Name: name, BlockDeletion: true})
+				ctx := metadata.AppendToOutgoingContext(context.WithoutCancel(t.Context()), "dbcontroller-on-behalf-of",
+					who)
+				_, err := user.SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{Name: name,
+					BlockDeletion: true})
 				require.Equal(t, codes.PermissionDenied, status.Code(err))
 			}
 		}

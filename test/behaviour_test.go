@@ -30,7 +30,8 @@ func TestEveryBehaviour(t *testing.T) {
 	require.ErrorContains(t, f.delete(target), bEast+"holders/block (block)")
 	f.mustPut(bEast+"holders/block", nil)
 	f.mustDelete(target)
-	f.gone(target, bEast+"holders/cascade", bWest+"holders/asyncCascade", bWest+"targets/t/parts/p", aWest+"targets/soon", aEast+"targets/next")
+	f.gone(target, bEast+"holders/cascade", bWest+"holders/asyncCascade", bWest+"targets/t/parts/p",
+		aWest+"targets/soon", aEast+"targets/next")
 	require.Equal(t, fields{"unset": fields{"list": []any{}}, "x": 1.0}, f.get(bEast+"holders/unset").GetBody().AsMap())
 	require.Empty(t, f.get(bWest+"holders/asyncUnset").GetBody().AsMap())
 	require.Empty(t, f.get(aWest+"targets/maybe").GetBody().AsMap())
@@ -43,7 +44,8 @@ func TestEveryBehaviour(t *testing.T) {
 	f.mustPut(aWest+"targets/t2", fields{"needs": []any{"others/o"}})
 	require.ErrorContains(t, f.delete(aWest+"others/o"), aWest+"targets/t2 (needs.*)")
 	_, err := f.put(bEast+"holders/x", fields{"block": aWest + "logs/l"})
-	require.ErrorContains(t, err, "is not the name of a resource of kind a.example.com/Target or a.example.com/Other or a.example.com/Hidden")
+	require.ErrorContains(t, err,
+		"is not the name of a resource of kind a.example.com/Target or a.example.com/Other or a.example.com/Hidden")
 
 	// Hidden while other deployments have to act; disabled constraints.
 	f.mustPut(aWest+"hidden/h", nil)
@@ -82,11 +84,13 @@ func TestBlockDeletionIsForOperators(t *testing.T) {
 	f.settled()
 }
 
-// A holder elsewhere that both blocks and cascades, cycles over regions, diamonds: without an outside blocker they are deleted.
+// A holder elsewhere that both blocks and cascades, cycles over regions, diamonds: without an outside blocker
+// they are deleted.
 func TestADeletionWithoutOutsideBlockersIsAccepted_I14(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	const top, left, right, bottom = aWest + "targets/top", aEast + "targets/left", aWest + "targets/right", bEast + "holders/bottom"
+	const top, left, right, bottom = aWest + "targets/top", aEast + "targets/left", aWest + "targets/right",
+		bEast + "holders/bottom"
 	f.mustPut(top, nil)
 	f.mustPut(left, fields{"next": top})
 	f.mustPut(right, fields{"next": top, "needs": []any{left, top}}) // blocks other members of its deletion

@@ -36,8 +36,8 @@ var crashPoints = map[string]string{
 	"crash-act-acknowledged":    bEast,
 }
 
-// A process is killed at each crash point and started again: answered requests hold, others can be repeated, and at rest the state is
-// the same as without the crash.
+// A process is killed at each crash point and started again: answered requests hold, others can be repeated,
+// and at rest the state is the same as without the crash.
 func TestACrashBetweenTwoSteps_I1_I3_I6_I8_I19(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -70,7 +70,8 @@ func TestACrashBetweenTwoSteps_I1_I3_I6_I8_I19(t *testing.T) {
 		target, owned := aWest+"targets/"+name, aWest+"targets/owned-"+name
 		f.insist(func() error { _, err := f.put(target, nil); return err })
 		for kind, content := range map[string]fields{
-			"block": {"block": target}, "cascade": {"cascade": target}, "unset": {"unset": fields{"list": []any{target}}}, "late": {"asyncCascade": target},
+			"block": {"block": target}, "cascade": {"cascade": target},
+			"unset": {"unset": fields{"list": []any{target}}}, "late": {"asyncCascade": target},
 		} {
 			f.insist(func() error { _, err := f.put(bEast+"holders/"+kind+"-"+name, content); return err })
 		}
@@ -89,7 +90,8 @@ func TestACrashBetweenTwoSteps_I1_I3_I6_I8_I19(t *testing.T) {
 			return nil
 		})
 		f.eventually(point+": the cascade is complete", func() bool {
-			return !f.find(target) && !f.find(bEast+"holders/cascade-"+name) && !f.find(bEast+"holders/late-"+name) && !f.find(owned)
+			return !f.find(target) && !f.find(bEast+"holders/cascade-"+name) && !f.find(bEast+"holders/late-"+name) &&
+				!f.find(owned)
 		})
 		select {
 		case <-crashed:

@@ -8,8 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A holder's process is started over an empty database by mistake. Other deployments ignore its answers, and status reports it. Over the
-// right database everything continues; for a lost database an operator accepts the new one.
+// A holder's process is started over an empty database by mistake. Other deployments ignore its answers, and
+// status reports it. Over the right database everything continues; for a lost database an operator accepts
+// the new one.
 func TestAProcessOverAnEmptyDatabase_I2_I15(t *testing.T) {
 	t.Parallel()
 	const of = "b.example.com/eastus2"
@@ -20,7 +21,8 @@ func TestAProcessOverAnEmptyDatabase_I2_I15(t *testing.T) {
 		admin, err := pgx.Connect(ctx, server.DSN("postgres"))
 		require.NoError(t, err)
 		defer func() { _ = admin.Close(ctx) }()
-		for _, sql := range []string{`ALTER DATABASE own RENAME TO swapped`, `ALTER DATABASE other RENAME TO own`, `ALTER DATABASE swapped RENAME TO other`} {
+		for _, sql := range []string{`ALTER DATABASE own RENAME TO swapped`, `ALTER DATABASE other RENAME TO own`,
+			`ALTER DATABASE swapped RENAME TO other`} {
 			_, err := admin.Exec(ctx, sql)
 			require.NoError(t, err)
 		}
@@ -47,7 +49,8 @@ func TestAProcessOverAnEmptyDatabase_I2_I15(t *testing.T) {
 	f.eventually("its own status says so too", func() bool {
 		out, err = run(t, "status", of, "--context", f.Context)
 		require.NoError(t, err, out)
-		return strings.Contains(out, "last failure of registry for "+of) && strings.Contains(out, "the registry knows this deployment over the database ")
+		return strings.Contains(out, "last failure of registry for "+of) &&
+			strings.Contains(out, "the registry knows this deployment over the database ")
 	})
 	require.NotNil(t, f.get(acted), "the holder's deployment has not acted upon its deletion")
 
@@ -68,7 +71,8 @@ func TestAProcessOverAnEmptyDatabase_I2_I15(t *testing.T) {
 	out, err = run(t, "decommission", of, "--former-database", "--reason", "the disk is gone", "--context", f.Context)
 	require.Error(t, err)
 	require.Contains(t, out, "--yes")
-	out, err = run(t, "decommission", of, "--former-database", "--reason", "the disk is gone", "--yes", "--context", f.Context)
+	out, err = run(t, "decommission", of, "--former-database", "--reason", "the disk is gone", "--yes",
+		"--context", f.Context)
 	require.NoError(t, err, out)
 	f.eventually("what blocked it is lost", func() bool { return f.delete(held) == nil })
 	out, err = run(t, "status", "a.example.com/us-west2", "--context", f.Context)

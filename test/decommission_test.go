@@ -16,7 +16,8 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// A deployment burns down. Deletions wait for it until two operators decommission it, and no longer; it never comes back.
+// A deployment burns down. Deletions wait for it until two operators decommission it, and no longer; it never
+// comes back.
 func TestDecommission_I15(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "--owner-grace", "1s")
@@ -36,7 +37,8 @@ func TestDecommission_I15(t *testing.T) {
 	require.ErrorContains(t, f.delete(aWest+"targets/blocked"), "blocks")
 	require.Equal(t, resourcev1.Resource_STATE_DELETING, f.get(aWest+"targets/waits").GetState())
 
-	open, err := schemav1.NewSchemaServiceClient(f.as(certs, "a.example.com/us-west2")).WatchImportedServiceDeletions(t.Context(), &schemav1.WatchImportedServiceDeletionsRequest{})
+	open, err := schemav1.NewSchemaServiceClient(f.as(certs, "a.example.com/us-west2")).
+		WatchImportedServiceDeletions(t.Context(), &schemav1.WatchImportedServiceDeletionsRequest{})
 	require.NoError(t, err)
 
 	refused := func(says string, args ...string) string {
@@ -47,22 +49,27 @@ func TestDecommission_I15(t *testing.T) {
 	}
 	refused("cannot come back afterwards: add --yes to continue", "decommission", gone, "--reason", "fire")
 	refused("--reason is missing", "decommission", gone, "--yes")
-	refused("deployment c.example.com/mars is not registered", "decommission", "c.example.com/mars", "--reason", "fire", "--yes")
+	refused("deployment c.example.com/mars is not registered", "decommission", "c.example.com/mars", "--reason",
+		"fire", "--yes")
 	// The command names a deployment that it cannot reach; repeating it reaches that one later.
 	rights, decision := filepath.Join(t.TempDir(), "rights.yaml"), filepath.Join(t.TempDir(), "decision")
 	require.NoError(t, os.WriteFile(rights, []byte("rights: {two_operators: [decommission, force-release]}\n"), 0o600))
 	out, err := run(t, "apply", rights, "--context", f.Context)
 	require.NoError(t, err, out)
-	refused("decommission needs two operators here: sign it with --propose FILE", "decommission", gone, "--reason", "fire, ticket 4711", "--yes")
+	refused("decommission needs two operators here: sign it with --propose FILE", "decommission", gone, "--reason",
+		"fire, ticket 4711", "--yes")
 	second, err := f.Issue(identity.Identity{Role: identity.RoleOperator, Name: "second"})
 	require.NoError(t, err)
 	secondContext := filepath.Join(t.TempDir(), "second.yaml")
-	require.NoError(t, os.WriteFile(secondContext, fmt.Appendf(nil, "registry: %s\ncerts: %s\n", f.RegistryAddress, second), 0o600))
-	out, err = run(t, "decommission", gone, "--reason", "fire, ticket 4711", "--propose", decision, "--context", secondContext)
+	require.NoError(t, os.WriteFile(secondContext, fmt.Appendf(nil, "registry: %s\ncerts: %s\n", f.RegistryAddress,
+		second), 0o600))
+	out, err = run(t, "decommission", gone, "--reason", "fire, ticket 4711", "--propose", decision, "--context",
+		secondContext)
 	require.NoError(t, err, out)
 	late := f.Deployments[f.id(aEast+"targets/x")]
 	require.NoError(t, late.Kill())
-	out = refused("a.example.com/eastus2 did not answer, and still waits for b.example.com/us-west2", "decommission", gone, "--approve", decision, "--yes")
+	out = refused("a.example.com/eastus2 did not answer, and still waits for b.example.com/us-west2", "decommission",
+		gone, "--approve", decision, "--yes")
 	require.Contains(t, out, "b.example.com/us-west2 is decommissioned in the registry")
 	f.gone(aWest + "targets/waits")
 	f.mustDelete(aWest + "targets/blocked")
@@ -82,7 +89,8 @@ func TestDecommission_I15(t *testing.T) {
 		_, err = open.Recv()
 	}
 	require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", err)
-	_, err = resourcev1.NewResourceServiceClient(f.as(certs, "a.example.com/us-west2")).GetResource(t.Context(), &resourcev1.GetResourceRequest{Name: "targets/x"})
+	_, err = resourcev1.NewResourceServiceClient(f.as(certs, "a.example.com/us-west2")).GetResource(t.Context(),
+		&resourcev1.GetResourceRequest{Name: "targets/x"})
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 	require.ErrorContains(t, err, "decommissioned")
 	file := filepath.Join(t.TempDir(), "again.yaml")
@@ -91,6 +99,7 @@ func TestDecommission_I15(t *testing.T) {
 	_, err = f.put(aWest+"targets/new", nil, ownedBy("Holder", bWest+"holders/blocks"))
 	require.ErrorContains(t, err, "decommissioned")
 	// Users may not decommission.
-	_, err = adminv1.NewAdminServiceClient(f.asUser("a.example.com/us-west2")).Decommission(t.Context(), &adminv1.DecommissionRequest{Deployment: "a.example.com/eastus2", Reason: "x"})
+	_, err = adminv1.NewAdminServiceClient(f.asUser("a.example.com/us-west2")).Decommission(t.Context(),
+		&adminv1.DecommissionRequest{Deployment: "a.example.com/eastus2", Reason: "x"})
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 }

@@ -17,7 +17,8 @@ func TestACommandDeletesSeveralResources_I13_I14(t *testing.T) {
 		t.Helper()
 		return exitCode(t, append(args, "--context", f.Context)...)
 	}
-	t1, t2, t3, h1, h2, h3 := aWest+"targets/t1", aWest+"targets/t2", aWest+"targets/t3", bEast+"holders/h1", bEast+"holders/h2", bEast+"holders/h3"
+	t1, t2, t3, h1, h2, h3 := aWest+"targets/t1", aWest+"targets/t2", aWest+"targets/t3", bEast+"holders/h1",
+		bEast+"holders/h2", bEast+"holders/h3"
 	for _, name := range []string{t1, t2, t3} {
 		f.mustPut(name, nil)
 	}

@@ -19,7 +19,8 @@ CREATE FUNCTION public.no_space() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 END $$;
 CREATE TRIGGER no_space BEFORE INSERT ON dbcontroller.shadow EXECUTE FUNCTION public.no_space()`
 
-// A deployment whose disk is full is healthy nowhere: the answer to a write, readyz, metrics and status name the disk, until there is space.
+// A deployment whose disk is full is healthy nowhere: the answer to a write, readyz, metrics and status name
+// the disk, until there is space.
 func TestAFullDiskIsToldEverywhere(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -29,7 +30,8 @@ func TestAFullDiskIsToldEverywhere(t *testing.T) {
 	execute(t, d.DSN, refuseSpaceSQL)
 	_, resources := f.named(name)
 	put := func() error {
-		_, err := resources.PutResource(t.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "targets/new", Body: body(t, nil)}})
+		_, err := resources.PutResource(t.Context(),
+			&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "targets/new", Body: body(t, nil)}})
 		return err
 	}
 	health := func() string {
@@ -46,7 +48,8 @@ func TestAFullDiskIsToldEverywhere(t *testing.T) {
 		err := put() // again and again: the probe finds space, in truth
 		require.Contains(t, status.Convert(err).Message(), "the disk of the deployment's database is full")
 		told := f.statusFor(t, f.id(name).String()).GetNotReady()
-		return strings.Contains(health(), "[-]writes: "+why) && f.metric(name, `dbcontroller_ready{reason="writes"}`) == 0 &&
+		return strings.Contains(health(), "[-]writes: "+why) &&
+			f.metric(name, `dbcontroller_ready{reason="writes"}`) == 0 &&
 			len(told) == 1 && told[0].GetCheck() == "writes" && told[0].GetReason() == why
 	})
 	require.NotNil(t, f.get(name), "reads go on")

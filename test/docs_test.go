@@ -86,7 +86,8 @@ func TestTheProtocolWritesTheGrammarOfNames(t *testing.T) {
 	require.Contains(t, string(protocol), "    "+strings.ReplaceAll(string(inSQL[1]), "''", "'")+"\n")
 }
 
-// Each page under docs is in the navigation of the documentation site, once, and each entry of the navigation exists.
+// Each page under docs is in the navigation of the documentation site, once, and each entry of the navigation
+// exists.
 func TestTheNavigationHasEveryPage(t *testing.T) {
 	text, err := os.ReadFile("../mkdocs.yml")
 	require.NoError(t, err)

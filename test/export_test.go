@@ -10,8 +10,9 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// What a delete removes, in two services and regions, is exported first, and made anew from the file: with its bodies, owners, labels and references by
-// name. Nothing is deleted when the export is not complete, or when the delete would remove more resources than the export has.
+// What a delete removes, in two services and regions, is exported first, and made anew from the file: with
+// its bodies, owners, labels and references by name. Nothing is deleted when the export is not complete, or
+// when the delete would remove more resources than the export has.
 func TestADeletionIsExportedAndMadeAnew_I29(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -21,7 +22,8 @@ func TestADeletionIsExportedAndMadeAnew_I29(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "acme.yaml")
 	root, next, other := aWest+"targets/root", aEast+"targets/next", aWest+"others/o"
-	holder, part, loser, owned := bEast+"holders/h", bWest+"targets/root/parts/p", bEast+"holders/loser", aWest+"others/owned"
+	holder, part, loser, owned := bEast+"holders/h", bWest+"targets/root/parts/p", bEast+"holders/loser",
+		aWest+"others/owned"
 	f.mustPut(other, nil)
 	f.mustPut(root, fields{"needs": []any{"others/o"}, "text": "a 'quoted' # text"})
 	f.mustPut(next, fields{"next": root})
@@ -40,7 +42,8 @@ func TestADeletionIsExportedAndMadeAnew_I29(t *testing.T) {
 	}
 	content, err := os.ReadFile(file)
 	require.NoError(t, err)
-	require.Contains(t, string(content), "# Has lost its value, and is not in this file: unset.list.* of Holder (b.example.com/eastus2): "+loser+"\n")
+	require.Contains(t, string(content),
+		"# Has lost its value, and is not in this file: unset.list.* of Holder (b.example.com/eastus2): "+loser+"\n")
 	info, err := os.Stat(file)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())

@@ -117,7 +117,8 @@ func newFixture(t *testing.T, args ...string) *fixture {
 	if testing.Short() {
 		t.Skip("starts five processes")
 	}
-	f := &fixture{t: t, Processes: harness.NewProcesses(t, everything, append([]string{"--tentative-ttl", "1s"}, args...)...)}
+	f := &fixture{t: t, Processes: harness.NewProcesses(t, everything, append([]string{"--tentative-ttl", "1s"},
+		args...)...)}
 	f.acquainted()
 	return f
 }
@@ -167,11 +168,13 @@ func body(t *testing.T, content fields) *structpb.Struct {
 func (f *fixture) put(name string, content fields, owners ...*resourcev1.OwnerReference) (*resourcev1.Resource, error) {
 	f.t.Helper()
 	relative, resources := f.named(name)
-	return resources.PutResource(f.t.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: relative, Body: body(f.t, content), OwnerReferences: owners}})
+	return resources.PutResource(f.t.Context(),
+		&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: relative, Body: body(f.t, content),
+			OwnerReferences: owners}})
 }
 
-// mustPut is put that fails the test on an error. It repeats refusals by deployments that have just started and do not have the environment
-// yet.
+// mustPut is put that fails the test on an error. It repeats refusals by deployments that have just started
+// and do not have the environment yet.
 func (f *fixture) mustPut(name string, content fields, owners ...*resourcev1.OwnerReference) (r *resourcev1.Resource) {
 	f.t.Helper()
 	require.NoError(f.t, patiently(f.t.Context(), func() (err error) {
@@ -207,8 +210,8 @@ func (f *fixture) delete(name string) error {
 	return err
 }
 
-// mustDelete is delete that fails the test on a refusal; while the outcome is unknown it repeats the request with its request id, as every
-// client should.
+// mustDelete is delete that fails the test on a refusal; while the outcome is unknown it repeats the request
+// with its request id, as every client should.
 func (f *fixture) mustDelete(name string) {
 	f.t.Helper()
 	relative, resources := f.named(name)
@@ -230,7 +233,8 @@ func (f *fixture) get(name string) *resourcev1.Resource {
 	return r
 }
 
-// poll is the pause between two looks at a condition: a look costs processes and PostgreSQL milliseconds that the others need.
+// poll is the pause between two looks at a condition: a look costs processes and PostgreSQL milliseconds that
+// the others need.
 const poll = 50 * time.Millisecond
 
 // eventually waits until a condition holds.
@@ -283,7 +287,8 @@ func (f *fixture) analyze(deployment string) {
 	conn, err := pgx.Connect(f.t.Context(), f.Deployments[f.id(deployment+"x/y")].DSN)
 	require.NoError(f.t, err)
 	defer func() { _ = conn.Close(context.Background()) }()
-	_, err = conn.Exec(f.t.Context(), "ANALYZE dbcontroller.change, dbcontroller.removal, dbcontroller.shadow, dbcontroller.reference")
+	_, err = conn.Exec(f.t.Context(),
+		"ANALYZE dbcontroller.change, dbcontroller.removal, dbcontroller.shadow, dbcontroller.reference")
 	require.NoError(f.t, err)
 }
 
@@ -304,7 +309,8 @@ func (f *fixture) as(certs, deployment string, options ...grpc.DialOption) *grpc
 	require.NoError(f.t, err)
 	credentials, err := identity.Load(identity.InDir(certs))
 	require.NoError(f.t, err)
-	conn, err := grpc.NewClient(f.Deployments[id].Address, append(credentials.DialOptions(identity.Deployment(id)), options...)...)
+	conn, err := grpc.NewClient(f.Deployments[id].Address, append(credentials.DialOptions(identity.Deployment(id)),
+		options...)...)
 	require.NoError(f.t, err)
 	f.t.Cleanup(func() { _ = conn.Close() })
 	return conn

@@ -29,7 +29,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// fleetResources is the number of resources: DBCONTROLLER_FLEET_RESOURCES, or few enough for every run of the tests.
+// fleetResources is the number of resources: DBCONTROLLER_FLEET_RESOURCES, or few enough for every run of the
+// tests.
 func fleetResources(t *testing.T) int {
 	n, err := strconv.Atoi(cmp.Or(os.Getenv("DBCONTROLLER_FLEET_RESOURCES"), "6000"))
 	require.NoError(t, err, "DBCONTROLLER_FLEET_RESOURCES")
@@ -45,8 +46,9 @@ const (
 
 var fleetProject = schema.KindID{Service: "iam.fleet.example.com", Kind: "Project"}
 
-// A company with seven services in three regions deletes one of its customers' projects. The expected deletions and unsets are
-// computed from the bodies alone, by the rules of the behaviours, and compared with the deployments' lists afterwards.
+// A company with seven services in three regions deletes one of its customers' projects. The expected
+// deletions and unsets are computed from the bodies alone, by the rules of the behaviours, and compared with
+// the deployments' lists afterwards.
 //
 // Not parallel: it takes all cores and 200 connections, and concurrent tests would exceed their time limits.
 func TestFleetTearDownOfAProject(t *testing.T) {
@@ -138,7 +140,8 @@ func readFleet(t *testing.T) (string, *schema.File) {
 	return text, files
 }
 
-// fleet is the example company: its kinds, and random resources of them. Project is the only kind that it treats specially.
+// fleet is the example company: its kinds, and random resources of them. Project is the only kind that it
+// treats specially.
 type fleet struct {
 	*require.Assertions
 	t      *testing.T
@@ -175,7 +178,8 @@ type fleetResource struct {
 func newFleet(t *testing.T, files *schema.File) *fleet {
 	t.Helper()
 	f := &fleet{
-		Assertions: require.New(t), t: t, files: files, byID: map[schema.KindID]*fleetKind{}, random: rand.New(rand.NewPCG(fleetSeed, 0)),
+		Assertions: require.New(t), t: t, files: files, byID: map[schema.KindID]*fleetKind{},
+		random: rand.New(rand.NewPCG(fleetSeed, 0)),
 	}
 	var kinds []*fleetKind
 	for _, d := range files.Services {
@@ -216,8 +220,8 @@ func (f *fleet) kindOf(holder *fleetKind, name string) *fleetKind {
 	return k
 }
 
-// sort puts targets before holders. In a cycle of kinds, the one with the fewest missing targets comes first, never before a required
-// target; its other references are filled in late.
+// sort puts targets before holders. In a cycle of kinds, the one with the fewest missing targets comes first,
+// never before a required target; its other references are filled in late.
 func (f *fleet) sort(kinds []*fleetKind) {
 	for len(kinds) > 0 {
 		best, fewest := -1, 0
@@ -281,14 +285,16 @@ func (f *fleet) populate() {
 
 // invent creates a resource below a random parent, or in a random region when it has none.
 func (f *fleet) invent(k *fleetKind, number int) *fleetResource {
-	r := &fleetResource{kind: k, project: shared, number: number, body: map[string]any{"displayName": fmt.Sprint(k.Name, " ", number)}}
+	r := &fleetResource{kind: k, project: shared, number: number,
+		body: map[string]any{"displayName": fmt.Sprint(k.Name, " ", number)}}
 	if k.bound {
 		r.project = number % fleetProjects
 	}
 	segments := strings.Split(k.Patterns[0], "/")
 	r.name = schema.FullName{
-		Deployment: schema.DeploymentID{Service: k.model.ID.Service, Region: f.files.Regions[f.random.IntN(len(f.files.Regions))]},
-		Name:       fmt.Sprint(segments[len(segments)-2], "/", strings.ToLower(k.Name), "-", number),
+		Deployment: schema.DeploymentID{Service: k.model.ID.Service,
+			Region: f.files.Regions[f.random.IntN(len(f.files.Regions))]},
+		Name: fmt.Sprint(segments[len(segments)-2], "/", strings.ToLower(k.Name), "-", number),
 	}
 	if k.parent != nil {
 		parents := k.parent.resources[shared]
@@ -303,7 +309,8 @@ func (f *fleet) invent(k *fleetKind, number int) *fleetResource {
 	return r
 }
 
-// link fills in the fields, or the late ones, whose targets come after their holders. It returns the changed resources.
+// link fills in the fields, or the late ones, whose targets come after their holders. It returns the changed
+// resources.
 func (f *fleet) link(late bool) (linked []*fleetResource) {
 	for _, r := range f.all {
 		changed := false
@@ -322,8 +329,8 @@ func (f *fleet) link(late bool) (linked []*fleetResource) {
 	return linked
 }
 
-// target returns a resource that r may refer to, or nil when there is none. Blocking and cascading references stay inside the project;
-// others leave it sometimes.
+// target returns a resource that r may refer to, or nil when there is none. Blocking and cascading references
+// stay inside the project; others leave it sometimes.
 func (f *fleet) target(r *fleetResource, ref fleetReference) any {
 	k := ref.targets[f.random.IntN(len(ref.targets))]
 	project := shared
@@ -336,7 +343,9 @@ func (f *fleet) target(r *fleetResource, ref fleetReference) any {
 	}
 	candidates := k.resources[project]
 	if k == r.kind { // earlier ones alone, so that none is its own successor
-		n, _ := slices.BinarySearchFunc(candidates, r.number, func(c *fleetResource, number int) int { return c.number - number })
+		n, _ := slices.BinarySearchFunc(candidates, r.number, func(c *fleetResource, number int) int {
+			return c.number - number
+		})
 		candidates = candidates[:n]
 	}
 	if len(candidates) == 0 {
@@ -352,7 +361,8 @@ func (f *fleet) target(r *fleetResource, ref fleetReference) any {
 	return chosen.name.String()
 }
 
-// fill sets values at a path, and keeps existing ones. A star of a path matches a list or a map; all resources use the same one.
+// fill sets values at a path, and keeps existing ones. A star of a path matches a list or a map; all
+// resources use the same one.
 func (f *fleet) fill(at any, path []string, above string, value func() any) any {
 	if len(path) == 0 {
 		return value()
@@ -385,7 +395,9 @@ func (f *fleet) fill(at any, path []string, above string, value func() any) any 
 // load puts all resources, kind by kind, and then once more those with references to later kinds.
 func (f *fleet) load(c *client.Client) {
 	for rest := f.all; len(rest) > 0; {
-		n, _ := slices.BinarySearchFunc(rest, rest[0].kind.order+1, func(r *fleetResource, order int) int { return r.kind.order - order })
+		n, _ := slices.BinarySearchFunc(rest, rest[0].kind.order+1, func(r *fleetResource, order int) int {
+			return r.kind.order - order
+		})
 		f.put(c, rest[:n])
 		rest = rest[n:]
 	}
@@ -409,7 +421,8 @@ func (f *fleet) put(c *client.Client, resources []*fleetResource) {
 	f.NoError(g.Wait())
 }
 
-func putBatch(ctx context.Context, c *client.Client, id schema.DeploymentID, batch []*fleetResource, request string) error {
+func putBatch(ctx context.Context, c *client.Client, id schema.DeploymentID, batch []*fleetResource,
+	request string) error {
 	resources, err := c.Resources(ctx, id)
 	if err != nil {
 		return err
@@ -474,12 +487,14 @@ func (f *fleet) closure(victim *fleetResource) map[schema.FullName]bool {
 	f.NotZero(excused, "some deleted resources block others that are deleted")
 	f.NotZero(outside, "some remaining resources refer to deleted ones")
 	f.Greater(len(deployments), len(f.files.Deployments)*3/4, "a project has something nearly everywhere")
-	f.t.Logf("%d references; to the %d resources deleted in %d deployments, %d from outside, and %d blocking ones from inside",
+	f.t.Logf(
+		"%d references; to the %d resources deleted in %d deployments, %d from outside, and %d blocking ones from inside",
 		n, len(gone), len(deployments), outside, excused)
 	return gone
 }
 
-// check verifies that exactly the expected resources are gone, and that exactly the expected values are unset in the others.
+// check verifies that exactly the expected resources are gone, and that exactly the expected values are unset
+// in the others.
 func (f *fleet) check(c *client.Client, gone map[schema.FullName]bool) {
 	there := map[schema.FullName]map[string]any{}
 	for _, d := range f.files.Deployments {

@@ -19,7 +19,8 @@ func TestEveryFileIsFormatted(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if name := entry.Name(); entry.IsDir() && (name == "bin" || name == "testdata" || len(name) > 2 && strings.HasPrefix(name, ".")) {
+		if name := entry.Name(); entry.IsDir() && (name == "bin" || name == "testdata" || len(name) > 2 &&
+			strings.HasPrefix(name, ".")) {
 			return filepath.SkipDir
 		}
 		if !strings.HasSuffix(path, ".go") {

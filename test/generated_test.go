@@ -65,8 +65,8 @@ func enumerated(all protoreflect.EnumDescriptors) (out []string) {
 	return out
 }
 
-// The generated code has the messages, fields, numbers and methods of the .proto files. make verify generates it again and compares all of
-// it, which needs minutes to compile the generator.
+// The generated code has the messages, fields, numbers and methods of the .proto files. make verify generates
+// it again and compares all of it, which needs minutes to compile the generator.
 func TestTheGeneratedCodeIsThatOfTheProtoFiles(t *testing.T) {
 	t.Parallel()
 	root, n := filepath.Join("..", "schema", "schemapb"), 0

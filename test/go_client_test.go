@@ -13,7 +13,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// A program with the Go client, as a user: typed errors, another region as the door, a watch across a restart.
+// A program with the Go client, as a user: typed errors, another region as the door, a watch across a
+// restart.
 func TestTheGoClient(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -53,7 +54,8 @@ func TestTheGoClient(t *testing.T) {
 	var refused *client.Error
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, holderName, refused.Holders[0].Name.String())
-	_, err = holders.Put(ctx, client.Object[holder]{Name: bWest + "holders/none", Body: holder{Block: aWest + "targets/none"}})
+	_, err = holders.Put(ctx, client.Object[holder]{Name: bWest + "holders/none",
+		Body: holder{Block: aWest + "targets/none"}})
 	require.ErrorIs(t, err, client.ErrRefused)
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, "TARGET_MISSING", refused.Refusals[0].Reason)

@@ -32,7 +32,8 @@ func (anyBytes) Marshal(v any) (mem.BufferSlice, error) {
 
 func (anyBytes) Unmarshal(mem.BufferSlice, any) error { return nil }
 
-// answerHugely serves in the place of a deployment: each answer, and each event of a watch, is 15 MiB of tiny values. It counts answers and watches.
+// answerHugely serves in the place of a deployment: each answer, and each event of a watch, is 15 MiB of tiny
+// values. It counts answers and watches.
 func (f *fixture) answerHugely(deployment schema.DeploymentID) (answers, watches *atomic.Int64) {
 	f.t.Helper()
 	p := f.Deployments[deployment]
@@ -43,27 +44,29 @@ func (f *fixture) answerHugely(deployment schema.DeploymentID) (answers, watches
 	f.eventually("its address is free", func() bool { listener, err = net.Listen("tcp", p.Address); return err == nil })
 	answers, watches = &atomic.Int64{}, &atomic.Int64{}
 	messages, numbers := bytes.Repeat([]byte{1<<3 | 2, 0}, 15<<19), bytes.Repeat([]byte{1 << 3, 1}, 15<<19)
-	server := grpc.NewServer(grpc.Creds(certs.Server(nil)), grpc.ForceServerCodecV2(anyBytes{encoding.GetCodecV2("proto")}), grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
-		if err := stream.RecvMsg(nil); err != nil {
-			return err
-		}
-		answers.Add(1)
-		switch method, _ := grpc.MethodFromServerStream(stream); method {
-		case schemav1.SchemaService_ResolveBlockades_FullMethodName:
-			return stream.SendMsg(numbers)
-		case schemav1.SchemaService_WatchImportedServiceDeletions_FullMethodName:
-			answers.Add(-1)
-			watches.Add(1)
-			for stream.Context().Err() == nil {
-				if err := stream.SendMsg(messages); err != nil {
-					return err
-				}
+	server := grpc.NewServer(grpc.Creds(certs.Server(nil)),
+		grpc.ForceServerCodecV2(anyBytes{encoding.GetCodecV2("proto")}),
+		grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+			if err := stream.RecvMsg(nil); err != nil {
+				return err
 			}
-			return nil
-		default:
-			return stream.SendMsg(messages)
-		}
-	}))
+			answers.Add(1)
+			switch method, _ := grpc.MethodFromServerStream(stream); method {
+			case schemav1.SchemaService_ResolveBlockades_FullMethodName:
+				return stream.SendMsg(numbers)
+			case schemav1.SchemaService_WatchImportedServiceDeletions_FullMethodName:
+				answers.Add(-1)
+				watches.Add(1)
+				for stream.Context().Err() == nil {
+					if err := stream.SendMsg(messages); err != nil {
+						return err
+					}
+				}
+				return nil
+			default:
+				return stream.SendMsg(messages)
+			}
+		}))
 	go func() { _ = server.Serve(listener) }()
 	f.t.Cleanup(server.Stop)
 	return answers, watches
@@ -98,7 +101,8 @@ func TestHugeAnswersOfADeploymentStopNobody_I20(t *testing.T) { //nolint:paralle
 		deletes.Go(func() {
 			for range 2 {
 				err := f.delete(aWest + "targets/t" + strconv.Itoa(i))
-				if code := status.Code(err); code != codes.Unavailable && code != codes.FailedPrecondition && code != codes.DeadlineExceeded {
+				if code := status.Code(err); code != codes.Unavailable && code != codes.FailedPrecondition &&
+					code != codes.DeadlineExceeded {
 					t.Errorf("%v", err)
 				}
 			}

@@ -53,7 +53,8 @@ func (p pressing) Close() error {
 func (f *fixture) refusesCompressed(conn *grpc.ClientConn) {
 	f.t.Helper()
 	var answer []byte
-	err := conn.Invoke(f.t.Context(), resourcev1.ResourceService_PutResource_FullMethodName, []byte("anything"), &answer, grpc.UseCompressor("gzip"), grpc.ForceCodec(rawCodec{}))
+	err := conn.Invoke(f.t.Context(), resourcev1.ResourceService_PutResource_FullMethodName, []byte("anything"),
+		&answer, grpc.UseCompressor("gzip"), grpc.ForceCodec(rawCodec{}))
 	require.ErrorContains(f.t, err, "compressed requests are not accepted")
 }
 
@@ -63,7 +64,8 @@ func compressed(ctx context.Context, conns []*grpc.ClientConn) {
 		go func() {
 			for ctx.Err() == nil {
 				var answer []byte
-				_ = conns[i%len(conns)].Invoke(ctx, resourcev1.ResourceService_PutResource_FullMethodName, []byte("anything"), &answer, grpc.UseCompressor("gzip"), grpc.ForceCodec(rawCodec{}))
+				_ = conns[i%len(conns)].Invoke(ctx, resourcev1.ResourceService_PutResource_FullMethodName,
+					[]byte("anything"), &answer, grpc.UseCompressor("gzip"), grpc.ForceCodec(rawCodec{}))
 				<-time.After(20 * time.Millisecond) // a call that is refused at once takes processor time only
 			}
 		}()

@@ -34,8 +34,8 @@ func (rawCodec) Name() string                       { return "proto" }
 // maxRequest is the size of the requests below, which is almost the largest allowed size.
 const maxRequest = 4<<20 - 4096
 
-// hostileRequests returns requests of a message of the greatest size: each field of it, and of the messages in it, as long as it can be,
-// or as often.
+// hostileRequests returns requests of a message of the greatest size: each field of it, and of the messages
+// in it, as long as it can be, or as often.
 func hostileRequests(of protoreflect.MessageDescriptor, levels int) map[string][]byte {
 	out := map[string][]byte{}
 	for i := range of.Fields().Len() {
@@ -68,8 +68,8 @@ func hostileRequests(of protoreflect.MessageDescriptor, levels int) map[string][
 	return out
 }
 
-// Every method of every service gets requests of the greatest size, with each field as long, or as often, as it can be: each costs
-// little, and is refused as the caller's mistake or answered.
+// Every method of every service gets requests of the greatest size, with each field as long, or as often, as
+// it can be: each costs little, and is refused as the caller's mistake or answered.
 func TestHostileRequestsOfEveryMethodCostLittle_I20_I21(t *testing.T) {
 	hostile(t)
 	t.Parallel()
@@ -77,7 +77,8 @@ func TestHostileRequestsOfEveryMethodCostLittle_I20_I21(t *testing.T) {
 	f := newFixture(t)
 	operator := f.as(f.ClientCerts(), deployment)
 	peer := f.as(f.Deployments[f.id(bWest+"x/y")].Certs, deployment)
-	registry, err := grpc.NewClient(f.RegistryAddress, f.credentials(f.ClientCerts()).DialOptions(identity.Identity{Role: identity.RoleRegistry})...)
+	registry, err := grpc.NewClient(f.RegistryAddress, f.credentials(f.ClientCerts()).
+		DialOptions(identity.Identity{Role: identity.RoleRegistry})...)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = registry.Close() })
 	before, calls, slowest := f.liveHeap(deployment), 0, 0.0
@@ -99,7 +100,8 @@ func TestHostileRequestsOfEveryMethodCostLittle_I20_I21(t *testing.T) {
 				err := callRaw(t.Context(), file.conn, method, request)
 				took := f.metric("//"+deployment+"/x/y", "process_cpu_seconds_total") - began
 				calls, slowest = calls+1, max(slowest, took)
-				require.NotContains(t, []codes.Code{codes.Internal, codes.Unknown, codes.Unavailable, codes.DataLoss}, status.Code(err), "%s: %s: %.300v", method, what, err)
+				require.NotContains(t, []codes.Code{codes.Internal, codes.Unknown, codes.Unavailable, codes.DataLoss},
+					status.Code(err), "%s: %s: %.300v", method, what, err)
 				require.Less(t, len(status.Convert(err).Message()), 1100, "%s: %s", method, what)
 				require.Less(t, took, 1.0, "%s: %s", method, what)
 			}
@@ -126,9 +128,9 @@ func callRaw(ctx context.Context, conn *grpc.ClientConn, method string, request 
 	return stream.RecvMsg(&answer)
 }
 
-// A deployment that announces epochs without end, and releases attempts that it has made up: the others write, delete and keep their
-// leases, and it leaves as many rows as its quota allows. Then a user who reads the whole environment without end: the registry goes on
-// to serve others.
+// A deployment that announces epochs without end, and releases attempts that it has made up: the others
+// write, delete and keep their leases, and it leaves as many rows as its quota allows. Then a user who reads
+// the whole environment without end: the registry goes on to serve others.
 //
 //nolint:paralleltest // the flood alone may not take a lease: beside other tests, their load adds to it
 func TestADeploymentThatFloodsStopsNobody_I15_I20(t *testing.T) {
@@ -146,14 +148,16 @@ func TestADeploymentThatFloodsStopsNobody_I15_I20(t *testing.T) {
 		g.Go(func() {
 			for flood.Err() == nil {
 				if i%2 == 0 {
-					_, _ = hostile.AnnounceEpoch(flood, &schemav1.AnnounceEpochRequest{Epoch: raw(uuid.Must(uuid.NewV7()))})
+					_, _ = hostile.AnnounceEpoch(flood,
+						&schemav1.AnnounceEpochRequest{Epoch: raw(uuid.Must(uuid.NewV7()))})
 					continue
 				}
 				req := &schemav1.ReleaseBlockadesRequest{Epoch: raw(uuid.Must(uuid.NewV7()))}
 				for range 500 {
 					req.Attempts = append(req.Attempts, raw(uuid.Must(uuid.NewV7())))
 				}
-				if _, err := hostile.ReleaseBlockades(t.Context(), req); strings.Contains(status.Convert(err).Message(), "quota") {
+				if _, err := hostile.ReleaseBlockades(t.Context(), req); strings.Contains(status.Convert(err).
+					Message(), "quota") {
 					full.set()
 				}
 			}
@@ -187,12 +191,14 @@ func (f flag) set() {
 	}
 }
 
-// floodRegistry reads the environment without end, until the registry refuses it. Others read and change it meanwhile.
+// floodRegistry reads the environment without end, until the registry refuses it. Others read and change it
+// meanwhile.
 func (f *fixture) floodRegistry() {
 	f.t.Helper()
 	certs, err := f.Issue(identity.Identity{Role: identity.RoleUser, Name: "hostile"})
 	require.NoError(f.t, err)
-	conn, err := grpc.NewClient(f.RegistryAddress, f.credentials(certs).DialOptions(identity.Identity{Role: identity.RoleRegistry})...)
+	conn, err := grpc.NewClient(f.RegistryAddress, f.credentials(certs).
+		DialOptions(identity.Identity{Role: identity.RoleRegistry})...)
 	require.NoError(f.t, err)
 	defer func() { _ = conn.Close() }()
 	hostile, refused := registryv1.NewRegistryServiceClient(conn), newFlag()
@@ -201,7 +207,8 @@ func (f *fixture) floodRegistry() {
 	for range 200 {
 		g.Go(func() {
 			for flood.Err() == nil {
-				if _, err := hostile.GetEnvironment(flood, &registryv1.GetEnvironmentRequest{}); status.Code(err) == codes.ResourceExhausted {
+				if _, err := hostile.GetEnvironment(flood, &registryv1.GetEnvironmentRequest{}); status.Code(
+					err) == codes.ResourceExhausted {
 					refused.set()
 					<-time.After(50 * time.Millisecond)
 				}
@@ -210,7 +217,8 @@ func (f *fixture) floodRegistry() {
 	}
 	<-refused
 	for _, region := range []string{"flooded-1", "flooded-2", "flooded-3"} {
-		_, err := f.Client.Registry().Apply(f.t.Context(), &registryv1.ApplyRequest{Regions: []*registryv1.Region{{Name: region}}})
+		_, err := f.Client.Registry().
+			Apply(f.t.Context(), &registryv1.ApplyRequest{Regions: []*registryv1.Region{{Name: region}}})
 		require.NoError(f.t, err)
 		_, err = f.Client.Registry().GetEnvironment(f.t.Context(), &registryv1.GetEnvironmentRequest{})
 		require.NoError(f.t, err)

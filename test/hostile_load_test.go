@@ -32,8 +32,8 @@ func (f *fixture) members(deployment string) (ids []string) {
 	return ids
 }
 
-// Hundreds of costly lists of one user, and endless scrapes: other users read and write, other deployments get answers, the lease is kept,
-// and handlers go on.
+// Hundreds of costly lists of one user, and endless scrapes: other users read and write, other deployments
+// get answers, the lease is kept, and handlers go on.
 func TestNoUserTakesAllConnections_I20(t *testing.T) {
 	t.Parallel()
 	const deployment = "a.example.com/us-west2"
@@ -43,9 +43,11 @@ func TestNoUserTakesAllConnections_I20(t *testing.T) {
 	for page := range 20 {
 		batch := &resourcev1.BatchWriteResourcesRequest{}
 		for i := range 1000 {
-			batch.Writes = append(batch.Writes, &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{
-				Put: &resourcev1.Resource{Name: fmt.Sprintf("others/%d-%d", page, i), Body: body(t, fields{"n": i, "blob": strings.Repeat("x", 500)})},
-			}})
+			batch.Writes = append(batch.Writes,
+				&resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{
+					Put: &resourcev1.Resource{Name: fmt.Sprintf("others/%d-%d", page, i),
+						Body: body(t, fields{"n": i, "blob": strings.Repeat("x", 500)})},
+				}})
 		}
 		require.NoError(t, patiently(ctx, func() error { _, err := user.BatchWriteResources(ctx, batch); return err }))
 	}
@@ -59,7 +61,8 @@ func TestNoUserTakesAllConnections_I20(t *testing.T) {
 	for range 400 {
 		g.Go(func() {
 			for flood.Err() == nil {
-				_, err := lists.ListResources(flood, &resourcev1.ListResourcesRequest{Filter: `body.blob = "y"`, OrderBy: "body.blob desc, body.n"})
+				_, err := lists.ListResources(flood, &resourcev1.ListResourcesRequest{Filter: `body.blob = "y"`,
+					OrderBy: "body.blob desc, body.n"})
 				if status.Code(err) == codes.ResourceExhausted {
 					select {
 					case refused <- struct{}{}:

@@ -42,7 +42,10 @@ func (f *fixture) others(during func()) (worst time.Duration) {
 			for n := 0; ctx.Err() == nil; n++ {
 				began := time.Now()
 				err := patiently(f.t.Context(), func() error {
-					_, err := resources.PutResource(f.t.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: fmt.Sprintf("targets/others%d-%d", i, n%10), Body: body(f.t, nil)}})
+					_, err := resources.PutResource(f.t.Context(),
+						&resourcev1.PutResourceRequest{
+							Resource: &resourcev1.Resource{Name: fmt.Sprintf("targets/others%d-%d", i, n%10),
+								Body: body(f.t, nil)}})
 					return err
 				})
 				if err != nil {
@@ -87,13 +90,15 @@ func (f *fixture) dialTLS(certs, deployment string) net.Conn {
 func headersOf(method string) []byte {
 	var block strings.Builder
 	e := hpack.NewEncoder(&block)
-	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", method}, {":authority", "x"}, {"content-type", "application/grpc"}, {"te", "trailers"}} {
+	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", method}, {":authority", "x"},
+		{"content-type", "application/grpc"}, {"te", "trailers"}} {
 		_ = e.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
 	}
 	return []byte(block.String())
 }
 
-// 100,000 calls that never send a message, on connections that ignore flow control: other users go on, and memory is bounded.
+// 100,000 calls that never send a message, on connections that ignore flow control: other users go on, and
+// memory is bounded.
 func TestAHostileUserOpensStreams_I20(t *testing.T) {
 	t.Parallel()
 	const deployment = "a.example.com/us-west2"
@@ -112,7 +117,8 @@ func TestAHostileUserOpensStreams_I20(t *testing.T) {
 			require.NoError(t, framer.WriteSettings())
 			go func() { _, _ = io.Copy(io.Discard, conn) }()
 			for id := uint32(1); id < 20_000; id += 2 {
-				if framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block, EndHeaders: true}) != nil {
+				if framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block,
+					EndHeaders: true}) != nil {
 					break // it was cut
 				}
 				opened++
@@ -151,7 +157,9 @@ func TestAHostileClientIsSlow_I20(t *testing.T) {
 		framer := http2.NewFramer(conn, conn)
 		require.NoError(t, framer.WriteSettings())
 		go func() { _, _ = io.Copy(io.Discard, conn) }()
-		require.NoError(t, framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: headersOf(resourcev1.ResourceService_PutResource_FullMethodName), EndHeaders: true}))
+		require.NoError(t,
+			framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1,
+				BlockFragment: headersOf(resourcev1.ResourceService_PutResource_FullMethodName), EndHeaders: true}))
 		// A message of 1 MB is promised.
 		require.NoError(t, framer.WriteData(1, false, []byte{0, 0, 16, 0, 0}))
 		for range 5 {
@@ -177,7 +185,8 @@ func TestAHostileDeploymentLies_I2_I7_I16(t *testing.T) {
 	victim := f.mustPut(bWest+"holders/victim", fields{"block": aWest + "targets/t"})
 	owned := f.mustPut(aWest+"targets/owned", nil, ownedBy("Holder", bWest+"holders/victim"))
 	f.settled()
-	shadows, err := schemav1.NewSchemaServiceClient(f.as(f.Deployments[f.id(bWest+"x/y")].Certs, "b.example.com/us-west2")).
+	shadows, err := schemav1.NewSchemaServiceClient(f.as(f.Deployments[f.id(bWest+"x/y")].Certs,
+		"b.example.com/us-west2")).
 		ListResourceShadows(t.Context(), &schemav1.ListResourceShadowsRequest{})
 	require.NoError(t, err)
 	var attempt []byte
@@ -194,11 +203,13 @@ func TestAHostileDeploymentLies_I2_I7_I16(t *testing.T) {
 	epoch := uuid.Must(uuid.NewV7())
 	for name, lie := range map[string]func() error{
 		"release of one": func() error {
-			_, err := hostile.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Epoch: epoch[:], Keys: []*schemav1.BlockadeKey{key}})
+			_, err := hostile.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Epoch: epoch[:],
+				Keys: []*schemav1.BlockadeKey{key}})
 			return err
 		},
 		"release of attempt": func() error {
-			_, err := hostile.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Epoch: epoch[:], Attempts: [][]byte{attempt}})
+			_, err := hostile.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Epoch: epoch[:],
+				Attempts: [][]byte{attempt}})
 			return err
 		},
 		"a new epoch": func() error {
@@ -206,7 +217,8 @@ func TestAHostileDeploymentLies_I2_I7_I16(t *testing.T) {
 			return err
 		},
 		"owners gone": func() error {
-			_, err := hostile.DropOwners(ctx, &schemav1.DropOwnersRequest{Epoch: epoch[:], DeletedUids: [][]byte{victimUID[:]}})
+			_, err := hostile.DropOwners(ctx, &schemav1.DropOwnersRequest{Epoch: epoch[:],
+				DeletedUids: [][]byte{victimUID[:]}})
 			return err
 		},
 		"shadows of others": func() error {
@@ -229,7 +241,8 @@ func TestAHostileDeploymentLies_I2_I7_I16(t *testing.T) {
 	for range 10_001 {
 		many.References = append(many.References, &schemav1.EstablishReferencesRequest_Reference{
 			Holder: &schemav1.ResourceRef{Kind: "Holder", Name: "holders/h", Uid: raw(uuid.New())}, Path: "block",
-			Target: &schemav1.ResourceRef{Kind: "Target", Name: "targets/t"}, Behaviour: schemav1.Behaviour_BEHAVIOUR_BLOCK,
+			Target:    &schemav1.ResourceRef{Kind: "Target", Name: "targets/t"},
+			Behaviour: schemav1.Behaviour_BEHAVIOUR_BLOCK,
 		})
 	}
 	err = establishOne(ctx, hostile, many)
@@ -249,26 +262,34 @@ func TestNamesFullOfTricks(t *testing.T) {
 	f := newFixture(t)
 	resources := resourcev1.NewResourceServiceClient(f.asUser("a.example.com/us-west2"))
 	for _, name := range []string{
-		"", "targets", "targets/", "/targets/t", "targets//t", "targets/../t", "targets/.", "targets/..", "targets/t/", "targets/t'; DROP TABLE shadow; --",
-		`targets/"`, "targets/%s%n", "targets/a b", "targets/a\nb", "targets/a\x00b", "targets/\x1b[31m", "targets/ä", "targets/\u202eevil", "targets/😀",
-		"targets/a?", "targets/a\\b", "Targets/a", "targets/" + strings.Repeat("a", 505), "targets/" + strings.Repeat("a/targets/", 60) + "a",
-		"//a.example.com/us-west2/targets/../x", "//evil/../targets/t", "targets/a%2fb", "targets/%2E%2E", "targets/a|b", "targets/<script>", "projects/x/" + strings.Repeat("y/z/", 1000),
+		"", "targets", "targets/", "/targets/t", "targets//t", "targets/../t", "targets/.", "targets/..", "targets/t/",
+		"targets/t'; DROP TABLE shadow; --",
+		`targets/"`, "targets/%s%n", "targets/a b", "targets/a\nb", "targets/a\x00b", "targets/\x1b[31m", "targets/ä",
+		"targets/\u202eevil", "targets/😀",
+		"targets/a?", "targets/a\\b", "Targets/a", "targets/" + strings.Repeat("a", 505),
+		"targets/" + strings.Repeat("a/targets/", 60) + "a",
+		"//a.example.com/us-west2/targets/../x", "//evil/../targets/t", "targets/a%2fb", "targets/%2E%2E",
+		"targets/a|b", "targets/<script>", "projects/x/" + strings.Repeat("y/z/", 1000),
 	} {
 		for what, err := range map[string]error{
-			"put":    second(resources.PutResource(t.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name, Body: body(t, nil)}})),
+			"put": second(resources.PutResource(t.Context(),
+				&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name, Body: body(t, nil)}})),
 			"get":    second(resources.GetResource(t.Context(), &resourcev1.GetResourceRequest{Name: name})),
 			"delete": second(resources.DeleteResource(t.Context(), &resourcev1.DeleteResourceRequest{Name: name})),
 			"plan":   second(resources.PlanDeletion(t.Context(), &resourcev1.PlanDeletionRequest{Name: name})),
 		} {
-			require.Contains(t, []codes.Code{codes.InvalidArgument, codes.NotFound}, status.Code(err), "%s of %q: %v", what, name, err)
+			require.Contains(t, []codes.Code{codes.InvalidArgument, codes.NotFound}, status.Code(err), "%s of %q: %v",
+				what, name, err)
 			for _, r := range status.Convert(err).Message() {
-				require.False(t, r < ' ' || r == 0x7f || r == 0x202e, "%s of %q is answered with a control character: %q", what, name, err)
+				require.False(t, r < ' ' || r == 0x7f || r == 0x202e,
+					"%s of %q is answered with a control character: %q", what, name, err)
 			}
 			require.Less(t, len(status.Convert(err).Message()), 600)
 		}
 	}
 	// Characters that RFC 3986 allows in a segment are allowed in names.
-	for _, name := range []string{"targets/$(reboot)", "targets/a*", "targets/-", "targets/a%2Fb", "targets/..%2F..%2Fetc", "targets/%00", "targets/;--'", "targets/" + strings.Repeat("a", 504)} {
+	for _, name := range []string{"targets/$(reboot)", "targets/a*", "targets/-", "targets/a%2Fb",
+		"targets/..%2F..%2Fetc", "targets/%00", "targets/;--'", "targets/" + strings.Repeat("a", 504)} {
 		req := &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name, Body: body(t, nil)}}
 		put, err := resources.PutResource(t.Context(), req)
 		require.NoError(t, err, name)
@@ -285,14 +306,16 @@ func second[T any](_ T, err error) error { return err }
 
 // watched watches targets of another region, and returns the error with which the watch ends.
 func watched(ctx context.Context, conn *grpc.ClientConn) error {
-	stream, err := resourcev1.NewResourceServiceClient(conn).WatchResources(ctx, &resourcev1.WatchResourcesRequest{Kind: "Target", Region: "eastus2"})
+	stream, err := resourcev1.NewResourceServiceClient(conn).
+		WatchResources(ctx, &resourcev1.WatchResourcesRequest{Kind: "Target", Region: "eastus2"})
 	for err == nil {
 		_, err = stream.Recv()
 	}
 	return err
 }
 
-// A reader cannot cut two regions off: forwarded requests of users have a connection of their own, of which each user gets a share.
+// A reader cannot cut two regions off: forwarded requests of users have a connection of their own, of which
+// each user gets a share.
 func TestAUserDoesNotCutRegionsOff_I20(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -305,7 +328,8 @@ func TestAUserDoesNotCutRegionsOff_I20(t *testing.T) {
 			go func() {
 				for {
 					err := watched(t.Context(), conn)
-					if status.Code(err) == codes.Unavailable { // a busy machine answers late: it watches again, as a user would
+					// a busy machine answers late: it watches again, as a user would
+					if status.Code(err) == codes.Unavailable {
 						continue
 					}
 					refused <- err

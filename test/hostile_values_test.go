@@ -83,8 +83,8 @@ func endlessly(ctx context.Context, callers int, call func(i int) error) (wait f
 	return g.Wait
 }
 
-// Bodies of very many small values, in every method that reads or writes bodies, directly and by way of another region: one identity takes a
-// bounded part of the memory, in both processes.
+// Bodies of very many small values, in every method that reads or writes bodies, directly and by way of
+// another region: one identity takes a bounded part of the memory, in both processes.
 func TestBodiesOfManyValuesTakeLittleMemory_I20_I21(t *testing.T) {
 	hostile(t)
 	t.Parallel()
@@ -121,7 +121,8 @@ func TestBodiesOfManyValuesTakeLittleMemory_I20_I21(t *testing.T) {
 		"reads":           func(ctx context.Context, i int) error { return one(ctx, users, i) },
 		"forwarded reads": func(ctx context.Context, i int) error { return one(ctx, forwarded, i) },
 		"masked reads": func(ctx context.Context, i int) error {
-			_, err := users[i%5].GetResource(ctx, &resourcev1.GetResourceRequest{Name: name(i), ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"body.y.z"}}})
+			_, err := users[i%5].GetResource(ctx, &resourcev1.GetResourceRequest{Name: name(i),
+				ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"body.y.z"}}})
 			return err
 		},
 		"lists": func(ctx context.Context, i int) error {
@@ -129,7 +130,8 @@ func TestBodiesOfManyValuesTakeLittleMemory_I20_I21(t *testing.T) {
 			return err
 		},
 		"forwarded lists": func(ctx context.Context, i int) error {
-			_, err := forwarded[i%5].ListResources(ctx, &resourcev1.ListResourcesRequest{Kind: "Other", PageSize: 1000, Region: "us-west2"})
+			_, err := forwarded[i%5].ListResources(ctx, &resourcev1.ListResourcesRequest{Kind: "Other", PageSize: 1000,
+				Region: "us-west2"})
 			return err
 		},
 		"batches of reads": func(ctx context.Context, i int) error {
@@ -138,17 +140,21 @@ func TestBodiesOfManyValuesTakeLittleMemory_I20_I21(t *testing.T) {
 		},
 		"writes": func(ctx context.Context, i int) error {
 			shape := []string{"numbers", "records"}[i%2]
-			_, err := users[i%5].PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name(i), Body: others[shape][i%8]}})
+			_, err := users[i%5].PutResource(ctx,
+				&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name(i), Body: others[shape][i%8]}})
 			return err
 		},
 		"masked updates": func(ctx context.Context, i int) error {
 			_, err := users[i%5].UpdateResource(ctx, &resourcev1.UpdateResourceRequest{
-				Resource: &resourcev1.Resource{Name: name(i), Body: message("z", structpb.NewNumberValue(float64(i)))}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"body.z"}},
+				Resource: &resourcev1.Resource{Name: name(i),
+					Body: message("z", structpb.NewNumberValue(float64(i)))},
+				UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"body.z"}},
 			})
 			return err
 		},
 		"watches": func(ctx context.Context, i int) error {
-			stream, err := users[i%5].WatchResources(ctx, &resourcev1.WatchResourcesRequest{Kind: "Other", Filter: fmt.Sprintf(`name != "others/none%d"`, i)})
+			stream, err := users[i%5].WatchResources(ctx, &resourcev1.WatchResourcesRequest{Kind: "Other",
+				Filter: fmt.Sprintf(`name != "others/none%d"`, i)})
 			for range 16 {
 				if err == nil {
 					_, err = stream.Recv()
@@ -157,7 +163,8 @@ func TestBodiesOfManyValuesTakeLittleMemory_I20_I21(t *testing.T) {
 			return err
 		},
 		"forwarded watches": func(ctx context.Context, i int) error {
-			unread(ctx, t, relays[i%5], resourcev1.ResourceService_WatchResources_FullMethodName, &resourcev1.WatchResourcesRequest{Kind: "Other", Region: "us-west2"})
+			unread(ctx, t, relays[i%5], resourcev1.ResourceService_WatchResources_FullMethodName,
+				&resourcev1.WatchResourcesRequest{Kind: "Other", Region: "us-west2"})
 			<-ctx.Done()
 			return ctx.Err()
 		},
@@ -184,7 +191,8 @@ func TestBodiesOfManyValuesTakeLittleMemory_I20_I21(t *testing.T) {
 	}
 }
 
-// Requests in frames of one byte: each takes many times its size until it is read, and their connections are closed.
+// Requests in frames of one byte: each takes many times its size until it is read, and their connections are
+// closed.
 func TestFramesOfOneByteTakeLittleMemory_I20_I21(t *testing.T) {
 	t.Parallel()
 	const deployment = "a.example.com/us-west2"
@@ -216,7 +224,8 @@ func (h *halves) bytewise(ctx context.Context, calls, bytes int) {
 	var b strings.Builder
 	framer := http2.NewFramer(&b, nil)
 	for i := range uint32(calls) {
-		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: headersOf(resourcev1.ResourceService_PutResource_FullMethodName), EndHeaders: true})
+		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1,
+			BlockFragment: headersOf(resourcev1.ResourceService_PutResource_FullMethodName), EndHeaders: true})
 	}
 	for n := range bytes {
 		for i := range uint32(calls) {

@@ -43,7 +43,8 @@ func newHTTPAPI(t *testing.T, of, services string) *httpAPI {
 	at, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, at.Close())
-	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, services, playground.Config{Args: []string{"--tokens", issuer.Tokens("db")}})}
+	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, services,
+		playground.Config{Args: []string{"--tokens", issuer.Tokens("db")}})}
 	id := f.id(of + "x/y")
 	p := f.Deployments[id]
 	require.NoError(t, p.Stop())
@@ -59,7 +60,8 @@ func newHTTPAPI(t *testing.T, of, services string) *httpAPI {
 	require.True(t, roots.AppendCertsFromPEM(raw))
 	token, err := os.ReadFile(string(issuer.File("ann", "db", time.Hour)))
 	require.NoError(t, err)
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, ForceAttemptHTTP2: true}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots,
+		MinVersion: tls.VersionTLS13}, ForceAttemptHTTP2: true}}
 	t.Cleanup(client.CloseIdleConnections)
 	return &httpAPI{f, client, "https://" + at.Addr().String(), strings.TrimSpace(string(token)), issuer}
 }
@@ -102,9 +104,11 @@ func TestTheHTTPAPI(t *testing.T) {
 	code, answer = a.call("PUT", "/v1/resources/targets/t1", a.token, `{"body": {"text": "a\u0000"}}`)
 	require.Equal(t, http.StatusBadRequest, code, "%v", answer)
 	require.Contains(t, fmt.Sprint(answer["details"]), "field:resource.body]", "the path in the request of gRPC")
-	code, _ = a.call("POST", "/v1/deployments:decommission", a.token, `{"deployment": "b.example.com/mars", "reason": "x"}`)
+	code, _ = a.call("POST", "/v1/deployments:decommission", a.token,
+		`{"deployment": "b.example.com/mars", "reason": "x"}`)
 	require.Equal(t, http.StatusForbidden, code, "only operators")
-	code, answer = a.call("PUT", "/v1/resources/targets/t1", a.token, `{"body": {"text": "`+strings.Repeat("x", 1<<20)+`"}}`)
+	code, answer = a.call("PUT", "/v1/resources/targets/t1", a.token, `{"body": {"text": "`+strings.Repeat("x",
+		1<<20)+`"}}`)
 	require.Equal(t, http.StatusBadRequest, code, "%v", answer)
 	require.Contains(t, answer["message"], "too large")
 	code, answer = a.call("GET", "/v1/status", a.token, "")
@@ -180,7 +184,8 @@ func TestTheExampleForCurl(t *testing.T) {
 	script := regexp.MustCompile("(?s)```sh\n(.*?)```").FindSubmatch(text)
 	require.NotNil(t, script)
 	cmd := exec.CommandContext(t.Context(), "bash", "-eu", "-c", string(script[1])) //nolint:gosec // the project's own document
-	cmd.Env = append(os.Environ(), "API="+strings.Replace(a.url, "127.0.0.1", "localhost", 1), "TOKEN="+a.token, "CA="+filepath.Join(a.ClientCerts(), "ca.crt"))
+	cmd.Env = append(os.Environ(), "API="+strings.Replace(a.url, "127.0.0.1", "localhost", 1), "TOKEN="+a.token,
+		"CA="+filepath.Join(a.ClientCerts(), "ca.crt"))
 	var failed bytes.Buffer
 	cmd.Stderr = &failed
 	out, err := cmd.Output()
@@ -247,7 +252,8 @@ func (a *httpAPI) consoleShowsThisDeployment() {
 	a.consoleShowsAllDeployments(cookie)
 }
 
-// With --console-all the person's token goes to the other deployments, without the certificate of this one; actions have the rights of the person.
+// With --console-all the person's token goes to the other deployments, without the certificate of this one;
+// actions have the rights of the person.
 func (a *httpAPI) consoleShowsAllDeployments(cookie *http.Cookie) {
 	a.t.Helper()
 	p := a.Deployments[a.id(aWest+"x/y")]
@@ -256,7 +262,8 @@ func (a *httpAPI) consoleShowsAllDeployments(cookie *http.Cookie) {
 	require.NoError(a.t, p.Start())
 	a.ready("a.example.com/us-west2")
 	ask := func(method, path, body string) (int, string) {
-		req, err := http.NewRequestWithContext(a.t.Context(), method, a.url+"/console/api/"+path, strings.NewReader(body))
+		req, err := http.NewRequestWithContext(a.t.Context(), method, a.url+"/console/api/"+path,
+			strings.NewReader(body))
 		require.NoError(a.t, err)
 		req.AddCookie(cookie)
 		req.Header.Set("Content-Type", "application/json")

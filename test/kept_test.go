@@ -12,8 +12,8 @@ import (
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
 
-// A version that drops kinds or name patterns of stored resources is refused, unless it is confirmed that they are kept; then they can be
-// read, listed and deleted, and status counts them.
+// A version that drops kinds or name patterns of stored resources is refused, unless it is confirmed that
+// they are kept; then they can be read, listed and deleted, and status counts them.
 func TestAVersionThatDropsPatternsOfStoredResourcesNeedsAConfirmation(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -25,8 +25,10 @@ func TestAVersionThatDropsPatternsOfStoredResourcesNeedsAConfirmation(t *testing
 	require.Contains(t, out, "a.example.com@v2 has no kind or pattern for "+hidden)
 	require.Contains(t, out, "patterns_dropped: keep")
 	require.Equal(t, "v1", f.status(deployment).GetVersion())
-	_, err := f.Client.Registry().SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: "a.example.com", Region: "us-west2", Version: "v2"})
-	require.ErrorContains(t, err, "a.example.com@v2 has no pattern hidden/{hidden} of kind Hidden", "a client that does not ask the deployment")
+	_, err := f.Client.Registry().SetDeploymentVersion(t.Context(),
+		&registryv1.SetDeploymentVersionRequest{Service: "a.example.com", Region: "us-west2", Version: "v2"})
+	require.ErrorContains(t, err, "a.example.com@v2 has no pattern hidden/{hidden} of kind Hidden",
+		"a client that does not ask the deployment")
 
 	// A deployment that stores none of them switches.
 	out, err = run(t, "set-version", "a.example.com/eastus2", "v2", "--context", f.Context)

@@ -31,8 +31,8 @@ regions: [us-west2]
 deployments: [{deployment: iam.example.com/us-west2, version: v1}]
 `
 
-// The commands and the program of docs/other-languages.md, unchanged, with Debian's stock library, which compares host names where ours
-// compares the URI.
+// The commands and the program of docs/other-languages.md, unchanged, with Debian's stock library, which
+// compares host names where ours compares the URI.
 func TestTheExampleForOtherLanguages(t *testing.T) {
 	t.Parallel()
 	harness.NeedsPython(t)
@@ -48,8 +48,10 @@ func TestTheExampleForOtherLanguages(t *testing.T) {
 
 	p := harness.NewProcesses(t, project)
 	for _, d := range p.Deployments {
-		said := (&harness.Python{Modules: filepath.Join(dir, "modules") + ":" + pythonClient(t)}).Run(t, documented(t, "python"), d.Address, p.ClientCerts(), "projects/acme")
-		require.Equal(t, "stored projects/acme in iam.example.com/us-west2 with the title Acme\nrefused: NOT_FOUND\ndeleted projects/acme\n", said)
+		said := (&harness.Python{Modules: filepath.Join(dir, "modules") + ":" + pythonClient(t)}).
+			Run(t, documented(t, "python"), d.Address, p.ClientCerts(), "projects/acme")
+		require.Equal(t,
+			"stored projects/acme in iam.example.com/us-west2 with the title Acme\nrefused: NOT_FOUND\ndeleted projects/acme\n", said)
 	}
 }
 
@@ -125,8 +127,8 @@ last.wait()
 print(sorted(known) == sorted(a.name for a in client.list("Account")), len(known), "begun", len(begun))
 `
 
-// A client that shares no code with ours writes while the process of its deployment is killed: each write takes effect once, the watch goes on from its
-// token, and refusals have their classes.
+// A client that shares no code with ours writes while the process of its deployment is killed: each write
+// takes effect once, the watch goes on from its token, and refusals have their classes.
 func TestThePythonClientGoesOnOverARestart_I29(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -140,7 +142,8 @@ func TestThePythonClientGoesOnOverARestart_I29(t *testing.T) {
 			require.NoError(t, d.Kill())
 			require.NoError(t, d.Start())
 		}, usesPythonClient, d.Address, p.ClientCerts())
-		require.Equal(t, "writing\nNOT_FOUND NOT_FOUND\nINVALID_ARGUMENT INVALID\nblocked BLOCKED 40 True\nALREADY_EXISTS\nRefused MOVED\nINVALID\nTrue 2 begun 1\n", said)
+		require.Equal(t,
+			"writing\nNOT_FOUND NOT_FOUND\nINVALID_ARGUMENT INVALID\nblocked BLOCKED 40 True\nALREADY_EXISTS\nRefused MOVED\nINVALID\nTrue 2 begun 1\n", said)
 	}
 }
 
@@ -150,10 +153,12 @@ func TestCertificatesHaveHostNames(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	made := func(args ...string) map[string]*x509.Certificate {
-		out, err := run(t, append([]string{"certs", "--dir", dir, "registry", "deployment/a.example.com/us-west2", "user/ann", "host/db.example.org"}, args...)...)
+		out, err := run(t, append([]string{"certs", "--dir", dir, "registry", "deployment/a.example.com/us-west2",
+			"user/ann", "host/db.example.org"}, args...)...)
 		require.NoError(t, err, out)
 		certs := map[string]*x509.Certificate{}
-		for _, name := range []string{"registry", "deployment_a.example.com_us-west2", "user_ann", "host_db.example.org"} {
+		for _, name := range []string{"registry", "deployment_a.example.com_us-west2", "user_ann",
+			"host_db.example.org"} {
 			raw, err := os.ReadFile(filepath.Join(dir, name, "tls.crt"))
 			require.NoError(t, err)
 			block, _ := pem.Decode(raw)
@@ -180,7 +185,8 @@ func TestCertificatesHaveHostNames(t *testing.T) {
 	}
 	require.Empty(t, certs["user_ann"].DNSNames)
 	require.Equal(t, []string{"db.example.org"}, certs["host_db.example.org"].DNSNames)
-	for name, want := range map[string]string{"10.0.0.7": "give it with --ip", "iam:8443": "want a host name", ",iam": "want a host name"} {
+	for name, want := range map[string]string{"10.0.0.7": "give it with --ip", "iam:8443": "want a host name",
+		",iam": "want a host name"} {
 		out, err := run(t, "certs", "--dir", dir, "--dns", name, "registry")
 		require.Error(t, err, name)
 		require.Contains(t, out, want)
@@ -195,7 +201,9 @@ func services(ctx context.Context, conn grpc.ClientConnInterface) ([]string, err
 	if err != nil {
 		return nil, err
 	}
-	_ = stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}) // Recv tells
+	// Recv tells
+	_ = stream.Send(&reflectionv1.ServerReflectionRequest{
+		MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}})
 	answer, err := stream.Recv()
 	var names []string
 	for _, s := range answer.GetListServicesResponse().GetService() {
@@ -222,7 +230,8 @@ func TestReflectionIsConfiguredAndByThePolicy(t *testing.T) {
 	require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", err)
 }
 
-// dev reports, with the remedy, that PostgreSQL allows too few connections for the described deployments, before anything starts.
+// dev reports, with the remedy, that PostgreSQL allows too few connections for the described deployments,
+// before anything starts.
 func TestDevCountsConnectionsFirst(t *testing.T) {
 	t.Parallel()
 	server, file := harness.NewCluster(t), filepath.Join(t.TempDir(), "many.yaml")
@@ -237,7 +246,8 @@ func TestDevCountsConnectionsFirst(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	out, err := run(t, "dev", "--postgres", server.DSN(""), "--services", file, "--dir", t.TempDir())
 	require.Error(t, err)
-	said := regexp.MustCompile(`has 100 connections, of which (\d+) are in use; 20 deployments need 140: set max_connections there to (\d+) or more`).FindStringSubmatch(out)
+	said := regexp.MustCompile(
+		`has 100 connections, of which (\d+) are in use; 20 deployments need 140: set max_connections there to (\d+) or more`).FindStringSubmatch(out)
 	require.NotNil(t, said, out)
 	inUse, err := strconv.Atoi(said[1]) // the session that looked whether the server is ready may still be ending
 	require.NoError(t, err)

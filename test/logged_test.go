@@ -13,10 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// ofNoRequest are the functions, by package, whose lines belong to the work of the process: no request calls them.
+// ofNoRequest are the functions, by package, whose lines belong to the work of the process: no request calls
+// them.
 var ofNoRequest = map[string][]string{
-	"envregistry/server":                 {"RunTidy", "Follow"},
-	"schema/shadow/internal/admin":       {"CleanUpDecommissioned", "RunTidy", "FollowEpochs", "RunAudits", "runAudit", "RunStatistics", "analyzeGrown"},
+	"envregistry/server": {"RunTidy", "Follow"},
+	"schema/shadow/internal/admin": {"CleanUpDecommissioned", "RunTidy", "FollowEpochs", "RunAudits", "runAudit",
+		"RunStatistics", "analyzeGrown"},
 	"schema/shadow/internal/deletedrows": {"RunDeletedRows"},
 	"schema/shadow/internal/db":          {"RunNotifications"},
 	"schema/shadow/internal/cascade":     {"RunProgress", "Close"},
@@ -55,7 +57,8 @@ func TestLinesOfRequestsNameTheRequest(t *testing.T) {
 					case slices.Contains(ofNoRequest[of], f.Name.Name):
 						none[of+"."+f.Name.Name] = true
 					case !named:
-						t.Errorf("%s: %s logs without requestid.Field(ctx); a function of no request is listed in ofNoRequest", files.Position(call.Pos()), f.Name.Name)
+						t.Errorf(
+							"%s: %s logs without requestid.Field(ctx); a function of no request is listed in ofNoRequest", files.Position(call.Pos()), f.Name.Name)
 					}
 					return true
 				})

@@ -29,7 +29,8 @@ func (f *fixture) liveHeap(deployment string) float64 {
 	return f.metric("//"+deployment+"/x/y", "go_gc_heap_live_bytes")
 }
 
-// collections are as many forced garbage collections as a heap is measured after. Two busy processors may need a second for one.
+// collections are as many forced garbage collections as a heap is measured after. Two busy processors may
+// need a second for one.
 const collections = 12
 
 // most starts an attack, and returns the greatest live heap after it. Objects that are allocated during a
@@ -65,8 +66,8 @@ var profiled = []string{"--pprof", "127.0.0.1:0"}
 
 var profilesAt = regexp.MustCompile(`"serving pprof".*"http":"([^"]+)"`)
 
-// unread sends a request and reads nothing of the answer. A server that already has as many calls of the identity as one may have refuses it,
-// perhaps before it is sent.
+// unread sends a request and reads nothing of the answer. A server that already has as many calls of the
+// identity as one may have refuses it, perhaps before it is sent.
 func unread(ctx context.Context, t *testing.T, conn *grpc.ClientConn, method string, req any) {
 	t.Helper()
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method)
@@ -139,7 +140,8 @@ func (h *halves) send(ctx context.Context, t *testing.T, id uint32, bytes int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.windows[id] += 65536
-	if h.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: headersOf(resourcev1.ResourceService_PutResource_FullMethodName), EndHeaders: true}) != nil {
+	if h.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id,
+		BlockFragment: headersOf(resourcev1.ResourceService_PutResource_FullMethodName), EndHeaders: true}) != nil {
 		return
 	}
 	prefix := []byte{0, byte(bytes >> 24), byte(bytes >> 16), byte(bytes >> 8), byte(bytes)}
@@ -182,12 +184,14 @@ func TestOneIdentityTakesLittleMemory_I20_I21(t *testing.T) {
 	for name, attack := range map[string]func(context.Context){
 		"200 unread lists": func(ctx context.Context) {
 			for i := range 200 {
-				unread(ctx, t, conns[i%len(conns)], resourcev1.ResourceService_ListResources_FullMethodName, &resourcev1.ListResourcesRequest{Kind: "Other", PageSize: 1000})
+				unread(ctx, t, conns[i%len(conns)], resourcev1.ResourceService_ListResources_FullMethodName,
+					&resourcev1.ListResourcesRequest{Kind: "Other", PageSize: 1000})
 			}
 		},
 		"200 unread resources": func(ctx context.Context) {
 			for i := range 200 {
-				unread(ctx, t, conns[i%len(conns)], resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: "others/large1"})
+				unread(ctx, t, conns[i%len(conns)], resourcev1.ResourceService_GetResource_FullMethodName,
+					&resourcev1.GetResourceRequest{Name: "others/large1"})
 			}
 		},
 		"150 unread watches": func(ctx context.Context) {
@@ -206,7 +210,8 @@ func TestOneIdentityTakesLittleMemory_I20_I21(t *testing.T) {
 		},
 		"150 compressed requests, beside 100 unread resources": func(ctx context.Context) {
 			for i := range 100 { // the requests wait for their memory
-				unread(ctx, t, conns[i%len(conns)], resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: "others/large1"})
+				unread(ctx, t, conns[i%len(conns)], resourcev1.ResourceService_GetResource_FullMethodName,
+					&resourcev1.GetResourceRequest{Name: "others/large1"})
 			}
 			compressed(ctx, conns)
 		},
@@ -229,6 +234,8 @@ func TestOneIdentityTakesLittleMemory_I20_I21(t *testing.T) {
 		t.Logf("%s: %.1f MB", name, grown/1e6)
 		require.Less(t, grown, maxGrown, name)
 		// On a busy machine calls end some time after their contexts: the next attack is measured by itself.
-		require.Eventually(t, func() bool { return f.collected(deployment)-before < maxGrown/4 }, wait.Limit, wait.Poll, "the memory of %s is given back", name)
+		require.Eventually(t, func() bool {
+			return f.collected(deployment)-before < maxGrown/4
+		}, wait.Limit, wait.Poll, "the memory of %s is given back", name)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// go.mod and go.sum are as `go mod tidy` writes them. The test uses the modules that are downloaded, and is skipped where some that
-// only tests of dependencies need are not.
+// go.mod and go.sum are as `go mod tidy` writes them. The test uses the modules that are downloaded, and is
+// skipped where some that only tests of dependencies need are not.
 func TestModulesAreTidy(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -15,8 +15,9 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// A deployment moves to other servers while one of its deletions waits: by a dump, to a server that has used fewer transactions, and by logical
-// replication, which copies no sequences. The deletions end, others are accepted, and a watch receives nothing of before its snapshot.
+// A deployment moves to other servers while one of its deletions waits: by a dump, to a server that has used
+// fewer transactions, and by logical replication, which copies no sequences. The deletions end, others are
+// accepted, and a watch receives nothing of before its snapshot.
 func TestADeploymentMovesToAnotherServer_I1_I13_I23(t *testing.T) {
 	t.Parallel()
 	for _, program := range []string{"pg_dump", "pg_restore", "psql"} {
@@ -32,7 +33,9 @@ func TestADeploymentMovesToAnotherServer_I1_I13_I23(t *testing.T) {
 	proxy := harness.NewProxy(t, server.Address())
 	id, err := schema.ParseDeploymentID(of)
 	require.NoError(t, err)
-	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, everything, playground.Config{Databases: playground.Databases{DSNs: map[schema.DeploymentID]string{id: homeAt(proxy.Address())}}})}
+	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, everything,
+		playground.Config{Databases: playground.Databases{DSNs: map[schema.DeploymentID]string{
+			id: homeAt(proxy.Address())}}})}
 	execute(t, homeAt(server.Address()), `DO $$ BEGIN
 		FOR i IN 1..200000 LOOP
 			BEGIN
@@ -68,7 +71,8 @@ func TestADeploymentMovesToAnotherServer_I1_I13_I23(t *testing.T) {
 		require.NoError(t, f.Deployments[f.id(aWest+"x/y")].Start())
 		f.ready(of)
 
-		stream, err := resourcev1.NewResourceServiceClient(f.asUser(of)).WatchResources(t.Context(), &resourcev1.WatchResourcesRequest{})
+		stream, err := resourcev1.NewResourceServiceClient(f.asUser(of)).WatchResources(t.Context(),
+			&resourcev1.WatchResourcesRequest{})
 		require.NoError(t, err)
 		var heard []string
 		hear := func(last string) {
@@ -126,11 +130,13 @@ func execute(t *testing.T, dsn, sql string) {
 
 func script(t *testing.T, text string, args ...string) {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "bash", append([]string{"-euo", "pipefail", "-c", text}, args...)...).CombinedOutput() //nolint:gosec // of these tests
+	out, err := exec.CommandContext(t.Context(), "bash", append([]string{"-euo", "pipefail", "-c", text}, args...)...).
+		CombinedOutput() //nolint:gosec // of these tests
 	require.NoError(t, err, "%s", out)
 }
 
-// replicate copies a database as a blue/green upgrade does: its schema by a dump, its rows by a subscription, which ends.
+// replicate copies a database as a blue/green upgrade does: its schema by a dump, its rows by a subscription,
+// which ends.
 func replicate(t *testing.T, source, target string) {
 	t.Helper()
 	script(t, `pg_dump --schema-only "$0" | psql -qX -v ON_ERROR_STOP=1 "$1" >/dev/null`, source, target)
@@ -141,7 +147,8 @@ func replicate(t *testing.T, source, target string) {
 	defer func() { _ = conn.Close(context.Background()) }()
 	require.Eventually(t, func() bool {
 		var copied bool
-		err := conn.QueryRow(t.Context(), `SELECT count(*) > 0 AND bool_and(srsubstate IN ('r', 's')) FROM pg_subscription_rel`).Scan(&copied)
+		err := conn.QueryRow(t.Context(),
+			`SELECT count(*) > 0 AND bool_and(srsubstate IN ('r', 's')) FROM pg_subscription_rel`).Scan(&copied)
 		return err == nil && copied
 	}, wait.Limit, poll)
 	_, err = conn.Exec(t.Context(), `DROP SUBSCRIPTION moves`)

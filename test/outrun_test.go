@@ -58,7 +58,8 @@ func (f *fixture) putAt(s sibling, name string, content fields) error {
 // established is how often a deployment was asked to establish references.
 func (f *fixture) established(at string) float64 {
 	f.t.Helper()
-	return f.metric(at, `grpc_server_handled_total{grpc_code="OK",grpc_method="EstablishReferences",grpc_service="dbcontroller.schema.v1.SchemaService",grpc_type="unary"}`)
+	return f.metric(at,
+		`grpc_server_handled_total{grpc_code="OK",grpc_method="EstablishReferences",grpc_service="dbcontroller.schema.v1.SchemaService",grpc_type="unary"}`)
 }
 
 // environment returns the environment in a deployment's database, after it has put the given one there, if
@@ -76,8 +77,8 @@ func (f *fixture) environment(deployment string, put []byte) (kept []byte) {
 	return kept
 }
 
-// A process that cannot reach the registry while another one of its deployment switches the version goes on by the
-// environment that the other one keeps in their database.
+// A process that cannot reach the registry while another one of its deployment switches the version goes on
+// by the environment that the other one keeps in their database.
 func TestAProcessThatIsCutOffFromTheRegistryFollowsASwitch_I26(t *testing.T) {
 	t.Parallel()
 	// On a busy machine the first process must not lose its lease: else the process that is cut off would
@@ -100,8 +101,8 @@ func TestAProcessThatIsCutOffFromTheRegistryFollowsASwitch_I26(t *testing.T) {
 	require.Equal(t, codes.FailedPrecondition, status.Code(f.delete(aWest+"targets/t")), "it blocks")
 }
 
-// A process follows the registry, which takes no registration of it. When it leads, it leaves the lead to the next process that comes, and
-// others reach the deployment there.
+// A process follows the registry, which takes no registration of it. When it leads, it leaves the lead to the
+// next process that comes, and others reach the deployment there.
 func TestAProcessThatCannotRegisterLeavesTheLead_I13(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "--lease", "2s")
@@ -134,8 +135,11 @@ func TestAProcessThatCannotRegisterLeavesTheLead_I13(t *testing.T) {
 		code, _ := second.readyz(t)
 		return code == http.StatusOK
 	})
-	// The target's deployment may hear of the third process's address later than the registry: until then it cannot ask about the holder.
-	require.Equal(t, codes.FailedPrecondition, status.Code(patiently(t.Context(), func() error { return f.delete(aWest + "targets/t") })))
+	// The target's deployment may hear of the third process's address later than the registry: until then it
+	// cannot ask about the holder.
+	require.Equal(t, codes.FailedPrecondition, status.Code(patiently(t.Context(), func() error {
+		return f.delete(aWest + "targets/t")
+	})))
 }
 
 // A process that cannot learn of a switch gives its shards up, is not ready and gives the reason, and
@@ -174,7 +178,9 @@ func TestAProcessThatCannotLearnOfASwitchGivesItsShardsUp_I15_I26(t *testing.T) 
 		require.Contains(t, said, "is the registry reachable, and does it know of the switch?")
 		return true
 	})
-	require.Never(t, func() bool { return len(f.status(deployment).GetProcesses()) != 1 }, 3*time.Second, 100*time.Millisecond, "it has no shards")
+	require.Never(t, func() bool {
+		return len(f.status(deployment).GetProcesses()) != 1
+	}, 3*time.Second, 100*time.Millisecond, "it has no shards")
 	require.Equal(t, asked, f.established(aWest+"x/y"), "it established references that it could not commit")
 	f.tearDown("meanwhile", 100, func() {}) // the others go on
 
@@ -188,7 +194,8 @@ func TestAProcessThatCannotLearnOfASwitchGivesItsShardsUp_I15_I26(t *testing.T) 
 // definite reports whether an error is a refusal for good.
 func definite(err error) bool {
 	switch status.Code(err) {
-	case codes.FailedPrecondition, codes.NotFound, codes.AlreadyExists, codes.InvalidArgument, codes.PermissionDenied, codes.OutOfRange:
+	case codes.FailedPrecondition, codes.NotFound, codes.AlreadyExists, codes.InvalidArgument, codes.PermissionDenied,
+		codes.OutOfRange:
 		return true
 	default:
 		return false

@@ -122,7 +122,8 @@ func TestOwnersInADisabledDeployment_I15_I27(t *testing.T) {
 		require.NoError(t, err, out)
 	}
 	apply := func(disabled bool) {
-		applyText(fmt.Sprintf("deployments: [{deployment: b.example.com/us-west2, version: v1, disabled: %v}]\n", disabled))
+		applyText(fmt.Sprintf("deployments: [{deployment: b.example.com/us-west2, version: v1, disabled: %v}]\n",
+			disabled))
 	}
 	f.mustPut(bWest+"holders/one", nil)
 	apply(true)
@@ -130,7 +131,8 @@ func TestOwnersInADisabledDeployment_I15_I27(t *testing.T) {
 	thing := ownedBy("Thing", "//c.example.com/us-west2/things/x")
 	_, err := f.put(orphan, nil, thing)
 	require.Equal(t, codes.Unavailable, status.Code(err), "nothing is stored for a deployment that may be made up")
-	applyText("service: c.example.com\nversion: v1\nkinds: [{kind: Thing, patterns: [\"things/{thing}\"]}]\n---\ndeployments: [{deployment: c.example.com/us-west2, version: v1}]\n")
+	applyText(
+		"service: c.example.com\nversion: v1\nkinds: [{kind: Thing, patterns: [\"things/{thing}\"]}]\n---\ndeployments: [{deployment: c.example.com/us-west2, version: v1}]\n")
 	f.mustPut(orphan, nil, thing)
 	out, err := run(t, "remove", "c.example.com/us-west2", "--context", f.Context)
 	require.NoError(t, err, out)
@@ -164,7 +166,8 @@ func TestAVersionSwitch_I26(t *testing.T) {
 	id := f.id(bEast + "holders/x")
 	require.NoError(t, dev.PutMany(t.Context(), f.Client, id, "holders/h", 3000, fields{"cascade": target}))
 	f.mustPut(aWest+"targets/root", nil)
-	require.NoError(t, dev.PutMany(t.Context(), f.Client, id, "holders/c", 6000, fields{"cascade": aWest + "targets/root"}))
+	require.NoError(t, dev.PutMany(t.Context(), f.Client, id, "holders/c", 6000,
+		fields{"cascade": aWest + "targets/root"}))
 	f.mustDelete(aWest + "targets/root")
 	f.switchVersion("b.example.com/eastus2", "v2") // in the middle of it
 	writes := make(chan error, 1)
@@ -222,7 +225,8 @@ func TestASwitchToAnUndescribedVersionIsRefused(t *testing.T) {
 	require.Contains(t, out, "deployment c.example.com/eastus2 is not registered")
 }
 
-// Two owners in one or two deployments are deleted in one deletion, many times: the one without unset_on_delete decides each time.
+// Two owners in one or two deployments are deleted in one deletion, many times: the one without
+// unset_on_delete decides each time.
 func TestEqualDeletionsOfTwoOwnersEndEqually_I17(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -230,7 +234,8 @@ func TestEqualDeletionsOfTwoOwnersEndEqually_I17(t *testing.T) {
 	var all []string
 	for i := range n {
 		root := fmt.Sprintf("%stargets/root%d", aWest, i)
-		flagged, plain := fmt.Sprintf("%sholders/flagged%d", bWest, i), fmt.Sprintf("%sholders/plain%d", []string{bEast, bWest}[i%2], i)
+		flagged, plain := fmt.Sprintf("%sholders/flagged%d", bWest, i), fmt.Sprintf("%sholders/plain%d",
+			[]string{bEast, bWest}[i%2], i)
 		f.mustPut(root, nil)
 		f.mustPut(flagged, fields{"cascade": root})
 		f.mustPut(plain, fields{"cascade": root})

@@ -20,8 +20,8 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 )
 
-// A second copy of the policy: a change of the policy has to be made here too. Callers are a user, an operator, a deployment, an application and
-// the registry.
+// A second copy of the policy: a change of the policy has to be made here too. Callers are a user, an
+// operator, a deployment, an application and the registry.
 const whoMay = `
 dbcontroller.resource.v1.ResourceService GetResource ListResources CreateResource UpdateResource PutResource DeleteResource BatchDeleteResources UndeleteResource WatchResources ListReferrers AcquireDelegations BatchGetResources BatchWriteResources MutateAndValidateResource PlanDeletion: user operator
 dbcontroller.resource.v1.ResourceService SetBlockDeletion RemoveFinalizer UpdateResourceStatus: user operator
@@ -85,8 +85,8 @@ func callEmpty(ctx context.Context, conn grpc.ClientConnInterface, m protoreflec
 	return errors.Join(stream.CloseSend(), stream.RecvMsg(out))
 }
 
-// Each certificate at each listener calls each method of each service: allowed callers pass, others are refused, and a service that a
-// listener lacks is unimplemented for all.
+// Each certificate at each listener calls each method of each service: allowed callers pass, others are
+// refused, and a service that a listener lacks is unimplemented for all.
 func TestCertificatesListenersAndMethods(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -98,14 +98,16 @@ func TestCertificatesListenersAndMethods(t *testing.T) {
 	require.NoError(t, err)
 	callers := map[string]struct{ role, certs string }{
 		"an application": {"application", ours},
-		"a user":         {"user", user}, "an operator": {"operator", operator}, "the registry": {"registry", f.RegistryCerts()},
+		"a user":         {"user", user}, "an operator": {"operator", operator},
+		"the registry":                {"registry", f.RegistryCerts()},
 		"a deployment of the service": {"deployment", f.Deployments[f.id(aEast+"x/y")].Certs},
 		"another deployment":          {"deployment", f.Deployments[f.id(bEast+"x/y")].Certs},
 		"the deployment itself":       {"deployment", f.Deployments[f.id(aWest+"x/y")].Certs},
 	}
 	listeners := map[string][]string{
-		"a.example.com/us-west2": {"dbcontroller.resource.", "dbcontroller.admin.", "dbcontroller.schema.", "grpc.health."},
-		"registry":               {"dbcontroller.registry.", "grpc.health."},
+		"a.example.com/us-west2": {"dbcontroller.resource.", "dbcontroller.admin.", "dbcontroller.schema.",
+			"grpc.health."},
+		"registry": {"dbcontroller.registry.", "grpc.health."},
 	}
 	tried := 0
 	for who, caller := range callers {
@@ -116,7 +118,9 @@ func TestCertificatesListenersAndMethods(t *testing.T) {
 				*tried++
 				err := callEmpty(t.Context(), conn, m)
 				code := status.Code(err)
-				if (m.Name() == "SetBlockDeletion" || m.Name() == "RemoveFinalizer") && caller.role == "user" && has[0] == "dbcontroller.resource." { // without a grant, as here
+				// without a grant, as here
+				if (m.Name() == "SetBlockDeletion" || m.Name() == "RemoveFinalizer") && caller.role == "user" &&
+					has[0] == "dbcontroller.resource." {
 					require.Equal(t, codes.PermissionDenied, code, "%s: %v", name, err)
 				}
 				switch {
@@ -153,7 +157,8 @@ func (f *fixture) at(certs, listener string) *grpc.ClientConn {
 	}
 	credentials, err := identity.Load(identity.InDir(filepath.Clean(certs)))
 	require.NoError(f.t, err)
-	conn, err := grpc.NewClient(f.RegistryAddress, grpc.WithTransportCredentials(credentials.Client(identity.Identity{Role: identity.RoleRegistry})))
+	conn, err := grpc.NewClient(f.RegistryAddress,
+		grpc.WithTransportCredentials(credentials.Client(identity.Identity{Role: identity.RoleRegistry})))
 	require.NoError(f.t, err)
 	f.t.Cleanup(func() { _ = conn.Close() })
 	return conn

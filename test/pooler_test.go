@@ -26,13 +26,15 @@ func TestAPoolerThatIsNotSetUpIsNoOutage(t *testing.T) {
 	certs := filepath.Join(t.TempDir(), "certs")
 	require.NoError(t, authority.Issue(certs, identity.Deployment(id)))
 	run := func(dsn string) string {
-		code, out := exitCode(t, "serve", "--deployment", id.String(), "--postgres", dsn, "--registry", "127.0.0.1:1", "--certs", certs, "--listen", "127.0.0.1:0", "--start-timeout", "10m")
+		code, out := exitCode(t, "serve", "--deployment", id.String(), "--postgres", dsn, "--registry", "127.0.0.1:1",
+			"--certs", certs, "--listen", "127.0.0.1:0", "--start-timeout", "10m")
 		require.Equal(t, refused, code, out)
 		return out
 	}
 	code, out := exitCode(t, "migrate", "up", "--postgres", server.DSN("own"))
 	require.Zero(t, code, out)
-	require.Contains(t, run(harness.Pooler(t, server, "own", "transaction", "").String()), "put into pgbouncer.ini: "+harness.IgnoredParameters()+";")
+	require.Contains(t, run(harness.Pooler(t, server, "own", "transaction", "").String()), "put into pgbouncer.ini: "+
+		harness.IgnoredParameters()+";")
 	ignoring := harness.Pooler(t, server, "own", "transaction", harness.IgnoredParameters())
 	query := ignoring.Query()
 	query.Set("default_query_exec_mode", "cache_describe")
@@ -52,7 +54,8 @@ func TestProcessesBehindAPooler_I18(t *testing.T) {
 	id, err := schema.ParseDeploymentID(deployment)
 	require.NoError(t, err)
 	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, everything, playground.Config{
-		Databases: playground.Databases{DSNs: map[schema.DeploymentID]string{id: harness.Pooled(t, server, "own", "transaction")}}, Args: []string{"--tentative-ttl", "1s", "--lease", "2s"},
+		Databases: playground.Databases{DSNs: map[schema.DeploymentID]string{id: harness.Pooled(t, server, "own",
+			"transaction")}}, Args: []string{"--tentative-ttl", "1s", "--lease", "2s"},
 	})}
 	second := f.another(deployment, "second")
 	f.shared(deployment, 2)

@@ -36,7 +36,8 @@ func (f *fixture) beside(deployment, name string, args ...string) sibling {
 	p := playground.NewProcess(name, harness.Binary(f.t), append([]string{
 		"serve", "--deployment", deployment, "--postgres", d.DSN, "--registry", f.RegistryAddress, "--certs", d.Certs,
 		"--listen", addresses[0], "--http", addresses[1], "--name", name, "--lease", "2s", "--tentative-ttl", "1s",
-	}, append(harness.DatabaseArgs(f.t), args...)...), filepath.Join(f.t.TempDir(), name+".log"), "http://"+addresses[1]+"/readyz")
+	}, append(harness.DatabaseArgs(f.t), args...)...), filepath.Join(f.t.TempDir(), name+".log"), "http://"+
+		addresses[1]+"/readyz")
 	require.NoError(f.t, p.Start())
 	f.t.Cleanup(func() { _ = p.Kill() })
 	ctx, cancel := context.WithTimeout(f.t.Context(), wait.Limit)
@@ -64,15 +65,16 @@ func (f *fixture) shared(deployment string, processes int) {
 func (f *fixture) tearDown(target string, holders int, meanwhile func()) {
 	f.t.Helper()
 	f.mustPut(aWest+"targets/"+target, nil)
-	require.NoError(f.t, dev.PutMany(f.t.Context(), f.Client, f.id(bWest+"x/y"), "holders/"+target+"-", holders, fields{"cascade": aWest + "targets/" + target}))
+	require.NoError(f.t, dev.PutMany(f.t.Context(), f.Client, f.id(bWest+"x/y"), "holders/"+target+"-", holders,
+		fields{"cascade": aWest + "targets/" + target}))
 	f.mustDelete(aWest + "targets/" + target)
 	meanwhile()
 	f.gone(aWest + "targets/" + target)
 }
 
-// Three processes share the work of one deployment. One pauses for longer than its lease in the middle of a cascade, one is killed, and
-// then the registered one: the others take over their work within seconds, no transaction runs with an old term, and the registry gets
-// another address.
+// Three processes share the work of one deployment. One pauses for longer than its lease in the middle of a
+// cascade, one is killed, and then the registered one: the others take over their work within seconds, no
+// transaction runs with an old term, and the registry gets another address.
 func TestProcessesOfOneDeployment_I18(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "--lease", "2s")

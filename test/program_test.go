@@ -25,7 +25,8 @@ import (
 // run runs the program and returns its output.
 func run(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit) // ends a command that hangs; the demo takes minutes on a busy machine
+	// ends a command that hangs; the demo takes minutes on a busy machine
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, harness.Binary(t), args...)
 	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
@@ -71,10 +72,14 @@ func TestAScenarioThatFailsNamesWhatFailed(t *testing.T) {
 		t.Skip("starts five processes")
 	}
 	file := filepath.Join(t.TempDir(), "s.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("- put: { name: //iam.example.com/us-west2/projects/a, body: {} }\n  refused: never\n"), 0o600))
+	require.NoError(t,
+		os.WriteFile(file,
+			[]byte("- put: { name: //iam.example.com/us-west2/projects/a, body: {} }\n  refused: never\n"), 0o600))
 	out, err := run(t, "dev", "--scenario", file)
 	require.Error(t, err)
-	require.Contains(t, out, file+": step 1 failed: put //iam.example.com/us-west2/projects/a: accepted, although the scenario expects a refusal (never)")
+	require.Contains(t, out,
+		file+
+			": step 1 failed: put //iam.example.com/us-west2/projects/a: accepted, although the scenario expects a refusal (never)")
 }
 
 func examples(t *testing.T) string {
@@ -92,8 +97,10 @@ func TestTheCommandLine(t *testing.T) {
 	}
 	p := harness.NewProcesses(t, examples(t), "--tentative-ttl", "2s")
 	ctl := func(args ...string) (string, error) { return run(t, append(args, "--context", p.Context)...) }
-	const project, robot = "//iam.example.com/us-west2/projects/acme", "//iam.example.com/us-west2/projects/acme/serviceAccounts/robot"
-	const fleet, device = "//devices.example.com/eastus2/fleets/north", "//devices.example.com/eastus2/fleets/north/devices/d1"
+	const project, robot = "//iam.example.com/us-west2/projects/acme",
+		"//iam.example.com/us-west2/projects/acme/serviceAccounts/robot"
+	const fleet, device = "//devices.example.com/eastus2/fleets/north",
+		"//devices.example.com/eastus2/fleets/north/devices/d1"
 
 	for _, c := range []struct {
 		args []string
@@ -105,22 +112,30 @@ func TestTheCommandLine(t *testing.T) {
 		{[]string{"put", device, `account: ` + robot}, ""},
 		{[]string{"get", device, "-o", "yaml"}, ""},
 		// Without a body an existing one is not emptied; the fleet is still deleted with its project below.
-		{[]string{"put", fleet}, fleet + ` exists, and a put without a body would empty it: give its whole body, or '{}' for none`},
+		{[]string{"put", fleet},
+			fleet + ` exists, and a put without a body would empty it: give its whole body, or '{}' for none`},
 		{[]string{"put", fleet, ""}, `a put without a body would empty it`},
 		{[]string{"put", fleet, "# nothing"}, `a put without a body would empty it`},
 		{[]string{"put", fleet, "--owner", "Project=" + project}, `a put without a body would empty it`},
 		// A typo does not store a resource without its reference.
-		{[]string{"put", device, `acount: ` + robot}, `field acount: "` + robot + `" is the name of a resource, and Device has no reference there; did you mean account?`},
+		{[]string{"put", device, `acount: ` + robot}, `field acount: "` + robot +
+			`" is the name of a resource, and Device has no reference there; did you mean account?`},
 		{[]string{"list", "devices.example.com/eastus2", "--kind", "Device"}, ""},
 		{[]string{"put", "projects/acme"}, `name "projects/acme": want //service/region/name`},
-		{[]string{"put", "//iam.example.com/us-west2/robots/r"}, `name "robots/r" fits no kind of iam.example.com@v1: its patterns are projects/{project}, projects/{project}/serviceAccounts/{account} (InvalidArgument)`},
+		{[]string{"put", "//iam.example.com/us-west2/robots/r"},
+			`name "robots/r" fits no kind of iam.example.com@v1: its patterns are projects/{project}, projects/{project}/serviceAccounts/{account} (InvalidArgument)`},
 		{[]string{"put", "//iam.example.com/us-west2/projects/a b"}, `id "a b": want letters, digits`},
-		{[]string{"put", "//iam.example.com/mars/projects/a"}, `deployment iam.example.com/mars is not registered; known deployments: devices.example.com/eastus2`},
-		{[]string{"put", fleet, `{"project": "//iam.example.com/us-west2/projects/none"}`}, `fleets/north: project: //iam.example.com/us-west2/projects/none does not exist (FailedPrecondition)`},
-		{[]string{"put", fleet, `{"project": 5}`}, `field project: want the name of a resource as a string, got a number`},
+		{[]string{"put", "//iam.example.com/mars/projects/a"},
+			`deployment iam.example.com/mars is not registered; known deployments: devices.example.com/eastus2`},
+		{[]string{"put", fleet, `{"project": "//iam.example.com/us-west2/projects/none"}`},
+			`fleets/north: project: //iam.example.com/us-west2/projects/none does not exist (FailedPrecondition)`},
+		{[]string{"put", fleet, `{"project": 5}`},
+			`field project: want the name of a resource as a string, got a number`},
 		{[]string{"put", fleet, `{"project": `}, `the body is neither JSON nor YAML with fields`},
-		{[]string{"list", "iam.example.com/us-west2", "--kind", "Robot"}, `unknown kind "Robot": kinds of iam.example.com@v1 are Project, ServiceAccount`},
-		{[]string{"delete", robot}, `projects/acme/serviceAccounts/robot cannot be deleted: it is referred to by ` + device + ` (account) (FailedPrecondition)`},
+		{[]string{"list", "iam.example.com/us-west2", "--kind", "Robot"},
+			`unknown kind "Robot": kinds of iam.example.com@v1 are Project, ServiceAccount`},
+		{[]string{"delete", robot}, `projects/acme/serviceAccounts/robot cannot be deleted: it is referred to by ` +
+			device + ` (account) (FailedPrecondition)`},
 		{[]string{"get", "//iam.example.com/us-west2/projects/none"}, `projects/none: not found (NotFound)`},
 		{[]string{"delete", project, "--wait", "10s"}, ""}, // its accounts are blocked: see below
 	} {
@@ -142,7 +157,8 @@ func TestTheCommandLine(t *testing.T) {
 		require.Contains(t, out, "not found")
 	}
 	// Every command accepts every valid name.
-	const odd, owned = `//iam.example.com/us-west2/projects/it's,a@b=c*d;$(e)%2F..%2Ff`, "//devices.example.com/eastus2/fleets/100%25"
+	const odd, owned = `//iam.example.com/us-west2/projects/it's,a@b=c*d;$(e)%2F..%2Ff`,
+		"//devices.example.com/eastus2/fleets/100%25"
 	for _, c := range [][]string{
 		{"put", odd, "title: odd"},
 		{"put", owned, "--owner", "Project=" + odd},
@@ -150,7 +166,8 @@ func TestTheCommandLine(t *testing.T) {
 		{"get", odd, "-o", "yaml"},
 		{"explain", odd},
 		{"plan", odd},
-		{"list", "iam.example.com/us-west2", "--filter", `name = "` + strings.ReplaceAll(strings.TrimPrefix(odd, "//iam.example.com/us-west2/"), "*", `\\*`) + `"`},
+		{"list", "iam.example.com/us-west2", "--filter",
+			`name = "` + strings.ReplaceAll(strings.TrimPrefix(odd, "//iam.example.com/us-west2/"), "*", `\\*`) + `"`},
 		{"delete", odd, "--wait", "30s"},
 		{"removals", odd},
 	} {
@@ -209,12 +226,15 @@ func TestHealthAndMetrics(t *testing.T) {
 	require.NoError(t, p.Registry.Kill())
 	code, body = get("/readyz?verbose")
 	require.Equal(t, http.StatusOK, code, body)
-	require.Equal(t, "[+]postgres ok\n[+]schema ok\n[+]version ok\n[+]registered ok\n[+]writes ok\n[+]certificate ok\nreadyz check passed\n", body)
+	require.Equal(t,
+		"[+]postgres ok\n[+]schema ok\n[+]version ok\n[+]registered ok\n[+]writes ok\n[+]certificate ok\nreadyz check passed\n", body)
 	out, err := run(t, "healthcheck", "--url", p.Deployments[id].HTTP+"/readyz")
 	require.NoError(t, err, out)
 	want := []string{
-		"dbcontroller_outstanding_work_up 1", `dbcontroller_watch_lag_seconds{deployment="devices.example.com/eastus2",watch="shadows-0"}`,
-		"dbcontroller_watch_primed", "dbcontroller_watch_snapshot_seconds", "dbcontroller_watch_snapshot_objects", "grpc_server_handled_total", "go_goroutines",
+		"dbcontroller_outstanding_work_up 1",
+		`dbcontroller_watch_lag_seconds{deployment="devices.example.com/eastus2",watch="shadows-0"}`,
+		"dbcontroller_watch_primed", "dbcontroller_watch_snapshot_seconds", "dbcontroller_watch_snapshot_objects",
+		"grpc_server_handled_total", "go_goroutines",
 	}
 	require.EventuallyWithT(t, func(c *assert.CollectT) { // the watches are opened while the process is ready already
 		_, body := get("/metrics")
@@ -243,10 +263,12 @@ func TestValidateAndApplyReportMistakes(t *testing.T) {
 	out, err := run(t, "validate", good)
 	require.NoError(t, err, out)
 	require.Contains(t, out, "devices.example.com@v1: 2 kinds, 5 references, ok")
-	bad := write("bad.yaml", "service: a.example.com\nversion: v1\nimports: [b.example.com@v1]\n---\nservice: b.example.com\nversion: v1\nimports: [a.example.com@v1]\n")
+	bad := write("bad.yaml",
+		"service: a.example.com\nversion: v1\nimports: [b.example.com@v1]\n---\nservice: b.example.com\nversion: v1\nimports: [a.example.com@v1]\n")
 	out, err = run(t, "validate", bad, write("worse.yaml", "service: c.example.com\nversion: v1\n"))
 	require.Error(t, err)
-	require.Contains(t, out, bad+":7: imports[0]: imports form a cycle: a.example.com@v1 -> b.example.com@v1 -> a.example.com@v1; remove one of these imports")
+	require.Contains(t, out,
+		bad+":7: imports[0]: imports form a cycle: a.example.com@v1 -> b.example.com@v1 -> a.example.com@v1; remove one of these imports")
 	require.Contains(t, out, "error: 1 problem")
 	if testing.Short() {
 		return
@@ -279,8 +301,10 @@ func TestFlagsComeFromTheEnvironmentAndAFileToo(t *testing.T) {
 	require.Contains(t, out, `unknown key "deploiment": did you mean deployment?`)
 	out, err = run(t, "serve")
 	require.Error(t, err)
-	require.Contains(t, out, "missing: --deployment (service/region), --postgres (DSN of the deployment's own database)")
-	require.NoError(t, os.WriteFile(file, []byte("deployment: nonsense\npostgres: x\nregistry: x\ncerts: x\nlisten: x\n"), 0o600))
+	require.Contains(t, out,
+		"missing: --deployment (service/region), --postgres (DSN of the deployment's own database)")
+	require.NoError(t,
+		os.WriteFile(file, []byte("deployment: nonsense\npostgres: x\nregistry: x\ncerts: x\nlisten: x\n"), 0o600))
 	out, err = run(t, "serve", "--config", file)
 	require.Error(t, err)
 	require.Contains(t, out, `deployment "nonsense": want service/region`)

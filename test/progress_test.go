@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// delete --wait shows the counts of a deletion in all deployments, and the work that goes on when its time is up.
+// delete --wait shows the counts of a deletion in all deployments, and the work that goes on when its time is
+// up.
 func TestADeleteShowsItsProgress(t *testing.T) {
 	f := newFixture(t)
 	f.mustPut(aWest+"targets/x", fields{})
@@ -23,7 +24,8 @@ func TestADeleteShowsItsProgress(t *testing.T) {
 	require.NoError(t, dark.Stop())
 	out, err = run(t, "delete", aWest+"targets/y", "--wait", "4s", "--context", f.Context, "--progress", "plain")
 	require.Error(t, err)
-	require.Contains(t, out, "targets/y still exists after 4s; its deletion continues (0 of 1 resource removed in 1 deployment so far); explain //")
+	require.Contains(t, out,
+		"targets/y still exists after 4s; its deletion continues (0 of 1 resource removed in 1 deployment so far); explain //")
 	require.Contains(t, out, "0 of 1 resource removed in 1 deployment\n", "a line of progress")
 	out, err = run(t, "explain", aWest+"targets/y", "--context", f.Context)
 	require.NoError(t, err)

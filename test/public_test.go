@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The documentation of the packages for applications can be read without others: their exported declarations name no package of the
-// project but the vocabulary, the messages, and the client.
+// The documentation of the packages for applications can be read without others: their exported declarations
+// name no package of the project but the vocabulary, the messages, and the client.
 func TestPublicPackagesNameNoOthers(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"client", "controller", "embed", "dbctest"} {
@@ -53,7 +53,8 @@ func foreign(f *ast.File) (found []*ast.SelectorExpr) {
 	}
 	ast.Inspect(f, func(n ast.Node) bool {
 		if d, ok := n.(*ast.FuncDecl); ok {
-			if d.Body = nil; d.Recv != nil && !ast.IsExported(strings.TrimLeft(types.ExprString(d.Recv.List[0].Type), "*")) {
+			if d.Body = nil; d.Recv != nil &&
+				!ast.IsExported(strings.TrimLeft(types.ExprString(d.Recv.List[0].Type), "*")) {
 				return false
 			}
 		}

@@ -24,7 +24,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// movable is a fixture in which one deployment has its own PostgreSQL server, behind a proxy that can be moved to another one.
+// movable is a fixture in which one deployment has its own PostgreSQL server, behind a proxy that can be
+// moved to another one.
 func movable(t *testing.T, of string, args ...string) (*fixture, *harness.Cluster, *harness.Proxy) {
 	t.Helper()
 	if testing.Short() {
@@ -39,7 +40,8 @@ func movable(t *testing.T, of string, args ...string) (*fixture, *harness.Cluste
 	require.NoError(t, err)
 	dsn.Host = proxy.Address()
 	p := harness.NewProcessesWith(t, everything, playground.Config{
-		Databases: playground.Databases{DSNs: map[schema.DeploymentID]string{id: dsn.String()}}, Args: append([]string{"--tentative-ttl", "1s"}, args...),
+		Databases: playground.Databases{DSNs: map[schema.DeploymentID]string{id: dsn.String()}},
+		Args:      append([]string{"--tentative-ttl", "1s"}, args...),
 	})
 	return &fixture{t: t, Processes: p}, server, proxy
 }
@@ -62,7 +64,10 @@ func TestAFailoverThatLosesCommits_I1_I2_I8(t *testing.T) {
 	proxy.Move(primary.Address())
 	f.ready(of)
 	// Lost: a blockade, a release, a resource, and its references.
-	f.eventually("the connections are made again", func() bool { _, err := f.put(aWest+"targets/lost", nil); return err == nil })
+	f.eventually("the connections are made again", func() bool {
+		_, err := f.put(aWest+"targets/lost", nil)
+		return err == nil
+	})
 	f.mustPut(bEast+"holders/new", fields{"block": aWest + "targets/kept"})
 	f.mustPut(bWest+"holders/unsets", fields{"unset": fields{"list": []any{aWest + "targets/kept"}}})
 	f.mustPut(bEast+"holders/held", nil)
@@ -105,10 +110,12 @@ func TestAFailoverThatLosesCommits_I1_I2_I8(t *testing.T) {
 	require.Error(t, err)
 	require.Contains(t, out, "3 differences left")
 	require.Contains(t, out, "TARGET_GONE  "+bEast+"holders/lost (block) and "+aWest+"targets/lost")
-	require.Contains(t, out, "needs a decision: update "+bEast+"holders/lost so that it refers to a resource that exists, or delete it")
+	require.Contains(t, out, "needs a decision: update "+bEast+
+		"holders/lost so that it refers to a resource that exists, or delete it")
 	out, err = run(t, "explain", bEast+"holders/lost", "--context", f.Context)
 	require.NoError(t, err, out)
-	require.Contains(t, out, "DANGLING   block refers to "+aWest+"targets/lost, which was deleted without this reference")
+	require.Contains(t, out, "DANGLING   block refers to "+aWest+
+		"targets/lost, which was deleted without this reference")
 	// Those that do not block are acted upon by one decision.
 	act := []string{"verify", "--repair", "--dangling=act", "--reason", "the standby lagged", "--context", f.Context}
 	out, err = run(t, act...)
@@ -123,7 +130,8 @@ func TestAFailoverThatLosesCommits_I1_I2_I8(t *testing.T) {
 	require.Equal(t, fields{"kept": "yes"}, f.get(bWest+"holders/loose").GetBody().AsMap())
 	out, err = run(t, "removals", bEast+"holders/cascades", "--context", f.Context)
 	require.NoError(t, err, out)
-	require.Contains(t, out, "cascaded with "+aWest+"targets/lost, of which no record is kept\n  root: a decision about a.example.com/us-west2, ")
+	require.Contains(t, out, "cascaded with "+aWest+
+		"targets/lost, of which no record is kept\n  root: a decision about a.example.com/us-west2, ")
 	require.Contains(t, out, "by operator/")
 	out, err = run(t, "status", "b.example.com/eastus2", "--context", f.Context)
 	require.NoError(t, err, out)
@@ -138,8 +146,8 @@ func TestAFailoverThatLosesCommits_I1_I2_I8(t *testing.T) {
 	require.Contains(t, out, "No differences.")
 }
 
-// A process is killed in the middle of acting upon dangling references, after the first of several transactions. The decision is made
-// again after its restart, and the end is the same as without the kill.
+// A process is killed in the middle of acting upon dangling references, after the first of several
+// transactions. The decision is made again after its restart, and the end is the same as without the kill.
 func TestActingUponDanglingReferencesIsContinuedAfterAKill_I1_I19(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -147,7 +155,8 @@ func TestActingUponDanglingReferencesIsContinuedAfterAKill_I1_I19(t *testing.T) 
 	}
 	const of, at, page = "a.example.com/us-west2", "b.example.com/us-west2", 700
 	services := strings.NewReplacer("regions: [us-west2, eastus2]", "regions: [us-west2]",
-		"  - { deployment: a.example.com/eastus2, version: v1 }\n", "", "  - { deployment: b.example.com/eastus2, version: v1 }\n", "").Replace(everything)
+		"  - { deployment: a.example.com/eastus2, version: v1 }\n", "",
+		"  - { deployment: b.example.com/eastus2, version: v1 }\n", "").Replace(everything)
 	server, f := harness.NewCluster(t), &fixture{t: t}
 	server.CreateDatabase("own")
 	proxy := harness.NewProxy(t, server.Address())
@@ -155,7 +164,8 @@ func TestActingUponDanglingReferencesIsContinuedAfterAKill_I1_I19(t *testing.T) 
 	require.NoError(t, err)
 	dsn.Host = proxy.Address()
 	f.Processes = harness.NewProcessesWith(t, services, playground.Config{
-		Binary: harness.CrashingBinary(t), Databases: playground.Databases{DSNs: map[schema.DeploymentID]string{f.id(aWest + "x/y"): dsn.String()}},
+		Binary:    harness.CrashingBinary(t),
+		Databases: playground.Databases{DSNs: map[schema.DeploymentID]string{f.id(aWest + "x/y"): dsn.String()}},
 	})
 	f.mustPut(aWest+"targets/kept", nil)
 	f.settled()
@@ -168,10 +178,16 @@ func TestActingUponDanglingReferencesIsContinuedAfterAKill_I1_I19(t *testing.T) 
 	for kind, field := range map[string]string{"cascade": "cascade", "unset": "asyncUnset"} {
 		req := &resourcev1.BatchWriteResourcesRequest{}
 		for i := range page {
-			put := &resourcev1.Resource{Name: fmt.Sprintf("holders/%s%d", kind, i), Body: body(t, fields{"kept": "yes", field: aWest + "targets/lost"})}
-			req.Writes = append(req.Writes, &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: put}})
+			put := &resourcev1.Resource{Name: fmt.Sprintf("holders/%s%d", kind, i),
+				Body: body(t, fields{"kept": "yes", field: aWest + "targets/lost"})}
+			req.Writes = append(req.Writes,
+				&resourcev1.BatchWriteResourcesRequest_Write{
+					Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: put}})
 		}
-		require.NoError(t, patiently(t.Context(), func() error { _, err := holders.BatchWriteResources(t.Context(), req); return err }))
+		require.NoError(t, patiently(t.Context(), func() error {
+			_, err := holders.BatchWriteResources(t.Context(), req)
+			return err
+		}))
 	}
 	f.mustPut(bWest+"holders/blocks", fields{"block": aWest + "targets/lost"})
 	f.settled()
@@ -190,7 +206,8 @@ func TestActingUponDanglingReferencesIsContinuedAfterAKill_I1_I19(t *testing.T) 
 	holding.Environment("DBCONTROLLER_CRASH=crash-dangling-acted")
 	require.NoError(t, holding.Start())
 	f.ready(at)
-	act := []string{"verify", "--repair", "--dangling=act", "--reason", "the standby lagged", "--yes", "--context", f.Context}
+	act := []string{"verify", "--repair", "--dangling=act", "--reason", "the standby lagged", "--yes",
+		"--context", f.Context}
 	var out string
 	f.eventually("it is killed", func() bool { // the command may fail before it acts, because another process is late
 		if !holding.Ended() {
@@ -228,11 +245,13 @@ func takeTransactionIDs(t *testing.T, dsn string) {
 	defer func() { _ = conn.Close(t.Context()) }()
 	_, err = conn.Exec(t.Context(), `SET synchronous_commit = off`)
 	require.NoError(t, err)
-	_, err = conn.Exec(t.Context(), `DO $$ BEGIN FOR i IN 1..5000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$`)
+	_, err = conn.Exec(t.Context(),
+		`DO $$ BEGIN FOR i IN 1..5000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$`)
 	require.NoError(t, err)
 }
 
-// positionsBeyond waits until all other deployments have stored a position of a deployment's database that is not before the present one.
+// positionsBeyond waits until all other deployments have stored a position of a deployment's database that is
+// not before the present one.
 func (f *fixture) positionsBeyond(of, dsn string) {
 	f.t.Helper()
 	read := func(dsn, sql string, args ...any) (text string) {
@@ -249,7 +268,8 @@ func (f *fixture) positionsBeyond(of, dsn string) {
 			continue
 		}
 		f.eventually(id.String()+" has stored a position", func() bool {
-			token := read(d.DSN, `SELECT p.token FROM dbcontroller.position p JOIN dbcontroller.deployment d ON d.id = p.deployment_id WHERE d.service || '/' || d.region = $1`, of)
+			token := read(d.DSN,
+				`SELECT p.token FROM dbcontroller.position p JOIN dbcontroller.deployment d ON d.id = p.deployment_id WHERE d.service || '/' || d.region = $1`, of)
 			raw, err := base64.RawURLEncoding.DecodeString(token)
 			require.NoError(f.t, err)
 			const mac = 16
@@ -286,7 +306,9 @@ func TestARestoredCopyIsNoticedByRestartedDeployments_I1_I2(t *testing.T) {
 	takeTransactionIDs(t, server.DSN("own")) // more than the start of a process takes
 	f.settled()
 	f.positionsBeyond(of, server.DSN("own"))
-	others := slices.DeleteFunc(slices.Collect(maps.Values(f.Deployments)), func(d *playground.Deployment) bool { return d == p })
+	others := slices.DeleteFunc(slices.Collect(maps.Values(f.Deployments)), func(d *playground.Deployment) bool {
+		return d == p
+	})
 	for _, d := range append(others, p) {
 		require.NoError(t, d.Stop())
 	}
@@ -306,8 +328,9 @@ func TestARestoredCopyIsNoticedByRestartedDeployments_I1_I2(t *testing.T) {
 	require.ErrorContains(t, f.delete(aWest+"targets/kept"), bEast+"holders/new")
 }
 
-// An older copy of a server's files cannot be distinguished from the server at that time, once it has taken as many transaction ids, and numbers of
-// the sequence mark, as it had lost. Without --restored, verify finds and repairs the differences; with it, the deployment recovers by itself.
+// An older copy of a server's files cannot be distinguished from the server at that time, once it has taken
+// as many transaction ids, and numbers of the sequence mark, as it had lost. Without --restored, verify finds
+// and repairs the differences; with it, the deployment recovers by itself.
 func TestARestoredBackup_I1_I8(t *testing.T) {
 	t.Parallel()
 	for _, said := range []bool{false, true} {
@@ -351,7 +374,8 @@ func TestARestoredBackup_I1_I8(t *testing.T) {
 			if said {
 				f.eventually("it recovers", func() bool {
 					s := f.status(of)
-					return s.GetEpoch().GetOrdinal() == 2 && len(s.GetEpoch().GetUnconfirmed()) == 0 && len(s.GetOutstanding()) == 0
+					return s.GetEpoch().GetOrdinal() == 2 && len(s.GetEpoch().GetUnconfirmed()) == 0 &&
+						len(s.GetOutstanding()) == 0
 				})
 			} else {
 				require.EqualValues(t, 1, f.status(of).GetEpoch().GetOrdinal(), "it cannot know")
@@ -379,7 +403,8 @@ func TestARestoredBackup_I1_I8(t *testing.T) {
 			require.NoError(t, err, out)
 			f.eventually("audits find nothing", func() bool {
 				at := aWest + "x/y"
-				return f.metric(at, "dbcontroller_audit_timestamp_seconds") > 0 && f.metric(at, `dbcontroller_audit_differences{kind="BLOCKADE_OF_NOTHING"}`) == 0
+				return f.metric(at, "dbcontroller_audit_timestamp_seconds") > 0 &&
+					f.metric(at, `dbcontroller_audit_differences{kind="BLOCKADE_OF_NOTHING"}`) == 0
 			})
 			require.ErrorContains(t, f.delete(aWest+"targets/kept"), bEast+"holders/new")
 			f.mustDelete(aWest + "targets/held")
@@ -388,7 +413,8 @@ func TestARestoredBackup_I1_I8(t *testing.T) {
 			require.NoError(t, away.Kill())
 			out, err = run(t, "verify", "--context", f.Context)
 			require.Error(t, err)
-			require.Contains(t, out, "the comparison is incomplete, these deployments did not answer: b.example.com/us-west2")
+			require.Contains(t, out,
+				"the comparison is incomplete, these deployments did not answer: b.example.com/us-west2")
 			require.Contains(t, out, "b.example.com/us-west2: NOT VERIFIED")
 		})
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// Each of these calls is refused for more reasons than an error can list. The program prints the reasons that a client receives, and asks for the
-// others.
+// Each of these calls is refused for more reasons than an error can list. The program prints the reasons that
+// a client receives, and asks for the others.
 const refusedClient = `
 import sys, json
 import grpc
@@ -128,7 +128,8 @@ func TestStockClientsGetLongRefusals(t *testing.T) {
 		Names                     []string
 		Metadata                  map[string]string
 	}
-	out := python.Run(t, refusedClient, f.Deployments[f.id(aWest+"targets/many")].Address, filepath.Clean(f.ClientCerts()), string(body), "targets/blocked")
+	out := python.Run(t, refusedClient, f.Deployments[f.id(aWest+"targets/many")].Address,
+		filepath.Clean(f.ClientCerts()), string(body), "targets/blocked")
 	require.NoError(t, json.Unmarshal([]byte(out), &got), out)
 	for call, code := range map[string]string{
 		"put": "FAILED_PRECONDITION", "pages": "FAILED_PRECONDITION", "delete": "FAILED_PRECONDITION", "plan": "OK",
@@ -142,7 +143,8 @@ func TestStockClientsGetLongRefusals(t *testing.T) {
 		require.Equal(t, "200", got[call].Metadata["total"], call)
 		require.NotEmpty(t, got[call].Names, call)
 		require.Less(t, len(got[call].Names), n, call)
-		t.Logf("%s: %d named in %d bytes of details, %d of headers", call, len(got[call].Names), got[call].Details, got[call].Headers)
+		t.Logf("%s: %d named in %d bytes of details, %d of headers", call, len(got[call].Names), got[call].Details,
+			got[call].Headers)
 	}
 	require.ElementsMatch(t, refused, anys(got["pages"].Names), "page by page")
 	require.Len(t, got["plan"].Names, n)

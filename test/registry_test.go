@@ -43,14 +43,15 @@ func (f *fixture) lost(at, of string) float64 {
 	return f.metric("//"+at+"/x/y", fmt.Sprintf(`dbcontroller_watch_lost_total{deployment=%q,watch="deletions"}`, of))
 }
 
-// Two registry servers over one database, and every change of deployments and regions while all runs: only the affected subscriptions
-// change.
+// Two registry servers over one database, and every change of deployments and regions while all runs: only
+// the affected subscriptions change.
 func TestDeploymentsComeAndGoWhileAllRuns(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("starts six processes")
 	}
-	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, everything, playground.Config{Registries: 2, Args: []string{"--tentative-ttl", "1s", "--owner-grace", "1s"}})}
+	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, everything, playground.Config{Registries: 2,
+		Args: []string{"--tentative-ttl", "1s", "--owner-grace", "1s"}})}
 	const at, east = "b.example.com/us-west2", "a.example.com/eastus2"
 	f.mustPut(aEast+"targets/t", nil)
 	f.mustPut(bWest+"holders/h", fields{"block": aEast + "targets/t"})
@@ -117,10 +118,11 @@ func TestDeploymentsComeAndGoWhileAllRuns(t *testing.T) {
 // count returns the number of resources of a kind in a deployment.
 func (f *fixture) count(at, kind string) (n int) {
 	f.t.Helper()
-	require.NoError(f.t, direct.Each(f.t.Context(), f.Client, f.id(at+"x/y"), client.Query{Kind: kind}, func(*resourcev1.Resource) error {
-		n++
-		return nil
-	}))
+	require.NoError(f.t, direct.Each(f.t.Context(), f.Client, f.id(at+"x/y"), client.Query{Kind: kind},
+		func(*resourcev1.Resource) error {
+			n++
+			return nil
+		}))
 	return n
 }
 
@@ -148,31 +150,37 @@ func (l *liar) said() (*registryv1.Environment, chan struct{}) {
 }
 
 // WatchEnvironment sends a snapshot of env, and ends when env changes.
-func (l *liar) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
+func (l *liar) WatchEnvironment(req *registryv1.WatchEnvironmentRequest,
+	stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
 	if req.GetResumeToken() != "" {
 		return status.Error(codes.OutOfRange, "from the beginning")
 	}
 	env, cut := l.said()
 	send := func(c *registryv1.WatchEnvironmentResponse_Change) error {
-		return stream.Send(&registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Upsert{Upsert: c}})
+		return stream.Send(&registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Upsert{
+			Upsert: c}})
 	}
 	for _, r := range env.GetRegions() {
-		if err := send(&registryv1.WatchEnvironmentResponse_Change{Item: &registryv1.WatchEnvironmentResponse_Change_Region{Region: r}}); err != nil {
+		if err := send(&registryv1.WatchEnvironmentResponse_Change{
+			Item: &registryv1.WatchEnvironmentResponse_Change_Region{Region: r}}); err != nil {
 			return err
 		}
 	}
 	for _, s := range env.GetServices() {
-		if err := send(&registryv1.WatchEnvironmentResponse_Change{Item: &registryv1.WatchEnvironmentResponse_Change_Service{Service: s}}); err != nil {
+		if err := send(&registryv1.WatchEnvironmentResponse_Change{
+			Item: &registryv1.WatchEnvironmentResponse_Change_Service{Service: s}}); err != nil {
 			return err
 		}
 	}
 	for _, d := range env.GetDeployments() {
-		if err := send(&registryv1.WatchEnvironmentResponse_Change{Item: &registryv1.WatchEnvironmentResponse_Change_Deployment{Deployment: d}}); err != nil {
+		if err := send(&registryv1.WatchEnvironmentResponse_Change{
+			Item: &registryv1.WatchEnvironmentResponse_Change_Deployment{Deployment: d}}); err != nil {
 			return err
 		}
 	}
 	err := stream.Send(&registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_EndOfSnapshot_{
-		EndOfSnapshot: &registryv1.WatchEnvironmentResponse_EndOfSnapshot{Revision: env.GetRevision(), ResumeToken: "said"},
+		EndOfSnapshot: &registryv1.WatchEnvironmentResponse_EndOfSnapshot{Revision: env.GetRevision(),
+			ResumeToken: "said"},
 	}})
 	if err != nil {
 		return err
@@ -185,8 +193,9 @@ func (l *liar) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, stream 
 	}
 }
 
-// A registry sends wrong environments: empty, half, old, contradictory ones, and all in turns. Meanwhile less may be available; nothing is
-// deleted that would not be otherwise, and nothing stays afterwards that would not.
+// A registry sends wrong environments: empty, half, old, contradictory ones, and all in turns. Meanwhile less
+// may be available; nothing is deleted that would not be otherwise, and nothing stays afterwards that would
+// not.
 func TestALyingRegistryDeletesNothing_I15_I27(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "--owner-grace", "1s")
@@ -196,9 +205,11 @@ func TestALyingRegistryDeletesNothing_I15_I27(t *testing.T) {
 	for i := range 20 {
 		f.mustPut(fmt.Sprintf("%stargets/t%d", aEast, i), nil)
 		f.mustPut(fmt.Sprintf("%sholders/h%d", bWest, i), fields{
-			"unset": fields{"list": []any{fmt.Sprintf("%stargets/t%d", aEast, i)}}, "cascade": fmt.Sprintf("%stargets/t%d", aEast, i),
+			"unset":   fields{"list": []any{fmt.Sprintf("%stargets/t%d", aEast, i)}},
+			"cascade": fmt.Sprintf("%stargets/t%d", aEast, i),
 		})
-		f.mustPut(fmt.Sprintf("%stargets/owned%d", aWest, i), nil, ownedBy("Holder", fmt.Sprintf("%sholders/h%d", bWest, i)))
+		f.mustPut(fmt.Sprintf("%stargets/owned%d", aWest, i), nil,
+			ownedBy("Holder", fmt.Sprintf("%sholders/h%d", bWest, i)))
 	}
 	f.settled()
 	require.NoError(t, f.Registry.Kill())
@@ -206,7 +217,8 @@ func TestALyingRegistryDeletesNothing_I15_I27(t *testing.T) {
 	require.NoError(t, err)
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", f.RegistryAddress)
 	require.NoError(t, err)
-	server := grpc.NewServer(service.ServerOptions(service.Guard{Credentials: credentials, Policy: registryserver.Policy}, nil, nil)...)
+	server := grpc.NewServer(service.ServerOptions(service.Guard{Credentials: credentials,
+		Policy: registryserver.Policy}, nil, nil)...)
 	l := &liar{env: truth, cut: make(chan struct{})}
 	registryv1.RegisterRegistryServiceServer(server, l)
 	go func() { _ = server.Serve(listener) }()
@@ -237,7 +249,8 @@ func TestALyingRegistryDeletesNothing_I15_I27(t *testing.T) {
 		}),
 		"addresses of others": without(func(e *registryv1.Environment) {
 			ds := e.GetDeployments()
-			ds[0].Address, ds[1].Address, ds[2].Address, ds[3].Address = ds[1].GetAddress(), ds[2].GetAddress(), ds[3].GetAddress(), ds[0].GetAddress()
+			ds[0].Address, ds[1].Address, ds[2].Address, ds[3].Address = ds[1].GetAddress(), ds[2].GetAddress(),
+				ds[3].GetAddress(), ds[0].GetAddress()
 		}),
 		"versions that nobody described": without(func(e *registryv1.Environment) {
 			for _, d := range e.GetDeployments() {
@@ -248,11 +261,14 @@ func TestALyingRegistryDeletesNothing_I15_I27(t *testing.T) {
 	for name, env := range lies {
 		l.say(env)
 		_ = f.delete(aEast + "targets/none-" + name[:2]) // any request, under any environment
-		require.Never(t, func() bool { return f.count(bWest, "Holder") != 20 || f.count(aWest, "Target") != 20 }, time.Second, 50*time.Millisecond, name)
+		require.Never(t, func() bool {
+			return f.count(bWest, "Holder") != 20 || f.count(aWest, "Target") != 20
+		}, time.Second, 50*time.Millisecond, name)
 	}
 	turns := time.NewTicker(20 * time.Millisecond)
 	defer turns.Stop()
-	// In turns, while deletions are under way: these end when the environment is right again, and no others happen.
+	// In turns, while deletions are under way: these end when the environment is right again, and no others
+	// happen.
 	for i := range 10 {
 		f.mustDelete(fmt.Sprintf("%stargets/t%d", aEast, i))
 		for _, env := range lies {
@@ -262,7 +278,8 @@ func TestALyingRegistryDeletesNothing_I15_I27(t *testing.T) {
 	}
 	l.say(truth)
 	for i := range 10 {
-		f.gone(fmt.Sprintf("%stargets/t%d", aEast, i), fmt.Sprintf("%sholders/h%d", bWest, i), fmt.Sprintf("%stargets/owned%d", aWest, i))
+		f.gone(fmt.Sprintf("%stargets/t%d", aEast, i), fmt.Sprintf("%sholders/h%d", bWest, i),
+			fmt.Sprintf("%stargets/owned%d", aWest, i))
 	}
 	for i := 10; i < 20; i++ {
 		require.NotNil(t, f.get(fmt.Sprintf("%sholders/h%d", bWest, i)))
@@ -279,7 +296,8 @@ func TestTheRegistrationOfADeadProcessIsReplaced(t *testing.T) {
 	east := f.id(aEast + "targets/t")
 	credentials, err := identity.Load(identity.InDir(f.Deployments[east].Certs))
 	require.NoError(t, err)
-	conn, err := grpc.NewClient(f.RegistryAddress, credentials.DialOptions(identity.Identity{Role: identity.RoleRegistry})...)
+	conn, err := grpc.NewClient(f.RegistryAddress,
+		credentials.DialOptions(identity.Identity{Role: identity.RoleRegistry})...)
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
 	registered := func() *registryv1.Deployment {
@@ -292,11 +310,15 @@ func TestTheRegistrationOfADeadProcessIsReplaced(t *testing.T) {
 		}
 		return nil
 	}
-	_, err = registryv1.NewRegistryServiceClient(conn).RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{
-		Service: east.Service, Region: east.Region, Address: "127.0.0.1:1", Generation: registered().GetGeneration() + 1,
-	})
+	_, err = registryv1.NewRegistryServiceClient(conn).RegisterDeployment(t.Context(),
+		&registryv1.RegisterDeploymentRequest{
+			Service: east.Service, Region: east.Region, Address: "127.0.0.1:1", Generation: registered().
+					GetGeneration() + 1,
+		})
 	require.NoError(t, err)
-	f.eventually("it is registered where it runs", func() bool { return registered().GetAddress() == f.Deployments[east].Address })
+	f.eventually("it is registered where it runs", func() bool {
+		return registered().GetAddress() == f.Deployments[east].Address
+	})
 	f.eventually("others reach it", func() bool {
 		_, err := f.put(bWest+"holders/h", fields{"block": aEast + "targets/t"})
 		return err == nil
@@ -304,7 +326,8 @@ func TestTheRegistrationOfADeadProcessIsReplaced(t *testing.T) {
 	require.NoError(t, f.Deployments[east].WaitReady(t.Context()))
 }
 
-// A deployment without a registry and without a stored environment waits for a while, and then ends with the reason.
+// A deployment without a registry and without a stored environment waits for a while, and then ends with the
+// reason.
 func TestAStartWithoutARegistryIsExplained(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -313,17 +336,19 @@ func TestAStartWithoutARegistryIsExplained(t *testing.T) {
 	addresses, err := playground.FreeAddresses(1)
 	require.NoError(t, err)
 	out, err := run(t, append([]string{
-		"serve", "--deployment", "b.example.com/us-west2", "--postgres", harness.Postgres(t).NewDatabase(t, ""), "--migrate", "--registry", f.RegistryAddress,
+		"serve", "--deployment", "b.example.com/us-west2", "--postgres", harness.Postgres(t).NewDatabase(t, ""),
+		"--migrate", "--registry", f.RegistryAddress,
 		"--certs", p.Certs, "--listen", addresses[0], "--start-timeout", "1s",
 	}, harness.DatabaseArgs(t)...)...)
 	require.Error(t, err)
-	require.Contains(t, out, "not ready after 1s (--start-timeout): version: no environment has come from the registry yet, and none was kept from earlier; registered:")
+	require.Contains(t, out,
+		"not ready after 1s (--start-timeout): version: no environment has come from the registry yet, and none was kept from earlier; registered:")
 	require.Contains(t, out, "the registry cannot be followed: ")
 	require.Contains(t, out, f.RegistryAddress)
 }
 
-// An empty registry takes the place of the right one. Everybody stays ready, users and deployments go on, and a deployment starts again;
-// all this lasts until the right registry is back.
+// An empty registry takes the place of the right one. Everybody stays ready, users and deployments go on, and
+// a deployment starts again; all this lasts until the right registry is back.
 func TestAnEmptyRegistryStopsNobody_I27(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -348,7 +373,8 @@ func TestAnEmptyRegistryStopsNobody_I27(t *testing.T) {
 			defer func() { _ = answer.Body.Close() }()
 			text, err := io.ReadAll(answer.Body)
 			require.NoError(t, err)
-			return answer.StatusCode == http.StatusOK && strings.Contains(string(text), "does not list this deployment") == unlisted
+			return answer.StatusCode == http.StatusOK &&
+				strings.Contains(string(text), "does not list this deployment") == unlisted
 		})
 	}
 	_, west := f.named(aWest + "x/y") // clients find deployments by the registry, and keep their connections
@@ -356,7 +382,8 @@ func TestAnEmptyRegistryStopsNobody_I27(t *testing.T) {
 	put := func(at resourcev1.ResourceServiceClient, name string, content fields) {
 		t.Helper()
 		require.NoError(t, patiently(t.Context(), func() error {
-			_, err := at.PutResource(t.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name, Body: body(t, content)}})
+			_, err := at.PutResource(t.Context(),
+				&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name, Body: body(t, content)}})
 			return err
 		}))
 	}

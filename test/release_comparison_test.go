@@ -10,7 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// An operator lets a deployment delete again that waits for another one's comparison: with a reason, with --yes, and once.
+// An operator lets a deployment delete again that waits for another one's comparison: with a reason, with
+// --yes, and once.
 func TestDeletesGoOnWithoutAComparison_I13(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -21,9 +22,11 @@ func TestDeletesGoOnWithoutAComparison_I13(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = conn.Close(context.Background()) }()
 	// As after a failover that the other one was told of, or has announced, before it went away.
-	_, err = conn.Exec(t.Context(), `INSERT INTO dbcontroller.deployment (service, region) VALUES ('b.example.com', 'eastus2') ON CONFLICT DO NOTHING`)
+	_, err = conn.Exec(t.Context(),
+		`INSERT INTO dbcontroller.deployment (service, region) VALUES ('b.example.com', 'eastus2') ON CONFLICT DO NOTHING`)
 	require.NoError(t, err)
-	_, err = conn.Exec(t.Context(), `UPDATE dbcontroller.deployment SET uncompared = true WHERE service = 'b.example.com' AND region = 'eastus2'`)
+	_, err = conn.Exec(t.Context(),
+		`UPDATE dbcontroller.deployment SET uncompared = true WHERE service = 'b.example.com' AND region = 'eastus2'`)
 	require.NoError(t, err)
 	err = f.delete(aWest + "targets/t")
 	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
@@ -45,8 +48,10 @@ func TestDeletesGoOnWithoutAComparison_I13(t *testing.T) {
 	require.Equal(t, codes.Unavailable, status.Code(f.delete(aWest+"targets/t")), "nothing was said yet")
 	out, err := release("--comparison-of", other+"x", "--reason", "it burnt", "--yes")
 	require.Error(t, err)
-	require.Contains(t, out, other+"x is not registered, and "+deployment+" does not wait for it; it waits for: "+other+"\n")
-	for _, says := range []string{" no longer waits for " + other, "nothing has changed: " + deployment + " did not wait for " + other + "; it waits for: none"} {
+	require.Contains(t, out, other+"x is not registered, and "+deployment+" does not wait for it; it waits for: "+other+
+		"\n")
+	for _, says := range []string{" no longer waits for " + other, "nothing has changed: " + deployment +
+		" did not wait for " + other + "; it waits for: none"} {
 		out, err := release("--comparison-of", other, "--reason", "it burnt", "--yes")
 		require.NoError(t, err, out)
 		require.Contains(t, out, says)
@@ -56,6 +61,9 @@ func TestDeletesGoOnWithoutAComparison_I13(t *testing.T) {
 	require.NoError(t, err, out)
 	require.Contains(t, out, "it burnt")
 	var words int
-	require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.word WHERE what = 'COMPARISON_WAIVED' AND reason = 'it burnt'`).Scan(&words))
+	require.NoError(t,
+		conn.QueryRow(t.Context(),
+			`SELECT count(*) FROM dbcontroller.word WHERE what = 'COMPARISON_WAIVED' AND reason = 'it burnt'`).
+			Scan(&words))
 	require.Equal(t, 1, words)
 }

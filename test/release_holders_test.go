@@ -22,7 +22,8 @@ func TestADeleteReleasesTheHoldersFirst_I13_I14(t *testing.T) {
 		return exitCode(t, append(args, "--context", f.Context)...)
 	}
 	goal, stays := aWest+"targets/goal", aWest+"targets/stays"
-	here, east, west, child := aWest+"targets/here", bEast+"holders/east", bWest+"holders/west", bWest+"targets/goal/parts/p"
+	here, east, west, child := aWest+"targets/here", bEast+"holders/east", bWest+"holders/west",
+		bWest+"targets/goal/parts/p"
 	f.mustPut(goal, nil)
 	f.mustPut(stays, nil)
 	f.mustPut(here, fields{"needs": []any{stays, "targets/goal", goal}}) // the same target by both of its names
@@ -104,6 +105,7 @@ func (f *fixture) asPerson(name string) string {
 	certs, err := f.Issue(identity.Identity{Role: identity.RoleUser, Name: name})
 	require.NoError(f.t, err)
 	file := filepath.Join(f.t.TempDir(), "client.yaml")
-	require.NoError(f.t, os.WriteFile(file, fmt.Appendf(nil, "registry: %s\ncerts: %s\n", f.RegistryAddress, certs), 0o600))
+	require.NoError(f.t, os.WriteFile(file, fmt.Appendf(nil, "registry: %s\ncerts: %s\n", f.RegistryAddress, certs),
+		0o600))
 	return file
 }

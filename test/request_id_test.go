@@ -20,8 +20,9 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// A delete without an id gets one where it arrives. The answer, the record of each removal in both deployments, and the logs of the three
-// processes have it, and an error of the deployment that a call is forwarded to has the id of the call.
+// A delete without an id gets one where it arrives. The answer, the record of each removal in both
+// deployments, and the logs of the three processes have it, and an error of the deployment that a call is
+// forwarded to has the id of the call.
 func TestARequestIDFollowsADeleteThroughDeployments(t *testing.T) {
 	f := newFixture(t, "--log-level", "debug")
 	f.mustPut(aWest+"targets/x", fields{})
@@ -29,7 +30,8 @@ func TestARequestIDFollowsADeleteThroughDeployments(t *testing.T) {
 
 	_, elsewhere := f.named(aEast + "targets/x") // forwards
 	var header metadata.MD
-	_, err := elsewhere.DeleteResource(t.Context(), &resourcev1.DeleteResourceRequest{Name: aWest + "targets/x"}, grpc.Header(&header))
+	_, err := elsewhere.DeleteResource(t.Context(), &resourcev1.DeleteResourceRequest{Name: aWest + "targets/x"},
+		grpc.Header(&header))
 	require.NoError(t, err)
 	ids := header.Get(requestid.Header)
 	require.Len(t, ids, 1)
@@ -50,12 +52,15 @@ func TestARequestIDFollowsADeleteThroughDeployments(t *testing.T) {
 		bEast: {`PlanDeletion","from":"deployment/a.example.com/us-west2"`, "a deletion was acted upon"},
 	} {
 		for _, line := range lines {
-			require.Eventually(t, func() bool { return f.logged(at, id.String(), line) }, wait.Limit, poll, "%s: no line of the request with %s", at, line)
+			require.Eventually(t, func() bool {
+				return f.logged(at, id.String(), line)
+			}, wait.Limit, poll, "%s: no line of the request with %s", at, line)
 		}
 	}
 
 	asked := uuid.NewString()
-	_, err = elsewhere.GetResource(metadata.AppendToOutgoingContext(t.Context(), requestid.Header, asked), &resourcev1.GetResourceRequest{Name: aWest + "targets/none"})
+	_, err = elsewhere.GetResource(metadata.AppendToOutgoingContext(t.Context(), requestid.Header, asked),
+		&resourcev1.GetResourceRequest{Name: aWest + "targets/none"})
 	require.Equal(t, codes.NotFound, status.Code(err))
 	require.Equal(t, asked, requestInfo(err), "the deployment that the call was forwarded to has the same id")
 }
@@ -65,7 +70,9 @@ func (f *fixture) logged(at, id, what string) bool {
 	f.t.Helper()
 	raw, err := os.ReadFile(f.Deployments[f.id(at+"x/y")].Log())
 	require.NoError(f.t, err)
-	return slices.ContainsFunc(strings.Split(string(raw), "\n"), func(line string) bool { return strings.Contains(line, id) && strings.Contains(line, what) })
+	return slices.ContainsFunc(strings.Split(string(raw), "\n"), func(line string) bool {
+		return strings.Contains(line, id) && strings.Contains(line, what)
+	})
 }
 
 func requestInfo(err error) string {

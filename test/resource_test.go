@@ -36,15 +36,19 @@ func TestTheResourceService(t *testing.T) {
 	b := resourcev1.NewResourceServiceClient(f.asUser("b.example.com/eastus2"))
 
 	// One transaction, mutual references, creates and updates and puts.
-	first := &resourcev1.BatchWriteResourcesRequest{RequestId: uuid.NewString(), Writes: []*resourcev1.BatchWriteResourcesRequest_Write{
-		{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: &resourcev1.Resource{Name: "targets/x", Labels: map[string]string{"team": "red"}, Body: body(t, fields{"next": "targets/y", "size": 1})}}},
-		{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: "targets/y", Body: body(t, fields{"next": "targets/x", "size": 2, "deep": fields{"er": "y"}})}}},
-	}}
+	first := &resourcev1.BatchWriteResourcesRequest{RequestId: uuid.NewString(),
+		Writes: []*resourcev1.BatchWriteResourcesRequest_Write{
+			{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: &resourcev1.Resource{Name: "targets/x",
+				Labels: map[string]string{"team": "red"}, Body: body(t, fields{"next": "targets/y", "size": 1})}}},
+			{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: "targets/y",
+				Body: body(t, fields{"next": "targets/x", "size": 2, "deep": fields{"er": "y"}})}}},
+		}}
 	wrote, err := a.BatchWriteResources(ctx, first)
 	require.NoError(t, err)
 	again, err := a.BatchWriteResources(ctx, first)
 	require.NoError(t, err)
-	require.Equal(t, wrote.GetResources()[0].GetUid(), again.GetResources()[0].GetUid(), "the same id and content: the same answer")
+	require.Equal(t, wrote.GetResources()[0].GetUid(), again.GetResources()[0].GetUid(),
+		"the same id and content: the same answer")
 	first.Writes = first.GetWrites()[:1]
 	_, err = a.BatchWriteResources(ctx, first)
 	require.Equal(t, codes.AlreadyExists, status.Code(err))
@@ -60,7 +64,8 @@ func TestTheResourceService(t *testing.T) {
 	// Masks, revisions.
 	x := wrote.GetResources()[0]
 	updated, err := a.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{
-		Resource:   &resourcev1.Resource{Name: "targets/x", Revision: x.GetRevision(), Body: body(t, fields{"size": 9, "next": "ignored"})},
+		Resource: &resourcev1.Resource{Name: "targets/x", Revision: x.GetRevision(),
+			Body: body(t, fields{"size": 9, "next": "ignored"})},
 		UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"body.size"}},
 	})
 	require.NoError(t, err)
@@ -69,39 +74,47 @@ func TestTheResourceService(t *testing.T) {
 	_, err = a.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{Resource: x})
 	require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
 	require.Equal(t, "MOVED", reasonOf(err))
-	read, err := a.GetResource(ctx, &resourcev1.GetResourceRequest{Name: "targets/y", ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"body.deep.er", "state"}}})
+	read, err := a.GetResource(ctx, &resourcev1.GetResourceRequest{Name: "targets/y",
+		ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"body.deep.er", "state"}}})
 	require.NoError(t, err)
 	require.Equal(t, fields{"deep": fields{"er": "y"}}, read.GetBody().AsMap())
 	require.Zero(t, read.GetRevision())
-	_, err = a.GetResource(ctx, &resourcev1.GetResourceRequest{Name: "targets/y", ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"colour"}}})
+	_, err = a.GetResource(ctx, &resourcev1.GetResourceRequest{Name: "targets/y",
+		ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"colour"}}})
 	require.ErrorContains(t, err, `read_mask: unknown field "colour"`)
 
 	// Validated on both sides, and nothing stored.
-	would, err := b.MutateAndValidateResource(ctx, &resourcev1.MutateAndValidateResourceRequest{Write: &resourcev1.BatchWriteResourcesRequest_Write{
-		Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: &resourcev1.Resource{Name: "holders/v", Body: body(t, fields{"block": aWest + "targets/x"})}},
-	}})
+	would, err := b.MutateAndValidateResource(ctx,
+		&resourcev1.MutateAndValidateResourceRequest{Write: &resourcev1.BatchWriteResourcesRequest_Write{
+			Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: &resourcev1.Resource{Name: "holders/v",
+				Body: body(t, fields{"block": aWest + "targets/x"})}},
+		}})
 	require.NoError(t, err)
 	require.Equal(t, "Holder", would.GetKind())
 	require.Empty(t, would.GetUid())
-	_, err = b.MutateAndValidateResource(ctx, &resourcev1.MutateAndValidateResourceRequest{Write: &resourcev1.BatchWriteResourcesRequest_Write{
-		Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: &resourcev1.Resource{Name: "holders/v", Body: body(t, fields{"block": aWest + "targets/none"})}},
-	}})
+	_, err = b.MutateAndValidateResource(ctx,
+		&resourcev1.MutateAndValidateResourceRequest{Write: &resourcev1.BatchWriteResourcesRequest_Write{
+			Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: &resourcev1.Resource{Name: "holders/v",
+				Body: body(t, fields{"block": aWest + "targets/none"})}},
+		}})
 	require.Equal(t, "TARGET_MISSING", reasonOf(err))
 	require.Nil(t, f.get(bEast+"holders/v"))
 
 	// Lists in pages, and watches, with a filter.
-	listed, err := a.ListResources(ctx, &resourcev1.ListResourcesRequest{Filter: `body.size > 1`, OrderBy: "body.size desc", PageSize: 1})
+	listed, err := a.ListResources(ctx, &resourcev1.ListResourcesRequest{Filter: `body.size > 1`,
+		OrderBy: "body.size desc", PageSize: 1})
 	require.NoError(t, err)
 	require.Equal(t, "targets/x", listed.GetResources()[0].GetName())
-	listed, err = a.ListResources(ctx, &resourcev1.ListResourcesRequest{Filter: `body.size > 1`, OrderBy: "body.size desc", PageSize: 1, PageToken: listed.GetNextPageToken()})
+	listed, err = a.ListResources(ctx, &resourcev1.ListResourcesRequest{Filter: `body.size > 1`,
+		OrderBy: "body.size desc", PageSize: 1, PageToken: listed.GetNextPageToken()})
 	require.NoError(t, err)
 	require.Equal(t, "targets/y", listed.GetResources()[0].GetName())
 	_, err = a.ListResources(ctx, &resourcev1.ListResourcesRequest{Filter: `body.size >`})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 }
 
-// A request may arrive at any deployment of the service; it is forwarded once, to the region that owns the resource, with the caller's
-// identity.
+// A request may arrive at any deployment of the service; it is forwarded once, to the region that owns the
+// resource, with the caller's identity.
 func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -111,14 +124,18 @@ func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 	a := resourcev1.NewResourceServiceClient(user)
 	const there = aEast + "targets/t"
 	var created *resourcev1.Resource
-	require.NoError(t, patiently(ctx, func() (err error) { // a deployment that has just started does not know the address of the other one yet
-		created, err = a.CreateResource(ctx, &resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{Name: there, Body: body(t, fields{"n": 1})}})
+	// a deployment that has just started does not know the address of the other one yet
+	require.NoError(t, patiently(ctx, func() (err error) {
+		created, err = a.CreateResource(ctx,
+			&resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{Name: there,
+				Body: body(t, fields{"n": 1})}})
 		return err
 	}))
 	require.Equal(t, "a.example.com/eastus2", created.GetDeployment())
 	require.Equal(t, created.GetUid(), f.get(there).GetUid())
 	f.mustPut(aWest+"targets/here", nil)
-	batch, err := a.BatchGetResources(ctx, &resourcev1.BatchGetResourcesRequest{Names: []string{"targets/here", there, aWest + "targets/here"}})
+	batch, err := a.BatchGetResources(ctx, &resourcev1.BatchGetResourcesRequest{Names: []string{"targets/here", there,
+		aWest + "targets/here"}})
 	require.NoError(t, err)
 	require.Len(t, batch.GetResources(), 3)
 	require.Equal(t, "a.example.com/eastus2", batch.GetResources()[1].GetDeployment())
@@ -133,7 +150,8 @@ func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 	event, err = watch.Recv()
 	require.NoError(t, err)
 	require.NotNil(t, event.GetEndOfSnapshot())
-	_, err = a.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{Name: there, Body: body(t, fields{"n": 2})}})
+	_, err = a.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{Name: there,
+		Body: body(t, fields{"n": 2})}})
 	require.NoError(t, err)
 	event, err = watch.Recv()
 	require.NoError(t, err)
@@ -151,7 +169,8 @@ func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 	require.ErrorContains(t, err, "user/ann")
 	// Only a deployment of the same service may forward requests, and only requests of people.
 	speak := func(conn *grpc.ClientConn, as string) error {
-		_, err := resourcev1.NewResourceServiceClient(conn).SetBlockDeletion(metadata.AppendToOutgoingContext(ctx, "dbcontroller-on-behalf-of", as),
+		_, err := resourcev1.NewResourceServiceClient(conn).SetBlockDeletion(metadata.AppendToOutgoingContext(ctx,
+			"dbcontroller-on-behalf-of", as),
 			&resourcev1.SetBlockDeletionRequest{Name: "targets/t", BlockDeletion: true})
 		return err
 	}
@@ -163,22 +182,26 @@ func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 		}
 	}
 	require.Equal(t, codes.PermissionDenied, status.Code(speak(sibling, "/deployment/b.example.com/eastus2")))
-	_, err = resourcev1.NewResourceServiceClient(sibling).GetResource(metadata.AppendToOutgoingContext(ctx, "dbcontroller-on-behalf-of", "/user/ann"),
-		&resourcev1.GetResourceRequest{Name: aWest + "targets/here"})
+	_, err = resourcev1.NewResourceServiceClient(sibling).
+		GetResource(metadata.AppendToOutgoingContext(ctx, "dbcontroller-on-behalf-of", "/user/ann"),
+			&resourcev1.GetResourceRequest{Name: aWest + "targets/here"})
 	require.Equal(t, codes.Internal, status.Code(err), "forwarded once already: %v", err)
 	// Even in methods that every caller may use a deployment cannot claim to forward for an operator, nor in
 	// methods that are not forwarded for a user.
-	_, err = resourcev1.NewResourceServiceClient(sibling).GetResource(metadata.AppendToOutgoingContext(ctx, "dbcontroller-on-behalf-of", "/operator/eve"),
-		&resourcev1.GetResourceRequest{Name: "targets/t"})
+	_, err = resourcev1.NewResourceServiceClient(sibling).
+		GetResource(metadata.AppendToOutgoingContext(ctx, "dbcontroller-on-behalf-of", "/operator/eve"),
+			&resourcev1.GetResourceRequest{Name: "targets/t"})
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 	for _, as := range []string{"/operator/eve", "/user/ann"} {
 		as := metadata.AppendToOutgoingContext(ctx, "dbcontroller-on-behalf-of", as)
 		_, err = adminv1.NewAdminServiceClient(sibling).Status(as, &adminv1.StatusRequest{})
 		require.Equal(t, codes.PermissionDenied, status.Code(err))
-		_, err = adminv1.NewAdminServiceClient(sibling).Decommission(as, &adminv1.DecommissionRequest{Deployment: "b.example.com/us-west2"})
+		_, err = adminv1.NewAdminServiceClient(sibling).
+			Decommission(as, &adminv1.DecommissionRequest{Deployment: "b.example.com/us-west2"})
 		require.Equal(t, codes.PermissionDenied, status.Code(err))
 	}
-	// An operator's request is forwarded as a user's; requests that only operators may make are not forwarded.
+	// An operator's request is forwarded as a user's; requests that only operators may make are not
+	// forwarded.
 	operator := resourcev1.NewResourceServiceClient(f.as(f.ClientCerts(), "a.example.com/us-west2"))
 	_, err = operator.GetResource(ctx, &resourcev1.GetResourceRequest{Name: there})
 	require.NoError(t, err)
@@ -196,12 +219,16 @@ func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 	// Resources of another service, or of two regions in one transaction, are refused.
 	_, err = a.GetResource(ctx, &resourcev1.GetResourceRequest{Name: bEast + "holders/h"})
 	require.ErrorContains(t, err, "belongs to another service: ask b.example.com/eastus2")
-	_, err = a.BatchWriteResources(ctx, &resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{
-		{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: there, Body: body(t, nil)}}},
-		{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: "targets/here", Body: body(t, nil)}}},
-	}})
+	_, err = a.BatchWriteResources(ctx,
+		&resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{
+			{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: there,
+				Body: body(t, nil)}}},
+			{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: "targets/here",
+				Body: body(t, nil)}}},
+		}})
 	require.ErrorContains(t, err, "one request writes in one deployment")
-	// The owning region cannot be reached: the error says so. When it is back, the next request succeeds, after any time.
+	// The owning region cannot be reached: the error says so. When it is back, the next request succeeds,
+	// after any time.
 	require.NoError(t, f.Deployments[f.id(there)].Kill())
 	for range 2 {
 		_, err = a.GetResource(ctx, &resourcev1.GetResourceRequest{Name: there})
@@ -248,7 +275,8 @@ A delete would be refused: `+target+` cannot be deleted: `+aEast+`targets/n3, wh
 	require.NoError(t, err, out)
 	require.Contains(t, out, "not asked  b.example.com/eastus2 does not answer; its resources are not in this plan")
 	require.Contains(t, out, "b.example.com/eastus2 cannot be reached: ")
-	require.Contains(t, out, "Nothing known refuses a delete: ≥ 7 deleted, ≥ 0 unset, where ≥ is \"at least\": 1 deployment did not answer.\n")
+	require.Contains(t, out,
+		"Nothing known refuses a delete: ≥ 7 deleted, ≥ 0 unset, where ≥ is \"at least\": 1 deployment did not answer.\n")
 	require.NoError(t, f.Deployments[f.id(bEast+"holders/x")].Start())
 	f.ready("b.example.com/eastus2")
 	out, err = run(t, "delete", target, "--timeout", "-1s", "--context", f.Context)

@@ -78,7 +78,8 @@ func (f *fixture) withToken(token identity.TokenFile, deployment string) resourc
 	require.NoError(f.t, err)
 	authorities, err := identity.LoadAuthorities(identity.InDir(f.ClientCerts()))
 	require.NoError(f.t, err)
-	conn, err := grpc.NewClient(f.Deployments[id].Address, append(authorities.DialOptions(identity.Deployment(id)), grpc.WithPerRPCCredentials(token))...)
+	conn, err := grpc.NewClient(f.Deployments[id].Address, append(authorities.DialOptions(identity.Deployment(id)),
+		grpc.WithPerRPCCredentials(token))...)
 	require.NoError(f.t, err)
 	f.t.Cleanup(func() { _ = conn.Close() })
 	return resourcev1.NewResourceServiceClient(conn)
@@ -86,7 +87,8 @@ func (f *fixture) withToken(token identity.TokenFile, deployment string) resourc
 
 func device(t *testing.T, name, project string) *resourcev1.PutResourceRequest {
 	t.Helper()
-	return &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "devices/" + name, Body: body(t, fields{"project": iamWest + "projects/" + project})}}
+	return &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "devices/" + name,
+		Body: body(t, fields{"project": iamWest + "projects/" + project})}}
 }
 
 // codeOf repeats a call that a busy machine did not answer, and returns the code of its answer.
@@ -95,15 +97,17 @@ func codeOf(t *testing.T, call func() error) codes.Code {
 	return status.Code(patiently(t.Context(), call))
 }
 
-// People have the rights of their groups at two deployments and between them: their references are checked at the target for them, whether they come
-// with a token or with a certificate, and an allowed delete takes along resources that they may not see.
+// People have the rights of their groups at two deployments and between them: their references are checked at
+// the target for them, whether they come with a token or with a certificate, and an allowed delete takes
+// along resources that they may not see.
 func TestRightsHoldBetweenDeployments(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("starts four processes")
 	}
 	issuer := harness.NewIssuer(t)
-	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, projectsAndDevices, playground.Config{Args: []string{"--tokens", issuer.Tokens("db")}})}
+	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, projectsAndDevices,
+		playground.Config{Args: []string{"--tokens", issuer.Tokens("db")}})}
 	require.NoError(t, f.Registry.Stop())
 	f.Registry.Add("--tokens")
 	f.Registry.Add(issuer.Tokens("db"))
@@ -118,9 +122,12 @@ func TestRightsHoldBetweenDeployments(t *testing.T) {
 	f.declare(rightsOfTeamA)
 
 	ann, bob := issuer.File("ann", "db", time.Hour, "team-a"), issuer.File("bob", "db", time.Hour)
-	cat, err := f.Issue(identity.Identity{Role: identity.RoleUser, Name: "cat"}, func(c *x509.Certificate) { c.Subject.OrganizationalUnit = []string{"team-a"} })
+	cat, err := f.Issue(identity.Identity{Role: identity.RoleUser, Name: "cat"}, func(c *x509.Certificate) {
+		c.Subject.OrganizationalUnit = []string{"team-a"}
+	})
 	require.NoError(t, err)
-	annAt, catAt := f.withToken(ann, "devices.example.com/eastus2"), resourcev1.NewResourceServiceClient(f.as(cat, "devices.example.com/eastus2"))
+	annAt, catAt := f.withToken(ann, "devices.example.com/eastus2"),
+		resourcev1.NewResourceServiceClient(f.as(cat, "devices.example.com/eastus2"))
 	bobAt := f.withToken(bob, "devices.example.com/eastus2")
 	f.eventually("the rights arrive", func() bool {
 		_, err := bobAt.GetResource(t.Context(), &resourcev1.GetResourceRequest{Name: "devices/a-old"})
@@ -130,13 +137,17 @@ func TestRightsHoldBetweenDeployments(t *testing.T) {
 	// Refer: at the target, for the person, by a token and by the groups of a certificate.
 	for name, at := range map[string]resourcev1.ResourceServiceClient{"a-ann": annAt, "a-cat": catAt} {
 		put := func(project string) codes.Code {
-			return codeOf(t, func() error { _, err := at.PutResource(t.Context(), device(t, name, project)); return err })
+			return codeOf(t, func() error {
+				_, err := at.PutResource(t.Context(), device(t, name, project))
+				return err
+			})
 		}
 		f.eventually("the target's deployment has the rights", func() bool {
 			if put("secret") == codes.PermissionDenied {
 				return true
 			}
-			// The reference was written before the rights arrived, and is not checked again until it is another one.
+			// The reference was written before the rights arrived, and is not checked again until it is
+			// another one.
 			put("shared")
 			return false
 		})
@@ -145,16 +156,24 @@ func TestRightsHoldBetweenDeployments(t *testing.T) {
 		require.Equal(t, codes.OK, put("shared"), name)
 		require.Equal(t, codes.OK, put("a-1"), name)
 	}
-	require.Equal(t, codes.PermissionDenied, codeOf(t, func() error { _, err := bobAt.PutResource(t.Context(), device(t, "a-bob", "shared")); return err }))
+	require.Equal(t, codes.PermissionDenied, codeOf(t, func() error {
+		_, err := bobAt.PutResource(t.Context(), device(t, "a-bob", "shared"))
+		return err
+	}))
 
 	// An owner elsewhere: by the same grants, at the deployment that is written to, whether it exists or not.
-	for owner, code := range map[string]codes.Code{"secret": codes.PermissionDenied, "missing": codes.PermissionDenied, "shared": codes.OK} {
+	for owner, code := range map[string]codes.Code{"secret": codes.PermissionDenied, "missing": codes.PermissionDenied,
+		"shared": codes.OK} {
 		put := device(t, "a-owned", "shared")
 		put.Resource.OwnerReferences = []*resourcev1.OwnerReference{ownedBy("Project", iamWest+"projects/"+owner)}
-		require.Equal(t, code, codeOf(t, func() error { _, err := annAt.PutResource(t.Context(), put); return err }), "the owner %s", owner)
+		require.Equal(t, code, codeOf(t, func() error {
+			_, err := annAt.PutResource(t.Context(), put)
+			return err
+		}), "the owner %s", owner)
 	}
 
-	// The command line with --token-file: lists have the resources that ann may read, and so has a plan, which counts the rest.
+	// The command line with --token-file: lists have the resources that ann may read, and so has a plan,
+	// which counts the rest.
 	as := []string{"--context", f.Context, "--token-file", string(ann)}
 	out, err := run(t, append([]string{"list", "devices.example.com/eastus2"}, as...)...)
 	require.NoError(t, err, out)
@@ -177,7 +196,8 @@ func TestRightsHoldBetweenDeployments(t *testing.T) {
 	}))
 	_, err = run(t, append([]string{"delete", iamWest + "projects/a-1"}, as...)...)
 	require.NoError(t, err)
-	f.gone(iamWest+"projects/a-1", devicesEast+"devices/a-old", devicesEast+"devices/hidden", devicesEast+"devices/a-ann", devicesEast+"devices/a-cat")
+	f.gone(iamWest+"projects/a-1", devicesEast+"devices/a-old", devicesEast+"devices/hidden",
+		devicesEast+"devices/a-ann", devicesEast+"devices/a-cat")
 	out, err = run(t, "removals", devicesEast+"devices/hidden", "--context", f.Context)
 	require.NoError(t, err, out)
 	require.Contains(t, out, "user/ann (token of https://idp.example.org)")

@@ -13,7 +13,8 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// A resource that was exported, and is lost, is put back with all that a client can give it. Fields that the project adds later are compared as well.
+// A resource that was exported, and is lost, is put back with all that a client can give it. Fields that the
+// project adds later are compared as well.
 func TestAnExportedResourceIsPutBack(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -30,9 +31,11 @@ func TestAnExportedResourceIsPutBack(t *testing.T) {
 		require.NoError(t, err)
 		status, err := structpb.NewStruct(fields{"phase": "ready"})
 		require.NoError(t, err)
-		_, err = resources.UpdateResourceStatus(t.Context(), &resourcev1.UpdateResourceStatusRequest{Name: relative, Status: status})
+		_, err = resources.UpdateResourceStatus(t.Context(), &resourcev1.UpdateResourceStatusRequest{Name: relative,
+			Status: status})
 		require.NoError(t, err)
-		_, err = resources.SetBlockDeletion(t.Context(), &resourcev1.SetBlockDeletionRequest{Name: relative, BlockDeletion: true})
+		_, err = resources.SetBlockDeletion(t.Context(), &resourcev1.SetBlockDeletionRequest{Name: relative,
+			BlockDeletion: true})
 		require.NoError(t, err)
 	}
 	before := map[string]*resourcev1.Resource{target: f.get(target), owned: f.get(owned)}
@@ -48,7 +51,8 @@ func TestAnExportedResourceIsPutBack(t *testing.T) {
 	require.NoError(t, err, "%s: the same again changes nothing", out)
 	for name := range before {
 		relative, resources := f.named(name)
-		_, err := resources.SetBlockDeletion(t.Context(), &resourcev1.SetBlockDeletionRequest{Name: relative, BlockDeletion: false})
+		_, err := resources.SetBlockDeletion(t.Context(), &resourcev1.SetBlockDeletionRequest{Name: relative,
+			BlockDeletion: false})
 		require.NoError(t, err)
 	}
 	f.mustDelete(owner)
@@ -68,7 +72,8 @@ func TestAnExportedResourceIsPutBack(t *testing.T) {
 		for fs, i := is.ProtoReflect().Descriptor().Fields(), 0; i < fs.Len(); i++ {
 			field := fs.Get(i)
 			switch field.Name() {
-			case "uid", "revision", "generation", "status_generation", "create_time", "update_time": // of the incarnation
+			case "uid", "revision", "generation", "status_generation", "create_time", "update_time":
+				// of the incarnation
 				continue
 			case "owner_references":
 				for _, o := range append(was.GetOwnerReferences(), is.GetOwnerReferences()...) {

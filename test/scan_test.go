@@ -28,8 +28,10 @@ func TestScanFromTheCommandLine(t *testing.T) {
 	t.Parallel()
 	server := harness.Postgres(t)
 	shop, crm := server.NewDatabase(t, ""), server.NewDatabase(t, "")
-	fillTables(t, crm, "CREATE TABLE customers (id bigint PRIMARY KEY); INSERT INTO customers SELECT generate_series(1, 5)")
-	fillTables(t, shop, `CREATE TABLE "Order" ("id" text PRIMARY KEY, "customerId" bigint); INSERT INTO "Order" SELECT '<script>' || i, i FROM generate_series(1, 6) i`)
+	fillTables(t, crm,
+		"CREATE TABLE customers (id bigint PRIMARY KEY); INSERT INTO customers SELECT generate_series(1, 5)")
+	fillTables(t, shop,
+		`CREATE TABLE "Order" ("id" text PRIMARY KEY, "customerId" bigint); INSERT INTO "Order" SELECT '<script>' || i, i FROM generate_series(1, 6) i`)
 	dir := t.TempDir()
 	first, page := filepath.Join(dir, "first.yaml"), filepath.Join(dir, "report.html")
 	dsns := []string{"--dsn", "shop=" + shop, "--dsn", "crm=" + crm, "--postgres-plaintext"}

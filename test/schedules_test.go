@@ -29,14 +29,17 @@ func (f *fixture) killed(name string) {
 	require.NoError(f.t, d.Start())
 }
 
-// The processes of both sides are killed repeatedly in the middle of a cascade, with little time between two kills.
+// The processes of both sides are killed repeatedly in the middle of a cascade, with little time between two
+// kills.
 func TestAKillLoopInTheMiddleOfACascade_I1_I19(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "--lease", "1s")
 	const target = aWest + "targets/loop"
 	f.mustPut(target, nil)
-	require.NoError(t, dev.PutMany(t.Context(), f.Client, f.id(bEast+"x/y"), "holders/c", 6000, fields{"cascade": target}))
-	require.NoError(t, dev.PutMany(t.Context(), f.Client, f.id(bWest+"x/y"), "holders/u", 3000, fields{"unset": fields{"list": []any{target}}}))
+	require.NoError(t, dev.PutMany(t.Context(), f.Client, f.id(bEast+"x/y"), "holders/c", 6000,
+		fields{"cascade": target}))
+	require.NoError(t, dev.PutMany(t.Context(), f.Client, f.id(bWest+"x/y"), "holders/u", 3000,
+		fields{"unset": fields{"list": []any{target}}}))
 	f.mustDelete(target)
 	r, midway := rand.New(rand.NewPCG(7, 7)), 0
 	for range 10 {
@@ -60,8 +63,8 @@ func TestAKillLoopInTheMiddleOfACascade_I1_I19(t *testing.T) {
 	require.NotNil(t, f.get(bWest+"holders/u3000"))
 }
 
-// One target has DBCONTROLLER_TEST_HOLDERS holders (a million in `make campaign`), and processes of both sides are killed while the holders
-// are deleted.
+// One target has DBCONTROLLER_TEST_HOLDERS holders (a million in `make campaign`), and processes of both
+// sides are killed while the holders are deleted.
 func TestVeryManyHoldersWithKills_I19(t *testing.T) {
 	t.Parallel()
 	n, err := strconv.Atoi(cmp.Or(os.Getenv("DBCONTROLLER_TEST_HOLDERS"), "20000"))
@@ -80,14 +83,16 @@ func TestVeryManyHoldersWithKills_I19(t *testing.T) {
 		f.killed(name)
 		f.ready(f.id(name + "x/y").String())
 	}
-	require.Eventually(t, func() bool { return f.get(target) == nil }, time.Minute+time.Duration(n)*time.Millisecond, 20*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return f.get(target) == nil
+	}, time.Minute+time.Duration(n)*time.Millisecond, 20*time.Millisecond)
 	t.Logf("gone in %s, with three kills", time.Since(began).Round(time.Millisecond))
 	require.Nil(t, f.get(bEast+fmt.Sprintf("holders/m%d", n)))
 	f.settled()
 }
 
-// The disk of one deployment's database server is full for a while. Answered requests hold, others can be repeated, and afterwards everything
-// continues.
+// The disk of one deployment's database server is full for a while. Answered requests hold, others can be
+// repeated, and afterwards everything continues.
 func TestAFullDisk_I8_I29(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -101,7 +106,8 @@ func TestAFullDisk_I8_I29(t *testing.T) {
 	dsn.Host = proxy.Address()
 	id := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}
 	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, everything, playground.Config{
-		Databases: playground.Databases{DSNs: map[schema.DeploymentID]string{id: dsn.String()}}, Args: []string{"--tentative-ttl", "1s"},
+		Databases: playground.Databases{DSNs: map[schema.DeploymentID]string{id: dsn.String()}},
+		Args:      []string{"--tentative-ttl", "1s"},
 	})}
 	for i := range 20 {
 		f.mustPut(fmt.Sprintf("%stargets/t%d", aWest, i), nil)

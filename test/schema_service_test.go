@@ -57,12 +57,15 @@ func newPeer(f *fixture) *peer {
 	f.t.Helper()
 	uid := uuid.MustParse(f.mustPut(aWest+"targets/t", nil).GetUid())
 	conn := f.as(f.Deployments[f.id(bEast+"holders/x")].Certs, "a.example.com/us-west2")
-	return &peer{f: f, service: schemav1.NewSchemaServiceClient(conn), target: uid, epoch: f.epoch(f.id(bEast + "holders/x"))}
+	return &peer{f: f, service: schemav1.NewSchemaServiceClient(conn), target: uid,
+		epoch: f.epoch(f.id(bEast + "holders/x"))}
 }
 
-func (p *peer) establish(ctx context.Context, attempt, holder uuid.UUID, path string, b schema.Behaviour, validateOnly bool) error {
+func (p *peer) establish(ctx context.Context, attempt, holder uuid.UUID, path string, b schema.Behaviour,
+	validateOnly bool) error {
 	return establishOne(ctx, p.service, &schemav1.EstablishReferencesRequest_Attempt{
-		Attempt: raw(attempt), ValidateOnly: validateOnly, References: []*schemav1.EstablishReferencesRequest_Reference{{
+		Attempt: raw(attempt), ValidateOnly: validateOnly,
+		References: []*schemav1.EstablishReferencesRequest_Reference{{
 			Holder: &schemav1.ResourceRef{Kind: "Holder", Name: "holders/h", Uid: raw(holder)}, Path: path,
 			Target: &schemav1.ResourceRef{Kind: "Target", Name: "targets/t"}, Behaviour: schemav1.Behaviour(b),
 		}},
@@ -70,8 +73,10 @@ func (p *peer) establish(ctx context.Context, attempt, holder uuid.UUID, path st
 }
 
 // establishOne establishes the references of one attempt.
-func establishOne(ctx context.Context, at schemav1.SchemaServiceClient, attempt *schemav1.EstablishReferencesRequest_Attempt) error {
-	answer, err := at.EstablishReferences(ctx, &schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{attempt}})
+func establishOne(ctx context.Context, at schemav1.SchemaServiceClient,
+	attempt *schemav1.EstablishReferencesRequest_Attempt) error {
+	answer, err := at.EstablishReferences(ctx,
+		&schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{attempt}})
 	if err != nil {
 		return err
 	}
@@ -82,8 +87,8 @@ func (p *peer) key(attempt, holder uuid.UUID, path string) *schemav1.BlockadeKey
 	return &schemav1.BlockadeKey{Attempt: raw(attempt), HolderUid: raw(holder), Path: path, TargetUid: raw(p.target)}
 }
 
-// Establish, confirm and release of attempts that never committed: repeated, late, and in every order. In each case the target's deployment
-// asks, gets the verdict gone, and no rows are left.
+// Establish, confirm and release of attempts that never committed: repeated, late, and in every order. In
+// each case the target's deployment asks, gets the verdict gone, and no rows are left.
 func TestMessagesOfAnAttemptInEveryOrder_I5_I7(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -102,17 +107,21 @@ func TestMessagesOfAnAttemptInEveryOrder_I5_I7(t *testing.T) {
 				require.Equal(t, released, err != nil, "order %v: a released attempt cannot establish: %v", order, err)
 			case 2:
 				for range 2 {
-					_, err := p.service.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Epoch: p.epoch, Keys: []*schemav1.BlockadeKey{p.key(attempt, holder, path)}})
+					_, err := p.service.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Epoch: p.epoch,
+						Keys: []*schemav1.BlockadeKey{p.key(attempt, holder, path)}})
 					require.NoError(t, err)
 				}
 				released = true
 			case 3:
 				// A release of another key of the same target does not affect this one.
-				_, err := p.service.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Epoch: p.epoch, Keys: []*schemav1.BlockadeKey{p.key(uuid.Must(uuid.NewV7()), holder, path)}})
+				_, err := p.service.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Epoch: p.epoch,
+					Keys: []*schemav1.BlockadeKey{p.key(uuid.Must(uuid.NewV7()), holder, path)}})
 				require.NoError(t, err)
 			case 4:
 				require.Equal(t, released, p.establish(ctx, attempt, holder, path, behaviour, false) != nil)
-				_, err := p.service.ResolveBlockades(ctx, &schemav1.ResolveBlockadesRequest{Questions: []*schemav1.ResolveBlockadesRequest_Question{{Key: p.key(attempt, holder, path)}}})
+				_, err := p.service.ResolveBlockades(ctx,
+					&schemav1.ResolveBlockadesRequest{Questions: []*schemav1.ResolveBlockadesRequest_Question{
+						{Key: p.key(attempt, holder, path)}}})
 				require.NoError(t, err, "a question about an unknown reference is answered, and changes nothing")
 			}
 		}
@@ -133,20 +142,23 @@ func TestRepeatedMessagesOfCommittedReferences_I7_I8(t *testing.T) {
 	f := newFixture(t)
 	p, ctx := newPeer(f), t.Context()
 	for i := range 6 {
-		f.mustPut(fmt.Sprintf("%sholders/h%d", bEast, i), fields{"block": aWest + "targets/t", "cascade": aWest + "targets/t"})
+		f.mustPut(fmt.Sprintf("%sholders/h%d", bEast, i), fields{"block": aWest + "targets/t",
+			"cascade": aWest + "targets/t"})
 	}
 	f.settled()
 	operator := schemav1.NewSchemaServiceClient(f.as(f.ClientCerts(), "b.example.com/eastus2"))
 	var attempts [][]byte
 	var keys []*schemav1.BlockadeKey
 	for token := ""; ; {
-		page, err := operator.ListResourceShadows(ctx, &schemav1.ListResourceShadowsRequest{PageSize: 2, PageToken: token, Kind: "Holder"})
+		page, err := operator.ListResourceShadows(ctx, &schemav1.ListResourceShadowsRequest{PageSize: 2,
+			PageToken: token, Kind: "Holder"})
 		require.NoError(t, err)
 		for _, s := range page.GetShadows() {
 			require.Len(t, s.GetReferences(), 2)
 			for _, r := range s.GetReferences() {
 				attempts = append(attempts, r.GetAttempt())
-				keys = append(keys, &schemav1.BlockadeKey{Attempt: r.GetAttempt(), HolderUid: s.GetResource().GetUid(), Path: r.GetPath(), TargetUid: r.GetTargetUid()})
+				keys = append(keys, &schemav1.BlockadeKey{Attempt: r.GetAttempt(), HolderUid: s.GetResource().GetUid(),
+					Path: r.GetPath(), TargetUid: r.GetTargetUid()})
 			}
 		}
 		if token = page.GetNextPageToken(); token == "" {
@@ -169,7 +181,8 @@ func TestRepeatedMessagesOfCommittedReferences_I7_I8(t *testing.T) {
 	}
 	require.Equal(t, 6, blockades())
 	for range 3 {
-		confirmed, err := p.service.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{Epoch: p.epoch, Attempts: attempts})
+		confirmed, err := p.service.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{Epoch: p.epoch,
+			Attempts: attempts})
 		require.NoError(t, err)
 		require.NotEmpty(t, confirmed.GetUnknownAttempts(), "nothing is invented")
 	}
@@ -179,7 +192,8 @@ func TestRepeatedMessagesOfCommittedReferences_I7_I8(t *testing.T) {
 		if k.GetPath() == "cascade" {
 			b = schema.CascadeDelete
 		}
-		require.NoError(t, p.establish(ctx, uuid.UUID(k.GetAttempt()), uuid.UUID(k.GetHolderUid()), k.GetPath(), b, false))
+		require.NoError(t, p.establish(ctx, uuid.UUID(k.GetAttempt()), uuid.UUID(k.GetHolderUid()),
+			k.GetPath(), b, false))
 	}
 	f.eventually("what is held is confirmed", func() bool {
 		found, err := p.service.ListBlockades(ctx, &schemav1.ListBlockadesRequest{})
@@ -192,7 +206,8 @@ func TestRepeatedMessagesOfCommittedReferences_I7_I8(t *testing.T) {
 	})
 	require.Equal(t, 6, blockades())
 	// Repeated questions and plans change nothing.
-	holder := schemav1.NewSchemaServiceClient(f.as(f.Deployments[f.id(aWest+"targets/t")].Certs, "b.example.com/eastus2"))
+	holder := schemav1.NewSchemaServiceClient(f.as(f.Deployments[f.id(aWest+"targets/t")].Certs,
+		"b.example.com/eastus2"))
 	for range 2 {
 		var questions []*schemav1.ResolveBlockadesRequest_Question
 		for _, k := range keys {
@@ -203,7 +218,9 @@ func TestRepeatedMessagesOfCommittedReferences_I7_I8(t *testing.T) {
 		for _, v := range answer.GetVerdicts() {
 			require.Equal(t, schemav1.ResolveBlockadesResponse_VERDICT_HELD, v)
 		}
-		plan, err := holder.PlanDeletion(ctx, &schemav1.PlanDeletionRequest{Targets: []*schemav1.PlanDeletionRequest_Target{{Deployment: "a.example.com/us-west2", Uid: raw(p.target)}}})
+		plan, err := holder.PlanDeletion(ctx,
+			&schemav1.PlanDeletionRequest{Targets: []*schemav1.PlanDeletionRequest_Target{
+				{Deployment: "a.example.com/us-west2", Uid: raw(p.target)}}})
 		require.NoError(t, err)
 		require.Len(t, plan.GetMembers(), 6)
 	}
@@ -237,23 +254,28 @@ func TestRepeatedAndLateAcknowledgements(t *testing.T) {
 	require.NoError(t, f.Deployments[f.id(bEast+"holders/h")].Kill())
 	f.mustDelete(aWest + "targets/t")
 	for range 2 { // a position from before the deletion: does not count
-		_, err := p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Epoch: p.epoch, Position: early})
+		_, err := p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Epoch: p.epoch,
+			Position: early})
 		require.NoError(t, err)
 	}
 	n, latest := position()
 	require.Equal(t, 1, n, "still to be acted upon")
 	for range 2 { // with an exception: not done
-		_, err := p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Epoch: p.epoch, Position: latest, ExceptUids: [][]byte{raw(p.target)}})
+		_, err := p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Epoch: p.epoch,
+			Position: latest, ExceptUids: [][]byte{raw(p.target)}})
 		require.NoError(t, err)
 	}
-	stranger := schemav1.NewSchemaServiceClient(f.as(f.Deployments[f.id(bWest+"holders/h")].Certs, "a.example.com/us-west2"))
-	_, err := stranger.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Epoch: f.epoch(f.id(bWest + "holders/h")), Position: latest})
+	stranger := schemav1.NewSchemaServiceClient(f.as(f.Deployments[f.id(bWest+"holders/h")].Certs,
+		"a.example.com/us-west2"))
+	_, err := stranger.AcknowledgeDeletions(ctx,
+		&schemav1.AcknowledgeDeletionsRequest{Epoch: f.epoch(f.id(bWest + "holders/h")), Position: latest})
 	require.Equal(t, codes.FailedPrecondition, status.Code(err), "a position is valid only for its receiver")
 	require.NotNil(t, f.get(aWest+"targets/t"))
 	require.NoError(t, f.Deployments[f.id(bEast+"holders/h")].Start())
 	f.ready("b.example.com/eastus2")
 	f.gone(aWest+"targets/t", bEast+"holders/h")
-	_, err = p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Epoch: p.epoch, Position: latest})
+	_, err = p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Epoch: p.epoch,
+		Position: latest})
 	require.NoError(t, err, "of a removed resource")
 	f.settled()
 }
@@ -278,21 +300,27 @@ func TestMessagesOfOwnersInEveryOrder_I7_I16(t *testing.T) {
 				switch message {
 				case 0:
 					var answer *schemav1.CheckOwnersResponse
-					answer, err = back.CheckOwners(ctx, &schemav1.CheckOwnersRequest{Questions: []*schemav1.CheckOwnersRequest_Question{
-						{Owner: &schemav1.ResourceRef{Kind: "Holder", Name: "holders/owner"}},
-						{Owner: &schemav1.ResourceRef{Kind: "Holder", Name: "holders/nobody"}},
-						{Owner: &schemav1.ResourceRef{Kind: "Robot", Name: "robots/r"}},
-					}})
+					answer, err = back.CheckOwners(ctx,
+						&schemav1.CheckOwnersRequest{Questions: []*schemav1.CheckOwnersRequest_Question{
+							{Owner: &schemav1.ResourceRef{Kind: "Holder", Name: "holders/owner"}},
+							{Owner: &schemav1.ResourceRef{Kind: "Holder", Name: "holders/nobody"}},
+							{Owner: &schemav1.ResourceRef{Kind: "Robot", Name: "robots/r"}},
+						}})
 					require.NoError(t, err)
 					require.Equal(t, schemav1.CheckOwnersResponse_VERDICT_EXISTS, answer.GetAnswers()[0].GetVerdict())
 					require.Equal(t, schemav1.CheckOwnersResponse_VERDICT_ABSENT, answer.GetAnswers()[1].GetVerdict())
-					require.Equal(t, schemav1.CheckOwnersResponse_VERDICT_UNSPECIFIED, answer.GetAnswers()[2].GetVerdict())
+					require.Equal(t, schemav1.CheckOwnersResponse_VERDICT_UNSPECIFIED,
+						answer.GetAnswers()[2].GetVerdict())
 				case 1: // an owner that was never one
-					_, err = at.DropOwners(ctx, &schemav1.DropOwnersRequest{Epoch: epoch, DeletedUids: [][]byte{raw(uuid.New())}})
+					_, err = at.DropOwners(ctx, &schemav1.DropOwnersRequest{Epoch: epoch,
+						DeletedUids: [][]byte{raw(uuid.New())}})
 				case 2: // a let-go by an owner that need not refer
-					_, err = at.DropOwners(ctx, &schemav1.DropOwnersRequest{Epoch: epoch, LetGo: []*schemav1.DropOwnersRequest_LetGo{{OwnerUid: raw(uid), OwneeUid: raw(uuid.MustParse(kept.GetUid()))}}})
+					_, err = at.DropOwners(ctx, &schemav1.DropOwnersRequest{Epoch: epoch,
+						LetGo: []*schemav1.DropOwnersRequest_LetGo{{OwnerUid: raw(uid),
+							OwneeUid: raw(uuid.MustParse(kept.GetUid()))}}})
 				case 3: // an upgrade that the deployment, asked for it, does not say
-					_, err = at.UpgradeOwnerReferences(ctx, &schemav1.UpgradeOwnerReferencesRequest{Version: "v7", Generation: 1 << 60})
+					_, err = at.UpgradeOwnerReferences(ctx, &schemav1.UpgradeOwnerReferencesRequest{Version: "v7",
+						Generation: 1 << 60})
 					require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
 					err = nil
 				}
@@ -326,7 +354,8 @@ func TestTheSchemaServiceRefusesStrangersAndNonsense(t *testing.T) {
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 	for says, call := range map[string]func() error{
 		"questions[0]: name is empty": func() error {
-			_, err := p.service.CheckOwners(ctx, &schemav1.CheckOwnersRequest{Questions: []*schemav1.CheckOwnersRequest_Question{{}}})
+			_, err := p.service.CheckOwners(ctx,
+				&schemav1.CheckOwnersRequest{Questions: []*schemav1.CheckOwnersRequest_Question{{}}})
 			return err
 		},
 		"deleted_uids: a uid has 16 bytes, got 1": func() error {
@@ -342,7 +371,8 @@ func TestTheSchemaServiceRefusesStrangersAndNonsense(t *testing.T) {
 			return err
 		},
 		"questions: 10001 in one call": func() error {
-			_, err := p.service.CheckOwners(ctx, &schemav1.CheckOwnersRequest{Questions: make([]*schemav1.CheckOwnersRequest_Question, 10_001)})
+			_, err := p.service.CheckOwners(ctx,
+				&schemav1.CheckOwnersRequest{Questions: make([]*schemav1.CheckOwnersRequest_Question, 10_001)})
 			return err
 		},
 	} {

@@ -38,8 +38,10 @@ func TestErrorsContainNoPassword(t *testing.T) {
 		"a keyword":      "host=127.0.0.1 port=1 user=u password='" + canary + "'",
 	} {
 		for _, args := range [][]string{
-			{"serve", "--deployment", "a.example.com/us-west2", "--postgres", dsn, "--registry", "127.0.0.1:1", "--certs", certDir, "--listen", "127.0.0.1:0", "--migrate", "--start-timeout", "1s"},
-			{"registry", "--postgres", dsn, "--certs", filepath.Join(certs, "registry"), "--listen", "127.0.0.1:0", "--start-timeout", "1s"},
+			{"serve", "--deployment", "a.example.com/us-west2", "--postgres", dsn, "--registry", "127.0.0.1:1",
+				"--certs", certDir, "--listen", "127.0.0.1:0", "--migrate", "--start-timeout", "1s"},
+			{"registry", "--postgres", dsn, "--certs", filepath.Join(certs, "registry"), "--listen", "127.0.0.1:0",
+				"--start-timeout", "1s"},
 			{"migrate", "up", "--postgres", dsn, "--roles"},
 			{"migrate", "status", "--postgres", dsn},
 			{"dev", "--postgres", dsn, "--dir", t.TempDir()},
@@ -70,7 +72,8 @@ func TestOutputsContainNoSecrets(t *testing.T) {
 	var key []byte
 	require.NoError(t, conn.QueryRow(t.Context(), `SELECT token_keys[1] FROM dbcontroller.meta`).Scan(&key))
 	require.NoError(t, conn.Close(context.Background()))
-	secrets["the key of tokens"], secrets["the key of tokens, in base64"] = hex.EncodeToString(key), base64.StdEncoding.EncodeToString(key)
+	secrets["the key of tokens"], secrets["the key of tokens, in base64"] = hex.EncodeToString(key),
+		base64.StdEncoding.EncodeToString(key)
 	raw, err := os.ReadFile(filepath.Join(d.Certs, "tls.key"))
 	require.NoError(t, err)
 	secrets["the private key"] = strings.Split(string(raw), "\n")[1]
@@ -90,11 +93,13 @@ func TestOutputsContainNoSecrets(t *testing.T) {
 	_, err = f.put(aWest+"targets/nul", fields{"secret": canary + "\x00"})
 	note("a body that cannot be stored", err)
 	resources := resourcev1.NewResourceServiceClient(f.asUser("a.example.com/us-west2"))
-	_, err = resources.ListResources(t.Context(), &resourcev1.ListResourcesRequest{Kind: "Target", PageToken: "nonsense"})
+	_, err = resources.ListResources(t.Context(), &resourcev1.ListResourcesRequest{Kind: "Target",
+		PageToken: "nonsense"})
 	note("a wrong page", err)
 	_, err = resources.ListResources(t.Context(), &resourcev1.ListResourcesRequest{Kind: "Target", Filter: "body.x ="})
 	note("a wrong filter", err)
-	for _, path := range []string{"/metrics", "/readyz?verbose", "/livez?verbose", "/healthz?verbose", "/debug/pprof/", "/debug/vars", "/"} {
+	for _, path := range []string{"/metrics", "/readyz?verbose", "/livez?verbose", "/healthz?verbose", "/debug/pprof/",
+		"/debug/vars", "/"} {
 		out[path] = get(t, d.HTTP+path)
 	}
 	require.Contains(t, out["/debug/pprof/"], "404", "profiles are not served there")
@@ -132,7 +137,8 @@ func TestOutputsContainNoSecrets(t *testing.T) {
 			require.NotContains(t, text, secret, "%s in %s", what, from)
 		}
 	}
-	said, err := run(t, "serve", "--deployment", "a.example.com/us-west2", "--postgres", "postgres://127.0.0.1:1/x", "--registry", "127.0.0.1:1",
+	said, err := run(t, "serve", "--deployment", "a.example.com/us-west2", "--postgres", "postgres://127.0.0.1:1/x",
+		"--registry", "127.0.0.1:1",
 		"--certs", d.Certs, "--listen", "127.0.0.1:0", "--pprof", "0.0.0.0:0")
 	require.Error(t, err)
 	require.Contains(t, said, "want a loopback address")

@@ -52,9 +52,11 @@ func TestInterfacesAreSmall(t *testing.T) {
 }
 
 var (
-	// manyParameters is a sixth positional parameter of a statement: above five they have names (pgx.StrictNamedArgs).
+	// manyParameters is a sixth positional parameter of a statement: above five they have names
+	// (pgx.StrictNamedArgs).
 	manyParameters = regexp.MustCompile(`\$(?:[6-9]|[1-9][0-9])\b`)
-	// bareCode compares a column of codes with a number; statements take the codes from the constants (db.Codes).
+	// bareCode compares a column of codes with a number; statements take the codes from the constants
+	// (db.Codes).
 	bareCode = regexp.MustCompile(`\b(?:action|behaviour|state|verdict|flags) *(?:=|<>|&|IN \() *[0-9]`)
 )
 
@@ -68,7 +70,8 @@ func TestStatementsAreReadable(t *testing.T) {
 			return err
 		case entry.IsDir() && slices.Contains([]string{"test", "tools", "bin", "docs", ".git"}, name):
 			return filepath.SkipDir
-		case entry.IsDir(), !strings.HasSuffix(name, ".go"), strings.HasSuffix(name, "_test.go"), strings.HasSuffix(name, ".pb.go"):
+		case entry.IsDir(), !strings.HasSuffix(name, ".go"), strings.HasSuffix(name, "_test.go"),
+			strings.HasSuffix(name, ".pb.go"):
 			return nil
 		}
 		source, err := os.ReadFile(path) //nolint:gosec // part of the sources

@@ -12,8 +12,9 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// One deployment has a standby, which is given to all of them: its reads leave the primary, a person sees her own writes, and for the others it is
-// the standby of another database, which they do not use. Nothing depends on it.
+// One deployment has a standby, which is given to all of them: its reads leave the primary, a person sees her
+// own writes, and for the others it is the standby of another database, which they do not use. Nothing
+// depends on it.
 func TestReadsLeaveThePrimary_I37(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -36,7 +37,8 @@ func TestReadsLeaveThePrimary_I37(t *testing.T) {
 
 	for i := range 50 {
 		f.mustPut(aWest+"targets/own", fields{"n": float64(i)})
-		require.InDelta(t, i, f.get(aWest + "targets/own").GetBody().AsMap()["n"], 0, "a person sees her own write at once")
+		require.InDelta(t, i, f.get(aWest + "targets/own").GetBody().AsMap()["n"], 0,
+			"a person sees her own write at once")
 	}
 	require.Positive(t, reads("recent"))
 	f.eventually("the standby answers", func() bool {
@@ -57,7 +59,8 @@ func TestReadsLeaveThePrimary_I37(t *testing.T) {
 
 	standby.Stop()
 	for i := range 20 {
-		require.InDelta(t, 49, f.get(aWest + "targets/own").GetBody().AsMap()["n"], 0, fmt.Sprint("without the standby, read ", i))
+		require.InDelta(t, 49, f.get(aWest + "targets/own").GetBody().AsMap()["n"], 0,
+			fmt.Sprint("without the standby, read ", i))
 	}
 	f.mustPut(bEast+"holders/h", fields{"block": aWest + "targets/own"})
 	require.Error(t, f.delete(aWest+"targets/own"))

@@ -55,9 +55,11 @@ func newAway(t *testing.T, startTimeout string) *away {
 	addresses, err := playground.FreeAddresses(4)
 	require.NoError(t, err)
 	a.registryAt, a.deploymentAt = addresses[0], addresses[2]
-	a.registry = a.process("registry", addresses[1], "registry", "--postgres", a.dsn("registry"), "--certs", a.certs("registry"),
+	a.registry = a.process("registry", addresses[1], "registry", "--postgres", a.dsn("registry"), "--certs",
+		a.certs("registry"),
 		"--listen", a.registryAt, "--http", addresses[1], "--migrate", "--start-timeout", startTimeout)
-	a.deployment = a.process("deployment", addresses[3], "serve", "--deployment", "a.example.com/us-west2", "--postgres", a.dsn("own"),
+	a.deployment = a.process("deployment", addresses[3], "serve", "--deployment", "a.example.com/us-west2",
+		"--postgres", a.dsn("own"),
 		"--registry", a.registryAt, "--certs", a.certs("deployment_a.example.com_us-west2"), "--lease", "1s",
 		"--listen", a.deploymentAt, "--http", addresses[3], "--migrate", "--start-timeout", startTimeout)
 	a.http = map[*playground.Process]string{a.registry: addresses[1], a.deployment: addresses[3]}
@@ -74,7 +76,8 @@ func (a *away) dsn(database string) string {
 }
 
 func (a *away) process(name, http string, args ...string) *playground.Process {
-	p := playground.NewProcess(name, harness.Binary(a.t), args, filepath.Join(a.dir, name+".log"), "http://"+http+"/readyz")
+	p := playground.NewProcess(name, harness.Binary(a.t), args, filepath.Join(a.dir, name+".log"),
+		"http://"+http+"/readyz")
 	a.t.Cleanup(func() { _ = p.Kill() })
 	return p
 }
@@ -112,7 +115,8 @@ regions: [us-west2]
 deployments: [{deployment: a.example.com/us-west2, version: v1}]
 `), 0o600))
 	context := filepath.Join(a.dir, "client.yaml")
-	require.NoError(a.t, os.WriteFile(context, []byte("registry: "+a.registryAt+"\ncerts: "+a.certs("operator_ann")+"\n"), 0o600))
+	require.NoError(a.t, os.WriteFile(context, []byte("registry: "+a.registryAt+"\ncerts: "+a.certs("operator_ann")+
+		"\n"), 0o600))
 	out, err := run(a.t, "apply", file, "--context", context)
 	require.NoError(a.t, err, out)
 }
@@ -145,8 +149,8 @@ func TestAStartWaitsForPostgreSQL(t *testing.T) {
 	a.ready(a.deployment)
 }
 
-// A process that waits for its database is observed from its first moment on: it lives, it is not ready and says why, and a metric says that it
-// has not started.
+// A process that waits for its database is observed from its first moment on: it lives, it is not ready and
+// says why, and a metric says that it has not started.
 func TestAProcessIsObservedWhileItStarts(t *testing.T) {
 	t.Parallel()
 	a := newAway(t, "2m")
@@ -165,7 +169,8 @@ func TestAProcessIsObservedWhileItStarts(t *testing.T) {
 		require.NoError(t, p.Start())
 		require.Eventually(t, func() bool {
 			code, text := get(p, "/readyz")
-			return code == http.StatusServiceUnavailable && text == "[-]start: waiting for postgres\nreadyz check failed\n"
+			return code == http.StatusServiceUnavailable &&
+				text == "[-]start: waiting for postgres\nreadyz check failed\n"
 		}, wait.Limit, poll, p.Tail())
 		code, text := get(p, "/livez")
 		require.Equal(t, http.StatusOK, code, text)
@@ -177,7 +182,8 @@ func TestAProcessIsObservedWhileItStarts(t *testing.T) {
 	a.ready(a.registry)
 	require.Eventually(t, func() bool {
 		code, text := get(a.deployment, "/readyz")
-		return code == http.StatusServiceUnavailable && strings.Contains(text, "[+]postgres ok\n") && strings.Contains(text, "[-]registered failed\n")
+		return code == http.StatusServiceUnavailable && strings.Contains(text, "[+]postgres ok\n") &&
+			strings.Contains(text, "[-]registered failed\n")
 	}, wait.Limit, poll, "the registry has no environment: %s", a.deployment.Tail())
 	_, metrics := get(a.deployment, "/metrics")
 	require.Contains(t, metrics, "\ndbcontroller_started 0\n")
@@ -191,7 +197,8 @@ func TestAProcessIsObservedWhileItStarts(t *testing.T) {
 	}
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		_, metrics := get(a.registry, "/metrics")
-		for _, series := range []string{`deployments{state="registered"} 1`, `deployments{state="awaited"} 0`, "complete 1", "followers 1", "revision "} {
+		for _, series := range []string{`deployments{state="registered"} 1`, `deployments{state="awaited"} 0`,
+			"complete 1", "followers 1", "revision "} {
 			require.Contains(c, metrics, "\ndbcontroller_registry_"+series)
 		}
 	}, wait.Limit, poll)
@@ -204,22 +211,26 @@ func TestAStartWithoutPostgreSQLEndsAndSaysWhy(t *testing.T) {
 	wrong, err := url.Parse(a.dsn("registry"))
 	require.NoError(t, err)
 	wrong.User = url.UserPassword(wrong.User.Username(), "no-such-password")
-	out, err := run(t, "registry", "--postgres", wrong.String(), "--certs", a.certs("registry"), "--listen", "127.0.0.1:0", "--start-timeout", "1000h")
+	out, err := run(t, "registry", "--postgres", wrong.String(), "--certs", a.certs("registry"), "--listen",
+		"127.0.0.1:0", "--start-timeout", "1000h")
 	require.Error(t, err)
 	require.Contains(t, out, "password authentication failed")
 	require.NotContains(t, out, "no-such-password")
 	a.server.Stop()
 	for _, args := range [][]string{
 		{"registry", "--certs", a.certs("registry")},
-		{"serve", "--certs", a.certs("deployment_a.example.com_us-west2"), "--deployment", "a.example.com/us-west2", "--registry", a.registryAt},
+		{"serve", "--certs", a.certs("deployment_a.example.com_us-west2"), "--deployment", "a.example.com/us-west2",
+			"--registry", a.registryAt},
 	} {
-		out, err := run(t, append(args, "--postgres", a.dsn("own"), "--listen", "127.0.0.1:0", "--start-timeout", "1s")...)
+		out, err := run(t, append(args, "--postgres", a.dsn("own"), "--listen", "127.0.0.1:0",
+			"--start-timeout", "1s")...)
 		require.Error(t, err)
 		require.Contains(t, out, "not ready after 1s (--start-timeout): postgres: ")
 	}
 }
 
-// While PostgreSQL cannot be reached every call returns UNAVAILABLE, and the log has one line for the outage and one for its end.
+// While PostgreSQL cannot be reached every call returns UNAVAILABLE, and the log has one line for the outage
+// and one for its end.
 func TestADatabaseOutageIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	a := newAway(t, "1m")
@@ -228,8 +239,10 @@ func TestADatabaseOutageIsLoggedOnce(t *testing.T) {
 	a.apply()
 	require.NoError(t, a.deployment.Start())
 	a.ready(a.deployment)
-	registry := registryv1.NewRegistryServiceClient(a.dial(a.registryAt, identity.Identity{Role: identity.RoleRegistry}))
-	selfClient := resourcev1.NewResourceServiceClient(a.dial(a.deploymentAt, identity.Deployment(schema.DeploymentID{Service: "a.example.com", Region: "us-west2"})))
+	registry := registryv1.NewRegistryServiceClient(a.dial(a.registryAt,
+		identity.Identity{Role: identity.RoleRegistry}))
+	selfClient := resourcev1.NewResourceServiceClient(a.dial(a.deploymentAt,
+		identity.Deployment(schema.DeploymentID{Service: "a.example.com", Region: "us-west2"})))
 	before := map[*playground.Process]int{}
 	for _, p := range []*playground.Process{a.registry, a.deployment} {
 		before[p] = len(a.said(p, 0))
@@ -254,7 +267,8 @@ func TestADatabaseOutageIsLoggedOnce(t *testing.T) {
 		text := strings.Join(lines, "\n")
 		require.Equal(t, 1, strings.Count(text, "the database is unavailable"), text)
 		require.NotContains(t, text, `"level":"error"`)
-		ofStart := func(line string) bool { return strings.Contains(line, `"msg":"open to"`) } // which may end after the first readiness
+		// which may end after the first readiness
+		ofStart := func(line string) bool { return strings.Contains(line, `"msg":"open to"`) }
 		require.Less(t, len(slices.DeleteFunc(lines, ofStart)), 12, text)
 	}
 	for _, p := range []*playground.Process{a.deployment, a.registry} {
@@ -263,8 +277,8 @@ func TestADatabaseOutageIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// hasOneStory checks the log of a process that has ended: each line is an object in which no key is repeated, the first one has the build
-// and the settings without passwords, and the last ones the end.
+// hasOneStory checks the log of a process that has ended: each line is an object in which no key is repeated,
+// the first one has the build and the settings without passwords, and the last ones the end.
 func (a *away) hasOneStory(p *playground.Process) {
 	a.t.Helper()
 	lines := a.said(p, 0)
@@ -299,8 +313,8 @@ func (a *away) password() string {
 	return secret
 }
 
-// The database was migrated and the grants of the roles were not: the process is not ready, and reports the remedy. Its tables cannot be
-// removed while it uses them.
+// The database was migrated and the grants of the roles were not: the process is not ready, and reports the
+// remedy. Its tables cannot be removed while it uses them.
 func TestReadyNeedsTheSchemaAndTheRights(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -332,7 +346,8 @@ func TestReadyNeedsTheSchemaAndTheRights(t *testing.T) {
 		require.NoError(t, err)
 		f.eventually("it says so", func() bool { return strings.Contains(health(), c.says) })
 		require.Equal(t, 0.0, f.metric(aWest+"targets/t", `dbcontroller_ready{reason="schema"}`))
-		if told := f.statusFor(t, f.id(aWest+"targets/t").String()).GetNotReady(); assert.Len(t, told, 1, "status says what readyz says") {
+		if told := f.statusFor(t, f.id(aWest+"targets/t").String()).GetNotReady(); assert.Len(t, told, 1,
+			"status says what readyz says") {
 			require.Contains(t, "[-]"+told[0].GetCheck()+": "+told[0].GetReason(), c.says)
 		}
 		_, err = conn.Exec(t.Context(), c.give)
@@ -364,7 +379,8 @@ func TestReadyNeedsTheSchemaAndTheRights(t *testing.T) {
 	require.Contains(t, out, ": to see\n")
 
 	code, out = exitCode(t, append([]string{
-		"serve", "--deployment", "a.example.com/us-west2", "--postgres", d.DSN, "--registry", f.RegistryAddress, "--certs", d.Certs, "--listen", "127.0.0.1:0",
+		"serve", "--deployment", "a.example.com/us-west2", "--postgres", d.DSN, "--registry", f.RegistryAddress,
+		"--certs", d.Certs, "--listen", "127.0.0.1:0",
 	}, harness.DatabaseArgs(t)...)...)
 	require.Equal(t, 4, code, "a database that lacks a migration: the same start is refused again")
 	require.Contains(t, out, "the database is not ready: it lacks migration 0")

@@ -25,9 +25,10 @@ func (t *thief) GetEpoch(context.Context, *schemav1.GetEpochRequest) (*schemav1.
 	return &schemav1.GetEpochResponse{Epoch: t.epoch[:]}, nil
 }
 
-// A thief of the certificate of a deployment announces an epoch in its name, and answers at its registered address that it is in that
-// epoch: deletes wait for its comparison. The real one heals that by itself when it is back, whether it only refers to the resources of the
-// other one, or both refer to one another; its references last.
+// A thief of the certificate of a deployment announces an epoch in its name, and answers at its registered
+// address that it is in that epoch: deletes wait for its comparison. The real one heals that by itself when
+// it is back, whether it only refers to the resources of the other one, or both refer to one another; its
+// references last.
 func TestAnEpochThatAThiefHasAnnouncedIsOutdone_I13_I15(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -44,7 +45,10 @@ func TestAnEpochThatAThiefHasAnnouncedIsOutdone_I13_I15(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, p.Stop())
 		var listener net.Listener
-		f.eventually("its address is free", func() bool { listener, err = net.Listen("tcp", p.Address); return err == nil })
+		f.eventually("its address is free", func() bool {
+			listener, err = net.Listen("tcp", p.Address)
+			return err == nil
+		})
 		server := grpc.NewServer(grpc.Creds(certs.Server(nil)))
 		madeUp := uuid.Must(uuid.NewV7())
 		schemav1.RegisterSchemaServiceServer(server, &thief{epoch: madeUp})

@@ -37,7 +37,8 @@ regions: [us-west2]
 deployments: [{ deployment: a.example.com/us-west2, version: v1 }]
 `
 
-// announce announces an epoch with a deployment's certificate, over a database of its own, as a deployment does.
+// announce announces an epoch with a deployment's certificate, over a database of its own, as a deployment
+// does.
 func (f *fixture) announce(deployment, to string) error {
 	f.t.Helper()
 	id, err := schema.ParseDeploymentID(deployment)
@@ -45,8 +46,10 @@ func (f *fixture) announce(deployment, to string) error {
 	certs, err := f.Issue(identity.Deployment(id))
 	require.NoError(f.t, err)
 	epoch := uuid.Must(uuid.NewV7())
-	ctx := metadata.AppendToOutgoingContext(f.t.Context(), "dbcontroller-database", uuid.NewSHA1(uuid.Nil, []byte(deployment)).String())
-	_, err = schemav1.NewSchemaServiceClient(f.as(certs, to)).AnnounceEpoch(ctx, &schemav1.AnnounceEpochRequest{Epoch: epoch[:]})
+	ctx := metadata.AppendToOutgoingContext(f.t.Context(), "dbcontroller-database",
+		uuid.NewSHA1(uuid.Nil, []byte(deployment)).String())
+	_, err = schemav1.NewSchemaServiceClient(f.as(certs, to)).
+		AnnounceEpoch(ctx, &schemav1.AnnounceEpochRequest{Epoch: epoch[:]})
 	return err
 }
 
@@ -57,9 +60,11 @@ func (f *fixture) follow(deployment, to, kept string) (token string, err error) 
 	require.NoError(f.t, err)
 	certs, err := f.Issue(identity.Deployment(id))
 	require.NoError(f.t, err)
-	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(f.t.Context(), "dbcontroller-database", uuid.NewSHA1(uuid.Nil, []byte(deployment)).String()))
+	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(f.t.Context(), "dbcontroller-database",
+		uuid.NewSHA1(uuid.Nil, []byte(deployment)).String()))
 	defer cancel()
-	stream, err := schemav1.NewSchemaServiceClient(f.as(certs, to)).WatchImportedServiceDeletions(ctx, &schemav1.WatchImportedServiceDeletionsRequest{KeptToken: kept})
+	stream, err := schemav1.NewSchemaServiceClient(f.as(certs, to)).WatchImportedServiceDeletions(ctx,
+		&schemav1.WatchImportedServiceDeletionsRequest{KeptToken: kept})
 	for err == nil && token == "" {
 		var msg *schemav1.WatchImportedServiceDeletionsResponse
 		if msg, err = stream.Recv(); err == nil {
@@ -78,7 +83,8 @@ func TestAnUnknownCertificateStopsNoDelete_I13_I15(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts two processes")
 	}
-	const of, evil, unlisted, lost = "a.example.com/us-west2", "evil.example.com/mars", "b.example.com/mars", "b.example.com/venus"
+	const of, evil, unlisted, lost = "a.example.com/us-west2", "evil.example.com/mars", "b.example.com/mars",
+		"b.example.com/venus"
 	f := &fixture{t: t, Processes: harness.NewProcesses(t, oneTarget)}
 	for _, name := range []string{"one", "two", "three", "four"} {
 		f.mustPut(aWest+"targets/"+name, nil)
@@ -94,14 +100,21 @@ func TestAnUnknownCertificateStopsNoDelete_I13_I15(t *testing.T) {
 	f.mustDelete(aWest + "targets/one")
 
 	described := filepath.Join(t.TempDir(), "venus.yaml")
-	require.NoError(t, os.WriteFile(described, []byte(strings.Replace(oneTarget, "regions: [us-west2]\ndeployments: [", "regions: [us-west2, venus]\ndeployments: [{ deployment: "+lost+", version: v1 }, ", 1)), 0o600))
+	require.NoError(t, os.WriteFile(described, []byte(strings.Replace(oneTarget, "regions: [us-west2]\ndeployments: [",
+		"regions: [us-west2, venus]\ndeployments: [{ deployment: "+lost+", version: v1 }, ", 1)), 0o600))
 	out, err := run(t, "apply", described, "--context", f.Context)
 	require.NoError(t, err, out)
 	var position string
-	f.eventually("a listed deployment follows", func() bool { position, err = f.follow(lost, of, ""); return err == nil })
+	f.eventually("a listed deployment follows", func() bool {
+		position, err = f.follow(lost, of, "")
+		return err == nil
+	})
 	out, err = run(t, "remove", lost, "--context", f.Context)
 	require.NoError(t, err, out)
-	f.eventually("a removed one does not", func() bool { _, err = f.follow(lost, of, ""); return status.Code(err) == codes.Unavailable })
+	f.eventually("a removed one does not", func() bool {
+		_, err = f.follow(lost, of, "")
+		return status.Code(err) == codes.Unavailable
+	})
 	_, err = f.follow(lost, of, position)
 	require.Equal(t, codes.Unavailable, status.Code(err), "nothing was lost")
 
@@ -128,7 +141,8 @@ func TestAnUnknownCertificateStopsNoDelete_I13_I15(t *testing.T) {
 	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
 	require.ErrorContains(t, err, lost)
 
-	out, err = run(t, "force-release", of, "--comparison-of", lost, "--reason", "it does not exist", "--yes", "--context", f.Context)
+	out, err = run(t, "force-release", of, "--comparison-of", lost, "--reason", "it does not exist", "--yes",
+		"--context", f.Context)
 	require.NoError(t, err, out)
 	f.mustDelete(aWest + "targets/three")
 	for _, name := range []string{evil, unlisted, lost} {

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// stuck lists the waiting work of all deployments, with the deployment waited for; a pause stops deletes, is shown with its reason, and ends.
+// stuck lists the waiting work of all deployments, with the deployment waited for; a pause stops deletes, is
+// shown with its reason, and ends.
 func TestOperatorsSeeWhatIsStuckAndPauseDeletions(t *testing.T) {
 	f := newFixture(t)
 	f.mustPut(aWest+"targets/x", fields{})
@@ -16,10 +17,12 @@ func TestOperatorsSeeWhatIsStuckAndPauseDeletions(t *testing.T) {
 	f.mustPut(aWest+"targets/z", fields{})
 	f.mustPut(bEast+"holders/kept", fields{"asyncCascade": aWest + "targets/z"})
 	f.settled()
-	out, err := run(t, "pause", "b.example.com/eastus2", "--of", "a.example.com/us-west2", "--reason", "ticket 4711", "--context", f.Context)
+	out, err := run(t, "pause", "b.example.com/eastus2", "--of", "a.example.com/us-west2", "--reason", "ticket 4711",
+		"--context", f.Context)
 	require.NoError(t, err, out)
 	f.mustDelete(aWest + "targets/x")
-	stuck := regexp.MustCompile(`a\.example\.com/us-west2 +DELETING +//a\.example\.com/us-west2/targets/x .*WAITING for b\.example\.com/eastus2`)
+	stuck := regexp.MustCompile(
+		`a\.example\.com/us-west2 +DELETING +//a\.example\.com/us-west2/targets/x .*WAITING for b\.example\.com/eastus2`)
 	f.eventually("it is stuck", func() bool {
 		out, err = run(t, "stuck", "a.example.com", "--longer", "1s", "--context", f.Context)
 		require.NoError(t, err, out)
@@ -32,11 +35,13 @@ func TestOperatorsSeeWhatIsStuckAndPauseDeletions(t *testing.T) {
 	require.Regexp(t, `DELETIONS_PAUSED of a\.example\.com/us-west2, by operator/.*: ticket 4711`, out)
 
 	for args, want := range map[string]string{
-		aWest + "targets/x":                                `b.example.com/eastus2 tries its work for a.example.com/us-west2 now`,
+		aWest +
+			"targets/x": `b.example.com/eastus2 tries its work for a.example.com/us-west2 now`,
 		"b.example.com/eastus2":                            `b.example.com/eastus2 tries all its work now`,
 		"b.example.com/eastus2 --of a.example.com/eastus2": `b.example.com/eastus2 tries its work for a.example.com/eastus2 now`,
 	} {
-		out, err = run(t, append(append([]string{"retry"}, strings.Fields(args)...), "--reason", "ticket 4713", "--context", f.Context)...)
+		out, err = run(t, append(append([]string{"retry"}, strings.Fields(args)...), "--reason", "ticket 4713",
+			"--context", f.Context)...)
 		require.NoError(t, err, out)
 		require.Contains(t, out, want)
 	}
@@ -49,7 +54,8 @@ func TestOperatorsSeeWhatIsStuckAndPauseDeletions(t *testing.T) {
 	require.Error(t, err)
 	require.Contains(t, out, "an operator has paused deletions")
 
-	for _, args := range [][]string{{"resume", "a.example.com/eastus2"}, {"resume", "b.example.com/eastus2", "--of", "a.example.com/us-west2"}} {
+	for _, args := range [][]string{{"resume", "a.example.com/eastus2"}, {"resume", "b.example.com/eastus2", "--of",
+		"a.example.com/us-west2"}} {
 		out, err = run(t, append(args, "--reason", "done", "--context", f.Context)...)
 		require.NoError(t, err, out)
 	}
@@ -57,8 +63,8 @@ func TestOperatorsSeeWhatIsStuckAndPauseDeletions(t *testing.T) {
 	f.gone(bEast+"holders/h", aWest+"targets/x", aEast+"targets/y")
 }
 
-// forceReleaseOfAnEntry removes a resource that waits for a deployment that does not act, by the command alone; b.example.com/eastus2 is
-// paused.
+// forceReleaseOfAnEntry removes a resource that waits for a deployment that does not act, by the command
+// alone; b.example.com/eastus2 is paused.
 func (f *fixture) forceReleaseOfAnEntry() {
 	t := f.t
 	t.Helper()

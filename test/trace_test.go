@@ -39,7 +39,8 @@ type span struct {
 	*tracev1.Span
 }
 
-func (c *collector) Export(_ context.Context, req *collectorv1.ExportTraceServiceRequest) (*collectorv1.ExportTraceServiceResponse, error) {
+func (c *collector) Export(_ context.Context,
+	req *collectorv1.ExportTraceServiceRequest) (*collectorv1.ExportTraceServiceResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, of := range req.GetResourceSpans() {
@@ -102,7 +103,8 @@ func newCollector(t *testing.T) (*collector, string) {
 	return c, "http://" + listener.Addr().String()
 }
 
-// Without OTEL_… variables processes make no spans, and connect to no collector: not to one at the addresses that OpenTelemetry takes by default either.
+// Without OTEL_… variables processes make no spans, and connect to no collector: not to one at the addresses
+// that OpenTelemetry takes by default either.
 func TestNothingIsTracedWithoutItsVariables(t *testing.T) {
 	for _, variable := range os.Environ() {
 		if name, _, _ := strings.Cut(variable, "="); strings.HasPrefix(name, "OTEL_") {
@@ -131,7 +133,8 @@ func TestNothingIsTracedWithoutItsVariables(t *testing.T) {
 	f.mustPut(aWest+"targets/x", fields{})
 	f.mustPut(bEast+"holders/h", fields{"cascade": aWest + "targets/x"})
 	name, resources := f.named(aWest + "targets/x")
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent",
+		"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
 	_, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name})
 	require.NoError(t, err)
 	f.gone(bEast + "holders/h")
@@ -139,15 +142,19 @@ func TestNothingIsTracedWithoutItsVariables(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = conn.Close(t.Context()) }()
 	var stored int
-	require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.cause WHERE trace_parent IS NOT NULL`).Scan(&stored))
+	require.NoError(t,
+		conn.QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.cause WHERE trace_parent IS NOT NULL`).
+			Scan(&stored))
 	require.Zero(t, stored, "the span of a delete is stored where its work continues it")
-	for _, p := range append([]*playground.Process{f.Registry}, f.Deployments[f.id(aWest+"x/y")].Process, f.Deployments[f.id(bEast+"x/y")].Process) {
+	for _, p := range append([]*playground.Process{f.Registry}, f.Deployments[f.id(aWest+"x/y")].Process,
+		f.Deployments[f.id(bEast+"x/y")].Process) {
 		require.NoError(t, p.Stop()) // an exporter sends its last spans now
 	}
 	require.Zero(t, connected.Load())
 }
 
-// A user's delete, its look-ahead, the cascade in another region, and the statements below are one trace; work of the processes is none.
+// A user's delete, its look-ahead, the cascade in another region, and the statements below are one trace;
+// work of the processes is none.
 func TestADeleteIsOneTraceInAllDeployments(t *testing.T) {
 	collected, endpoint := newCollector(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
@@ -159,7 +166,8 @@ func TestADeleteIsOneTraceInAllDeployments(t *testing.T) {
 
 	const traceID = "4bf92f3577b34da6a3ce929d0e0e4736"
 	name, resources := f.named(aWest + "targets/x")
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", fmt.Sprintf("00-%s-00f067aa0ba902b7-01", traceID))
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent",
+		fmt.Sprintf("00-%s-00f067aa0ba902b7-01", traceID))
 	_, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name})
 	require.NoError(t, err)
 	f.gone(bEast + "holders/h")

@@ -17,8 +17,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// docs/tutorial.md is executed line by line, with a home of its own and the tests' PostgreSQL; the commands print the
-// text that it shows, and the program has the lines that it shows.
+// docs/tutorial.md is executed line by line, with a home of its own and the tests' PostgreSQL; the commands
+// print the text that it shows, and the program has the lines that it shows.
 func TestTheTutorial(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -41,11 +41,13 @@ func TestTheTutorial(t *testing.T) {
 		cmd := exec.CommandContext(t.Context(), "bash", "-eu", "-c", script) //nolint:gosec // the project's own document
 		cmd.Dir = checkout
 		cmd.Env = append(os.Environ(), "HOME="+home, "DBCONTROLLER_POSTGRES="+server.DSN(""),
-			"GOPROXY=off", "GOWORK=off", "GOFLAGS=-trimpath", "CGO_ENABLED=0", "GOCACHE="+goes[0], "GOMODCACHE="+goes[1], "GOPATH="+goes[2])
+			"GOPROXY=off", "GOWORK=off", "GOFLAGS=-trimpath", "CGO_ENABLED=0", "GOCACHE="+goes[0],
+			"GOMODCACHE="+goes[1], "GOPATH="+goes[2])
 		return cmd
 	}
 	var printed string
-	blocks := regexp.MustCompile("(?ms)^```(sh background|sh|text|go)\n(.*?)^```$").FindAllStringSubmatch(string(text), -1)
+	blocks := regexp.MustCompile("(?ms)^```(sh background|sh|text|go)\n(.*?)^```$").
+		FindAllStringSubmatch(string(text), -1)
 	require.Len(t, blocks, 13)
 	for _, b := range blocks {
 		switch content := b[2]; b[1] {
@@ -64,7 +66,9 @@ func TestTheTutorial(t *testing.T) {
 			go func() { ended <- dev.Wait() }()
 			t.Cleanup(func() { _ = dev.Process.Signal(syscall.SIGINT); <-ended }) //nolint:errcheck // it was interrupted
 			require.Eventually(t, func() bool {
-				return bash("bin/db-controller list iam.example.com/eu && bin/db-controller list devices.example.com/eu").Run() == nil
+				return bash(
+					"bin/db-controller list iam.example.com/eu && bin/db-controller list devices.example.com/eu").
+					Run() == nil
 			}, wait.Limit, 200*time.Millisecond, "dev does not start")
 		case "sh":
 			here := strings.NewReplacer("make build\n", "", "cd examples/", "cd "+examples+"/").Replace(content)

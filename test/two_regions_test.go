@@ -18,7 +18,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// docs/two-regions.md is executed by one shell, with two PostgreSQL servers and free ports; each block prints the lines that follow it.
+// docs/two-regions.md is executed by one shell, with two PostgreSQL servers and free ports; each block prints
+// the lines that follow it.
 func TestTwoRegionsByTheDocument(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

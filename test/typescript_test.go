@@ -49,7 +49,8 @@ func (ts *typescript) runUntil(program, text string, then func()) string {
 	require.NoError(ts.t, os.WriteFile(filepath.Join(ts.dir, "example.ts"), []byte(program), 0o600))
 	cmd := exec.CommandContext(ts.t.Context(), "sh", "-eu", "-c", ts.compile)
 	cmd.Dir = ts.dir
-	cmd.Env = append(os.Environ(), "API="+ts.url, "TOKEN="+ts.token, "NAME=projects/acme", "CA="+filepath.Join(ts.ClientCerts(), "ca.crt"))
+	cmd.Env = append(os.Environ(), "API="+ts.url, "TOKEN="+ts.token, "NAME=projects/acme",
+		"CA="+filepath.Join(ts.ClientCerts(), "ca.crt"))
 	return harness.RunUntil(ts.t, cmd, text, then)
 }
 
@@ -57,7 +58,8 @@ func TestTheExampleInTypeScript(t *testing.T) {
 	t.Parallel()
 	ts := newTypescript(t)
 	said := ts.runUntil(documented(t, "ts"), "", func() {})
-	require.Equal(t, "stored projects/acme in iam.example.com/us-west2 with the title Acme\nrefused: NOT_FOUND\ndeleted projects/acme\n", said)
+	require.Equal(t,
+		"stored projects/acme in iam.example.com/us-west2 with the title Acme\nrefused: NOT_FOUND\ndeleted projects/acme\n", said)
 }
 
 // The program prints "writing" when the process may be killed.
@@ -111,8 +113,8 @@ console.log(listed.map((r) => r.name).sort().join() === [...known.keys()].sort()
 console.log([Invalid, NotFound, AlreadyExists, Blocked].every((kind) => kind.prototype instanceof Refused));
 `
 
-// A client that shares no code with ours writes while the process of its deployment is killed: each write takes effect once, the watch goes on from its
-// token, and refusals have their classes.
+// A client that shares no code with ours writes while the process of its deployment is killed: each write
+// takes effect once, the watch goes on from its token, and refusals have their classes.
 func TestTheTypeScriptClientGoesOnOverARestart_I29(t *testing.T) {
 	t.Parallel()
 	ts := newTypescript(t)
@@ -121,7 +123,8 @@ func TestTheTypeScriptClientGoesOnOverARestart_I29(t *testing.T) {
 		require.NoError(t, d.Kill())
 		require.NoError(t, d.Start())
 	})
-	require.Equal(t, "writing\nNotFound 5 NOT_FOUND\nInvalid 3 INVALID\nRefused 9 MOVED\nAlreadyExists 6 ALREADY_EXISTS\nBlocked 9 BLOCKED\nInvalid 3 INVALID\ntrue 2 begun 1\ntrue\n", said)
+	require.Equal(t,
+		"writing\nNotFound 5 NOT_FOUND\nInvalid 3 INVALID\nRefused 9 MOVED\nAlreadyExists 6 ALREADY_EXISTS\nBlocked 9 BLOCKED\nInvalid 3 INVALID\ntrue 2 begun 1\ntrue\n", said)
 }
 
 // The types of the client are those of the API.

@@ -47,7 +47,8 @@ func TestUndeleteSaysWhatIsBack_I36(t *testing.T) {
 	f.settled()
 	require.Nil(t, f.get(holder).GetPurgeTime())
 
-	// Somebody has undeleted it: who wants it removed before its purge time says that it is to go all the same.
+	// Somebody has undeleted it: who wants it removed before its purge time says that it is to go all the
+	// same.
 	code, out = command("delete", two, "--now")
 	require.Equal(t, wrongUsage, code, out)
 	require.Contains(t, out, two+" is not hidden: --now deletes it for good, without a retention; add --yes to go on")

@@ -19,23 +19,26 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// The previous release migrates its databases; this one migrates them further while the processes of the previous one work, and
-// then replaces them. They work side by side, as peers and after one another over one database, while resources are written and
-// deleted through both. `make upgrade` builds the previous release.
+// The previous release migrates its databases; this one migrates them further while the processes of the
+// previous one work, and then replaces them. They work side by side, as peers and after one another over one
+// database, while resources are written and deleted through both. `make upgrade` builds the previous release.
 func TestARollingUpgradeUnderLoad(t *testing.T) {
 	previous := os.Getenv("DBCONTROLLER_TEST_PREVIOUS")
 	if previous == "" {
 		t.Skip("needs the previous release: make upgrade")
 	}
 	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, everything, playground.Config{
-		Binary: previous, Databases: playground.Databases{New: harness.MigratedBy(t, previous)}, Args: []string{"--tentative-ttl", "2s"},
+		Binary: previous, Databases: playground.Databases{New: harness.MigratedBy(t, previous)},
+		Args: []string{"--tentative-ttl", "2s"},
 	})}
 	stop := f.load()
 	steps := []*playground.Process{f.Registry}
-	for _, name := range []string{aEast + "x/y", bWest + "x/y", "//a.example.com/us-west2/x/y", "//b.example.com/eastus2/x/y"} {
+	for _, name := range []string{aEast + "x/y", bWest + "x/y", "//a.example.com/us-west2/x/y",
+		"//b.example.com/eastus2/x/y"} {
 		steps = append(steps, f.Deployments[f.id(name)].Process)
 	}
-	within := func(do func(ctx context.Context) error) { // each step by itself: a busy machine takes longer for all of them
+	// each step by itself: a busy machine takes longer for all of them
+	within := func(do func(ctx context.Context) error) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 		defer cancel()
@@ -105,7 +108,8 @@ func (f *fixture) patiently(ctx context.Context, call func() error) {
 		switch status.Code(err) {
 		case codes.OK, codes.NotFound:
 			return
-		case codes.Unavailable, codes.Aborted, codes.Unknown, codes.DeadlineExceeded, codes.Canceled, codes.FailedPrecondition:
+		case codes.Unavailable, codes.Aborted, codes.Unknown, codes.DeadlineExceeded, codes.Canceled,
+			codes.FailedPrecondition:
 			<-time.After(wait.Poll)
 		default:
 			f.t.Errorf("%v", err)

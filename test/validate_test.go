@@ -63,10 +63,12 @@ kinds:
 	}
 	code, v := read(warns, "--strict")
 	require.Equal(t, 3, code)
-	require.Equal(t, []map[string]any{{"service": "a.example.com", "version": "v1", "kinds": 1.0, "references": 1.0}}, v.Services)
+	require.Equal(t, []map[string]any{{"service": "a.example.com", "version": "v1", "kinds": 1.0, "references": 1.0}},
+		v.Services)
 	require.Len(t, v.Findings, 1)
 	require.Subset(t, v.Findings[0], map[string]any{
-		"level": "warning", "id": "block-within-kind", "of": "a.example.com@v1", "file": warns, "line": 6.0, "path": "kinds[A].references[peer]",
+		"level": "warning", "id": "block-within-kind", "of": "a.example.com@v1", "file": warns, "line": 6.0,
+		"path": "kinds[A].references[peer]",
 	})
 	code, v = read(write("seen.yaml", services+acknowledged), "--strict")
 	require.Zero(t, code)

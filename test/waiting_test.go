@@ -11,8 +11,8 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// prompt is far below the five seconds between two bookmarks of an idle watch, and enough for a few milliseconds of work on a busy
-// machine.
+// prompt is far below the five seconds between two bookmarks of an idle watch, and enough for a few
+// milliseconds of work on a busy machine.
 const prompt = 1500 * time.Millisecond
 
 // promptly runs a step that takes a moment unless it waits for a timer: play returns its time, and the time
@@ -41,8 +41,8 @@ func (f *fixture) holders(target string) int {
 	return len(list.GetResources())
 }
 
-// A deletion between idle deployments is acknowledged, and its target removed, when the last of any number of holders is gone: nothing waits
-// for the next bookmark of an idle watch.
+// A deletion between idle deployments is acknowledged, and its target removed, when the last of any number of
+// holders is gone: nothing waits for the next bookmark of an idle watch.
 func TestADeletionAmongIdleDeploymentsWaitsForNoTimer_I13(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -50,7 +50,8 @@ func TestADeletionAmongIdleDeploymentsWaitsForNoTimer_I13(t *testing.T) {
 		f.promptly(fmt.Sprint("a deletion with ", n, " holders"), func(try int) (step, before time.Duration) {
 			target := fmt.Sprintf("idle%dx%d", n, try)
 			f.mustPut(aWest+"targets/"+target, nil)
-			require.NoError(t, dev.PutMany(t.Context(), f.Client, f.id(bWest+"x/y"), "holders/"+target+"-", n, fields{"cascade": aWest + "targets/" + target}))
+			require.NoError(t, dev.PutMany(t.Context(), f.Client, f.id(bWest+"x/y"), "holders/"+target+"-", n,
+				fields{"cascade": aWest + "targets/" + target}))
 			f.settled()
 			began := time.Now()
 			f.mustDelete(aWest + "targets/" + target)

@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// walks are the paths that a newcomer reads first, with bounds of the different files on each and of the returns to a file that was left.
-// A path that grows past its bound is looked at, and divided or accepted.
+// walks are the paths that a newcomer reads first, with bounds of the different files on each and of the
+// returns to a file that was left. A path that grows past its bound is looked at, and divided or accepted.
 var walks = []struct {
 	what, entry    string
 	files, returns int
@@ -30,8 +30,9 @@ var walks = []struct {
 	{"acting upon a deletion elsewhere", "(*" + module + "/schema/shadow/internal/follow.Follower).ActFor", 32, 76},
 }
 
-// A newcomer reads the main paths of the store from their entry to their end in few files, and seldom returns to one. Nothing hides a step: a
-// function that is stored in a field is one of several, and so is an implementation of an interface.
+// A newcomer reads the main paths of the store from their entry to their end in few files, and seldom returns
+// to one. Nothing hides a step: a function that is stored in a field is one of several, and so is an
+// implementation of an interface.
 func TestTheMainPathsOfTheStoreAreShort(t *testing.T) {
 	t.Parallel()
 	w := newSourceWalk(t, "schema/shadow")
@@ -46,8 +47,8 @@ func TestTheMainPathsOfTheStoreAreShort(t *testing.T) {
 	}
 }
 
-// sourceWalk reads functions depth-first, in the order of their calls, and each function once: also those that are stored in fields, and the
-// methods of interfaces with one implementation.
+// sourceWalk reads functions depth-first, in the order of their calls, and each function once: also those
+// that are stored in fields, and the methods of interfaces with one implementation.
 type sourceWalk struct {
 	functions map[string]sourceFunction // by full name
 	stored    map[*types.Var][]ast.Expr // the values that fields of functions get
@@ -73,7 +74,8 @@ type compiledPackage struct {
 // newSourceWalk reads the functions of the packages in a directory, of this machine's platform.
 func newSourceWalk(t *testing.T, dir string) *sourceWalk {
 	t.Helper()
-	list := exec.CommandContext(t.Context(), "go", "list", "-trimpath", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles", "./"+dir+"/...")
+	list := exec.CommandContext(t.Context(), "go", "list", "-trimpath", "-export", "-deps",
+		"-json=ImportPath,Dir,Export,GoFiles", "./"+dir+"/...")
 	list.Dir, list.Env = "..", append(os.Environ(), "CGO_ENABLED=0") // as make build does: the build cache is shared
 	out, err := list.Output()
 	require.NoError(t, err)
@@ -91,8 +93,11 @@ func newSourceWalk(t *testing.T, dir string) *sourceWalk {
 		}
 	}
 	positions := token.NewFileSet()
-	compiled := importer.ForCompiler(positions, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
-	w := &sourceWalk{functions: map[string]sourceFunction{}, stored: map[*types.Var][]ast.Expr{}, uses: map[*ast.Ident]types.Object{}, packages: map[*types.Package]bool{}}
+	compiled := importer.ForCompiler(positions, "gc", func(path string) (io.ReadCloser, error) {
+		return os.Open(exports[path])
+	})
+	w := &sourceWalk{functions: map[string]sourceFunction{}, stored: map[*types.Var][]ast.Expr{},
+		uses: map[*ast.Ident]types.Object{}, packages: map[*types.Package]bool{}}
 	imports := &sources{compiled: compiled, checked: map[string]*types.Package{}}
 	for _, p := range packages {
 		require.NoError(t, w.add(positions, imports, p))
@@ -100,7 +105,8 @@ func newSourceWalk(t *testing.T, dir string) *sourceWalk {
 	return w
 }
 
-// sources imports packages that were read from their sources as those, so that an object is one in all of them.
+// sources imports packages that were read from their sources as those, so that an object is one in all of
+// them.
 type sources struct {
 	compiled types.Importer
 	checked  map[string]*types.Package
@@ -204,7 +210,8 @@ func (w *sourceWalk) follow(used types.Object) {
 			return
 		}
 		if recv := used.Signature().Recv(); recv != nil {
-			if of, ok := recv.Type().(*types.Named); ok && types.IsInterface(of) && of.TypeArgs().Len() == 0 && w.packages[of.Obj().Pkg()] {
+			if of, ok := recv.Type().(*types.Named); ok && types.IsInterface(of) && of.TypeArgs().Len() == 0 &&
+				w.packages[of.Obj().Pkg()] {
 				w.followMethod(of, used.Name())
 			}
 		}

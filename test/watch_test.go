@@ -34,7 +34,8 @@ func (f *fixture) metric(name, metric string) float64 {
 	return 0
 }
 
-// Two hundred watches, twenty of which are never read: the others receive everything, writers continue, and memory is bounded.
+// Two hundred watches, twenty of which are never read: the others receive everything, writers continue, and
+// memory is bounded.
 func TestManyWatchesWithStalledReaders_I20_I21(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -83,7 +84,8 @@ func TestManyWatchesWithStalledReaders_I20_I21(t *testing.T) {
 	wrote := time.Since(began)
 	require.NoError(t, g.Wait())
 	after := f.metric(aWest+"targets/t", "process_resident_memory_bytes")
-	t.Logf("%d events to %d watchers in %s, written in %s; memory %.0f → %.0f MB", events.Load(), watchers-stuck, time.Since(began), wrote, before/1e6, after/1e6)
+	t.Logf("%d events to %d watchers in %s, written in %s; memory %.0f → %.0f MB", events.Load(), watchers-stuck,
+		time.Since(began), wrote, before/1e6, after/1e6)
 	require.Less(t, after-before, 400e6)
 	require.EqualValues(t, (watchers-stuck)*resources, events.Load())
 	f.mustDelete(aWest + "others/o1")

@@ -26,7 +26,8 @@ func onTheWire(file protoreflect.FileDescriptor) (lines []string) {
 		methods := file.Services().Get(i).Methods()
 		for j := range methods.Len() {
 			m := methods.Get(j)
-			lines = append(lines, fmt.Sprintf("%s takes %s (stream %t), returns %s (stream %t)", m.FullName(), m.Input().FullName(), m.IsStreamingClient(), m.Output().FullName(), m.IsStreamingServer()))
+			lines = append(lines, fmt.Sprintf("%s takes %s (stream %t), returns %s (stream %t)", m.FullName(),
+				m.Input().FullName(), m.IsStreamingClient(), m.Output().FullName(), m.IsStreamingServer()))
 		}
 	}
 	lines = append(lines, valuesOnTheWire(file.Enums())...)
@@ -59,7 +60,8 @@ func fieldsOnTheWire(m protoreflect.MessageDescriptor) (lines []string) {
 		if f.HasPresence() && f.Message() == nil {
 			of = "optional " + of
 		}
-		lines = append(lines, fmt.Sprintf("%s is %d: %s %s, %s in JSON", f.FullName(), f.Number(), f.Cardinality(), of, f.JSONName()))
+		lines = append(lines, fmt.Sprintf("%s is %d: %s %s, %s in JSON", f.FullName(), f.Number(), f.Cardinality(), of,
+			f.JSONName()))
 	}
 	for i := range m.Messages().Len() {
 		lines = append(lines, fieldsOnTheWire(m.Messages().Get(i))...)
@@ -67,8 +69,8 @@ func fieldsOnTheWire(m protoreflect.MessageDescriptor) (lines []string) {
 	return append(lines, valuesOnTheWire(m.Enums())...)
 }
 
-// Programs of earlier versions go on to work: their messages stay as they are, and new fields and methods are added to the list. It is the part
-// of buf breaking that needs neither the program nor the commit before.
+// Programs of earlier versions go on to work: their messages stay as they are, and new fields and methods are
+// added to the list. It is the part of buf breaking that needs neither the program nor the commit before.
 func TestNothingBreaksTheWire(t *testing.T) {
 	t.Parallel()
 	var now []string

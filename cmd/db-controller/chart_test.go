@@ -198,7 +198,8 @@ func TestThePodsOfTheChartHaveTheLeastRights(t *testing.T) {
 	require.Equal(t, 9, pods)
 }
 
-// By default a Job migrates as the owner of the database, before the processes start, which have another user.
+// By default a Job migrates as the owner of the database, before the processes start, which have another
+// user.
 func TestTheProcessesOfTheChartDoNotMigrate(t *testing.T) {
 	t.Parallel()
 	jobs := 0
@@ -226,7 +227,8 @@ func TestTheProcessesOfTheChartDoNotMigrate(t *testing.T) {
 	require.Equal(t, 3, jobs)
 }
 
-// The deployments of two clusters reach the registry, and one another, by Services that reach out of their clusters.
+// The deployments of two clusters reach the registry, and one another, by Services that reach out of their
+// clusters.
 func TestTheTwoClustersReachOneAnother(t *testing.T) {
 	t.Parallel()
 	const dns = "external-dns.alpha.kubernetes.io/hostname"
@@ -248,7 +250,8 @@ func TestTheTwoClustersReachOneAnother(t *testing.T) {
 				continue
 			}
 			require.Regexp(t, `/`+region+`$`, settings["deployment"])
-			require.Regexp(t, fmt.Sprintf(`^[a-z]+\.%s\.example\.net:%d$`, region, spec.Ports[0].Port), settings["advertise"])
+			require.Regexp(t, fmt.Sprintf(`^[a-z]+\.%s\.example\.net:%d$`, region, spec.Ports[0].Port),
+				settings["advertise"])
 			if region != "us-west2" {
 				registries[fmt.Sprint(settings["registry"])] = true
 			}
@@ -267,7 +270,8 @@ func TestThePageAboutTwoClustersHasTheirNames(t *testing.T) {
 		require.Contains(t, string(page), " -f deploy/helm/two-clusters/"+region+".yaml\n")
 		values, err := os.ReadFile(helmFolder + "/two-clusters/" + region + ".yaml")
 		require.NoError(t, err)
-		names := regexp.MustCompile(`(?m)(?:Secret|hostname|advertise): ([\w.-]+)`).FindAllStringSubmatch(string(values), -1)
+		names := regexp.MustCompile(`(?m)(?:Secret|hostname|advertise): ([\w.-]+)`).
+			FindAllStringSubmatch(string(values), -1)
 		require.GreaterOrEqual(t, len(names), 4)
 		for _, name := range names {
 			require.Contains(t, string(page), name[1])
@@ -317,7 +321,8 @@ func TestTheChartHasTheAlerts(t *testing.T) {
 	require.Contains(t, all, "Service/eu-metrics")
 }
 
-// Helm, which is not here, has rendered the examples with this chart: go test -run TestTheChartIsRendered -write keeps the sums of the files by which it does, and of its output.
+// Helm, which is not here, has rendered the examples with this chart: go test -run TestTheChartIsRendered
+// -write keeps the sums of the files by which it does, and of its output.
 func TestTheChartIsRendered(t *testing.T) {
 	t.Parallel()
 	var sums bytes.Buffer
@@ -339,7 +344,8 @@ func TestTheChartIsRendered(t *testing.T) {
 	}
 	want, err := os.ReadFile(file)
 	require.NoError(t, err)
-	require.Equal(t, string(want), sums.String(), "the chart, its examples and the rendered files differ: run make packages")
+	require.Equal(t, string(want), sums.String(),
+		"the chart, its examples and the rendered files differ: run make packages")
 }
 
 // valuesOf returns values of the chart as JSON has them.
@@ -406,9 +412,10 @@ func TestTheValuesOfTheChartAreDescribed(t *testing.T) {
 	text, err := os.ReadFile(chartFolder + "/values.yaml")
 	require.NoError(t, err)
 	var values map[string]any
-	require.NoError(t, yaml.Unmarshal(regexp.MustCompile(`(?m)^#  |^deployments: \[\]`).ReplaceAllFunc(text, func(found []byte) []byte {
-		return bytes.TrimSuffix(bytes.ReplaceAll(found, []byte("#"), []byte(" ")), []byte(" []"))
-	}), &values))
+	require.NoError(t, yaml.Unmarshal(regexp.MustCompile(`(?m)^#  |^deployments: \[\]`).
+		ReplaceAllFunc(text, func(found []byte) []byte {
+			return bytes.TrimSuffix(bytes.ReplaceAll(found, []byte("#"), []byte(" ")), []byte(" []"))
+		}), &values))
 	raw, err := os.ReadFile(chartSchema)
 	require.NoError(t, err)
 	type properties map[string]struct {
@@ -438,10 +445,12 @@ func TestTheValuesOfTheChartAreDescribed(t *testing.T) {
 
 // givenByTheChart are the settings that values have no say in.
 var givenByTheChart = []string{
-	"deployment", "registry", "listen", "advertise", "http", "http-api", "certs", "tokens", "postgres", "postgres-file", "migrate", "name", "config",
+	"deployment", "registry", "listen", "advertise", "http", "http-api", "certs", "tokens", "postgres", "postgres-file",
+	"migrate", "name", "config",
 }
 
-// The schema of the chart has the settings of the commands: go test ./cmd/db-controller -run TestTheReference -write.
+// The schema of the chart has the settings of the commands: go test ./cmd/db-controller -run TestTheReference
+// -write.
 func TestTheReferenceOfSettingsInTheChartIsThatOfTheCommands(t *testing.T) {
 	t.Parallel()
 	type section struct {
@@ -464,11 +473,13 @@ func TestTheReferenceOfSettingsInTheChartIsThatOfTheCommands(t *testing.T) {
 				lines = append(lines, fmt.Sprintf(`        %q: { "type": %s }`, name, kinds))
 			}
 		}
-		want := fmt.Sprintf("    %q: {\n      \"type\": \"object\",\n      \"additionalProperties\": false,\n      \"properties\": {\n%s\n      }\n    },\n", definition, strings.Join(lines, ",\n"))
+		want := fmt.Sprintf(
+			"    %q: {\n      \"type\": \"object\",\n      \"additionalProperties\": false,\n      \"properties\": {\n%s\n      }\n    },\n", definition, strings.Join(lines, ",\n"))
 		file, err := os.ReadFile(chartSchema)
 		require.NoError(t, err)
 		if *writeReference {
-			file = regexp.MustCompile(`(?ms)^    "`+definition+`": \{.*?^    \},\n`).ReplaceAllLiteral(file, []byte(want))
+			file = regexp.MustCompile(`(?ms)^    "`+definition+`": \{.*?^    \},\n`).ReplaceAllLiteral(file,
+				[]byte(want))
 			require.NoError(t, os.WriteFile(chartSchema, file, 0o644)) //nolint:gosec // a part of the chart
 		}
 		require.Contains(t, string(file), want, "%s is out of date: run make generate", chartSchema)

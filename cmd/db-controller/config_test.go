@@ -29,7 +29,8 @@ func settingsOf(t *testing.T, args ...string) map[string]configured {
 	return by
 }
 
-// A section is for one command, the keys beside the sections are for all; lists and nulls have the meaning of YAML.
+// A section is for one command, the keys beside the sections are for all; lists and nulls have the meaning of
+// YAML.
 func TestAFileHasSectionsForSeveralCommands(t *testing.T) {
 	file := write(t, `log-level: debug
 registry: { listen: ":7000" }
@@ -51,9 +52,12 @@ migrate: { set: registry }
 	serve := settingsOf(t, "serve", "--config", file, "-o", "json", "--", "--name", "x")
 	require.Equal(t, configured{"nodes", "4", "environment DBCONTROLLER_NODES", "restart"}, serve["nodes"])
 	require.Equal(t, configured{"lease", "7s", "environment DBCONTROLLER_LEASE", "restart"}, serve["lease"])
-	require.Equal(t, configured{"owner-grace", "1m0s", "configuration " + file + ": serve.owner_grace", "SIGHUP"}, serve["owner-grace"])
-	require.Equal(t, configured{"log-level", "debug", "configuration " + file + ": log-level", "SIGHUP"}, serve["log-level"])
-	require.Equal(t, configured{"registry", "localhost:7000", "configuration " + file + ": serve.registry", "restart"}, serve["registry"])
+	require.Equal(t, configured{"owner-grace", "1m0s", "configuration " + file + ": serve.owner_grace", "SIGHUP"},
+		serve["owner-grace"])
+	require.Equal(t, configured{"log-level", "debug", "configuration " + file + ": log-level", "SIGHUP"},
+		serve["log-level"])
+	require.Equal(t, configured{"registry", "localhost:7000", "configuration " + file + ": serve.registry", "restart"},
+		serve["registry"])
 	require.Equal(t, configured{"max-blocking", "10000000", "default", "SIGHUP"}, serve["max-blocking"])
 	require.Equal(t, configured{"name", "x", "flag", "restart"}, serve["name"])
 	require.Equal(t, "postgres://common:xxxxx@localhost/x", serve["postgres"].Value)
@@ -77,14 +81,17 @@ func TestConfigPrintRefusesAbsurdValues(t *testing.T) {
 		`deployment "iam": want service/region`:   {"serve", "--", "--deployment", "iam"},
 		`--registry: registry "localhost": want`:  {"serve", "--", "--registry", "localhost:7000,localhost"},
 		`--authorizer: address "policy": want`:    {"serve", "--", "--authorizer", "policy"},
-		`--authorizer-identity: `:                 {"serve", "--", "--authorizer", "policy:7000", "--authorizer-identity", "somebody"},
+		`--authorizer-identity: `: {"serve", "--", "--authorizer", "policy:7000",
+			"--authorizer-identity", "somebody"},
 	} {
 		got := command(t, append([]string{"config", "print"}, args...)...)
 		require.Equal(t, cli.WrongUsage, got.code, args)
 		require.Contains(t, got.errOut, says)
 	}
 	got := command(t, "config", "print", "serve", "--nodes", "-1")
-	require.Equal(t, ran{cli.WrongUsage, "", "error: unknown flag: --nodes: the flags of the command follow --, as in: db-controller config print migrate up -- --set registry\n"}, got)
+	require.Equal(t,
+		ran{cli.WrongUsage, "",
+			"error: unknown flag: --nodes: the flags of the command follow --, as in: db-controller config print migrate up -- --set registry\n"}, got)
 	got = command(t, "config", "print", "serve", "--", "--nodes", "-1")
 	require.Regexp(t, `(?m)^nodes +-1 +flag +restart$`, got.out, "where the wrong value comes from")
 	require.Zero(t, command(t, "config", "print", "serve").code, "what is missing is not wrong")
@@ -119,7 +126,8 @@ func TestMistakesInTheConfigurationAreRefused(t *testing.T) {
 	require.Equal(t, cli.WrongUsage, got.code)
 	require.Contains(t, got.errOut, "unknown variable DBCONTROLLER_LOG_LEVL: did you mean DBCONTROLLER_LOG_LEVEL?")
 	t.Setenv("DBCONTROLLER_SERVE_LISTEN", ":7001") // as the section of the file would lead to
-	require.Contains(t, command(t, "serve").errOut, "unknown variable DBCONTROLLER_SERVE_LISTEN: did you mean DBCONTROLLER_LISTEN?")
+	require.Contains(t, command(t, "serve").errOut,
+		"unknown variable DBCONTROLLER_SERVE_LISTEN: did you mean DBCONTROLLER_LISTEN?")
 }
 
 func TestTheSchemaOfTheConfigurationHasEverySetting(t *testing.T) {

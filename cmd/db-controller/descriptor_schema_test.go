@@ -47,7 +47,8 @@ deployments: [{ deployment: a.example.com/b, unknown: 1 }]
 rights: { unknown: 1, grants: [{ unknown: 1 }], operators: [{ unknown: 1 }], quotas: [{ unknown: 1 }] }
 `), 0o600))
 	got := command(t, "validate", file)
-	known := regexp.MustCompile(`unknown key "unknown"; the keys here are (.*)`).FindAllStringSubmatch(got.out+got.errOut, -1)
+	known := regexp.MustCompile(`unknown key "unknown"; the keys here are (.*)`).
+		FindAllStringSubmatch(got.out+got.errOut, -1)
 	require.Len(t, known, 14)
 	var of []string
 	for _, k := range known {
@@ -61,7 +62,8 @@ rights: { unknown: 1, grants: [{ unknown: 1 }], operators: [{ unknown: 1 }], quo
 	walk = func(node any) {
 		switch node := node.(type) {
 		case map[string]any:
-			if properties, ok := node["properties"].(map[string]any); ok && len(properties) > 1 { // one key: the field or column of a region
+			// one key: the field or column of a region
+			if properties, ok := node["properties"].(map[string]any); ok && len(properties) > 1 {
 				var keys []string
 				for key := range properties {
 					keys = append(keys, key)
@@ -94,7 +96,8 @@ func TestDescriptorsFitTheirSchema(t *testing.T) {
 
 	files, err := filepath.Glob("../../docs/examples/*/*.yaml")
 	require.NoError(t, err)
-	files = append(files, "dev/examples/services.yaml", "dev/examples/adopt-services.yaml", "../../deploy/compose/services.yaml")
+	files = append(files, "dev/examples/services.yaml", "dev/examples/adopt-services.yaml",
+		"../../deploy/compose/services.yaml")
 	require.Greater(t, len(files), 5)
 	for _, file := range files {
 		raw, err := os.ReadFile(file)
@@ -108,7 +111,8 @@ func TestDescriptorsFitTheirSchema(t *testing.T) {
 		}
 	}
 	require.Error(t, compiled.Validate(map[string]any{"service": "a.example.com", "version": "v1", "kindz": []any{}}))
-	require.Error(t, compiled.Validate(map[string]any{"service": "a.example.com", "version": "v1", "kinds": []any{map[string]any{
-		"kind": "A", "references": []any{map[string]any{"path": "a", "behaviour": "CASCADE"}},
-	}}}))
+	require.Error(t, compiled.Validate(map[string]any{"service": "a.example.com", "version": "v1",
+		"kinds": []any{map[string]any{
+			"kind": "A", "references": []any{map[string]any{"path": "a", "behaviour": "CASCADE"}},
+		}}}))
 }

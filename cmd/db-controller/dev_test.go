@@ -19,7 +19,8 @@ func TestDevSaysWhatServicesWithoutDeploymentsLack(t *testing.T) {
 	require.Equal(t, cli.WrongUsage, got.code)
 	require.Contains(t, got.errOut, "  - { deployment: iam.example.com/us-west2, version: v1 }\n")
 	for _, wrong := range [][]string{{"--regions", "US"}, {"--regions", ""}} {
-		require.Equal(t, cli.WrongUsage, command(t, append([]string{"dev", "--services", file, "--dir", t.TempDir()}, wrong...)...).code)
+		require.Equal(t, cli.WrongUsage, command(t, append([]string{"dev", "--services", file, "--dir", t.TempDir()},
+			wrong...)...).code)
 	}
 	require.Equal(t, cli.WrongUsage, command(t, "dev", "--regions", "us-west2", "--dir", t.TempDir()).code)
 }

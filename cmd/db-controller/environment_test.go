@@ -49,7 +49,8 @@ type readable struct {
 	applied chan *registryv1.ApplyRequest // one place
 }
 
-func (r *readable) GetEnvironment(context.Context, *registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
+func (r *readable) GetEnvironment(context.Context,
+	*registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
 	return &registryv1.GetEnvironmentResponse{Environment: r.env, OwnGrantsOnly: r.own}, nil
 }
 
@@ -58,10 +59,15 @@ func (r *readable) Apply(_ context.Context, req *registryv1.ApplyRequest) (*regi
 	return &registryv1.ApplyResponse{Changes: []string{"rights: changed\n  user/ann loses delete on everything"}}, nil
 }
 
-func (r *readable) ListRevisions(_ context.Context, req *registryv1.ListRevisionsRequest) (*registryv1.ListRevisionsResponse, error) {
+func (r *readable) ListRevisions(_ context.Context,
+	req *registryv1.ListRevisionsRequest) (*registryv1.ListRevisionsResponse, error) {
 	all := []*registryv1.Revision{
-		{Revision: 2, Time: &timestamppb.Timestamp{Seconds: 1e9}, Actor: "operator/olga", Proof: "certificate", Method: "DecommissionDeployment", Reason: "sold", RequestId: "r2", Changes: []string{"deployment a.example.com/eu: decommissioned"}},
-		{Revision: 1, Time: &timestamppb.Timestamp{Seconds: 1e9}, Actor: "operator/omar", Proof: "certificate", Method: "Apply", RequestId: "r1", Changes: []string{"rights: changed\n  user/ann gains read on everything"}},
+		{Revision: 2, Time: &timestamppb.Timestamp{Seconds: 1e9}, Actor: "operator/olga", Proof: "certificate",
+			Method: "DecommissionDeployment", Reason: "sold", RequestId: "r2",
+			Changes: []string{"deployment a.example.com/eu: decommissioned"}},
+		{Revision: 1, Time: &timestamppb.Timestamp{Seconds: 1e9}, Actor: "operator/omar", Proof: "certificate",
+			Method: "Apply", RequestId: "r1",
+			Changes: []string{"rights: changed\n  user/ann gains read on everything"}},
 	}
 	if req.GetPageToken() == "" && req.GetPageSize() < 2 {
 		return &registryv1.ListRevisionsResponse{Revisions: all[:1], NextPageToken: "1"}, nil
@@ -78,7 +84,8 @@ func readableOf(t *testing.T, text string) (*readable, []string) {
 	t.Helper()
 	f, err := schema.ParseFile("f", strings.NewReader(text))
 	require.NoError(t, err)
-	env := wire.EnvironmentProto(&schema.Environment{Regions: f.Regions, Services: f.Services, Deployments: f.Deployments, Rights: f.Rights})
+	env := wire.EnvironmentProto(&schema.Environment{Regions: f.Regions, Services: f.Services,
+		Deployments: f.Deployments, Rights: f.Rights})
 	env.Deployments[0].Address, env.Deployments[0].Generation = "10.0.0.7:5432", 3
 	r := &readable{env: env, applied: make(chan *registryv1.ApplyRequest, 1)}
 	return r, []string{"--context", stub.New(t, stub.Services{Registry: r}).Context}
@@ -100,7 +107,8 @@ func TestTheEnvironmentIsReadBack(t *testing.T) {
 	require.Equal(t, r.env.GetDeployments()[0].GetVersion(), req.GetDeployments()[0].GetVersion())
 
 	table := command(t, append(at, "get", "environment")...)
-	for _, part := range []string{"iam.example.com/us-west2", "10.0.0.7:5432", "iam.example.com@v1", "Project", "default: deny", "user/ann", "iam.example.com/Project at and below projects/acme", "group sre"} {
+	for _, part := range []string{"iam.example.com/us-west2", "10.0.0.7:5432", "iam.example.com@v1", "Project",
+		"default: deny", "user/ann", "iam.example.com/Project at and below projects/acme", "group sre"} {
 		require.Contains(t, table.out, part)
 	}
 	services := command(t, append(at, "get", "services", "iam.example.com@v1", "-o", "yaml")...)
@@ -113,7 +121,8 @@ func TestTheEnvironmentIsReadBack(t *testing.T) {
 	require.Equal(t, cli.Refused, wrong.code)
 	require.Contains(t, wrong.errOut, "not registered: iam.example.con")
 	r.own = true
-	require.Contains(t, command(t, append(at, "get", "rights")...).errOut, "the grants are your own: an operator sees all of them")
+	require.Contains(t, command(t, append(at, "get", "rights")...).errOut,
+		"the grants are your own: an operator sees all of them")
 }
 
 func TestADryRunOfApplyIsSent(t *testing.T) {
@@ -131,7 +140,8 @@ func TestWhoCanNamesTheGrants(t *testing.T) {
 	_, at := newReadable(t)
 	got := command(t, append(at, "who-can", "delete", acmeName)...)
 	require.Zero(t, got.code, got.errOut)
-	require.Equal(t, "WHO        BY\noperators  their certificates\nuser/ann   the grant of read, delete on iam.example.com/Project at and below projects/acme\n", got.out)
+	require.Equal(t,
+		"WHO        BY\noperators  their certificates\nuser/ann   the grant of read, delete on iam.example.com/Project at and below projects/acme\n", got.out)
 	require.Contains(t, command(t, append(at, "who-can", "read", acmeName)...).out, "everybody")
 	for args, want := range map[string]string{
 		"eat " + acmeName:    `verb "eat": want one of read, write, delete, refer, operate`,
@@ -169,9 +179,11 @@ func TestAnAuditLogIsVerified(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	sink, err := auditlog.OpenSink(path)
 	require.NoError(t, err)
-	l, err := auditlog.Open(auditlog.Config{Source: "s", Sink: sink, Classes: auditlog.Classes, Required: true, Logger: zap.NewNop()})
+	l, err := auditlog.Open(auditlog.Config{Source: "s", Sink: sink, Classes: auditlog.Classes, Required: true,
+		Logger: zap.NewNop()})
 	require.NoError(t, err)
-	require.NoError(t, l.Record(t.Context(), auditlog.Event{Class: auditlog.Deletes, Outcome: auditlog.Allowed, Identity: "user/ann"}))
+	require.NoError(t, l.Record(t.Context(), auditlog.Event{Class: auditlog.Deletes, Outcome: auditlog.Allowed,
+		Identity: "user/ann"}))
 	require.NoError(t, l.Close())
 	got := command(t, "audit-log", "verify", path)
 	require.Zero(t, got.code, got.errOut)
@@ -226,16 +238,20 @@ type filtering struct {
 	n       int
 }
 
-func (f *filtering) ListResources(_ context.Context, req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+func (f *filtering) ListResources(_ context.Context,
+	req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
 	f.asked <- req
-	out := &resourcev1.ListResourcesResponse{Resources: []*resourcev1.Resource{{Name: "projects/gone", State: resourcev1.Resource_STATE_DELETING}}}
+	out := &resourcev1.ListResourcesResponse{Resources: []*resourcev1.Resource{{Name: "projects/gone",
+		State: resourcev1.Resource_STATE_DELETING}}}
 	for i := range f.n {
-		out.Resources = append(out.Resources, &resourcev1.Resource{Name: fmt.Sprintf("projects/p%d", i), State: resourcev1.Resource_STATE_ACTIVE})
+		out.Resources = append(out.Resources, &resourcev1.Resource{Name: fmt.Sprintf("projects/p%d", i),
+			State: resourcev1.Resource_STATE_ACTIVE})
 	}
 	return out, nil
 }
 
-func (f *filtering) BatchDeleteResources(_ context.Context, req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
+func (f *filtering) BatchDeleteResources(_ context.Context,
+	req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
 	var names []string
 	out := &resourcev1.BatchDeleteResourcesResponse{}
 	for _, r := range req.GetRequests() {
@@ -246,7 +262,8 @@ func (f *filtering) BatchDeleteResources(_ context.Context, req *resourcev1.Batc
 	return out, nil
 }
 
-func (f *filtering) PlanDeletion(_ context.Context, req *resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
+func (f *filtering) PlanDeletion(_ context.Context,
+	req *resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
 	f.deleted <- append([]string{"plan", req.GetName()}, req.GetMore()...)
 	return &resourcev1.PlanDeletionResponse{Accepted: true}, nil
 }
@@ -256,11 +273,14 @@ func (f *filtering) PlanDeletion(_ context.Context, req *resourcev1.PlanDeletion
 func TestAReceiptHasAllThatADeletionRemoved(t *testing.T) {
 	t.Parallel()
 	const id, root = "01a226b2-9991-7465-a0a7-6dce752cb2da", "//iam.example.com/us-west2/projects/acme"
-	at := []string{"--context", stub.New(t, stub.Services{Admin: &receipts{deletion: id, root: root}, Described: "eastus2"}).Context}
+	at := []string{"--context", stub.New(t, stub.Services{Admin: &receipts{deletion: id, root: root},
+		Described: "eastus2"}).Context}
 	got := command(t, append(at, "removals", "--root", root)...)
 	require.Equal(t, cli.Unavailable, got.code)
 	require.Contains(t, got.out, "deletion "+id+" of "+root+", 2001-09-09T01:46:40Z by user/ann, request r1\n")
-	require.Contains(t, got.out, "iam.example.com/us-west2: 25 resources removed, 1 of them still DELETING, 3 references unset\n  "+root+"/accounts/0  Account  uid u0  2001-09-09T01:46:40Z\n")
+	require.Contains(t, got.out,
+		"iam.example.com/us-west2: 25 resources removed, 1 of them still DELETING, 3 references unset\n  "+root+
+			"/accounts/0  Account  uid u0  2001-09-09T01:46:40Z\n")
 	require.Contains(t, got.out, "  and 5 more: -o json lists all\n")
 	require.Contains(t, got.errOut, "iam.example.com/eastus2")
 	document := command(t, append(at, "removals", "--deletion", id, "-o", "json")...)
@@ -279,24 +299,29 @@ type receipts struct {
 	deletion, root string
 }
 
-func (r *receipts) ListRemovals(_ context.Context, req *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
+func (r *receipts) ListRemovals(_ context.Context,
+	req *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
 	out := &adminv1.ListRemovalsResponse{}
 	if req.GetName() != "" {
-		return &adminv1.ListRemovalsResponse{Removals: []*adminv1.Removal{{Name: r.root, Deletion: r.deletion, How: "REQUESTED"}}}, nil
+		return &adminv1.ListRemovalsResponse{Removals: []*adminv1.Removal{{Name: r.root, Deletion: r.deletion,
+			How: "REQUESTED"}}}, nil
 	}
 	if req.GetDeletion() != r.deletion {
 		return out, nil
 	}
 	for i := range 25 {
 		out.Removals = append(out.Removals, &adminv1.Removal{
-			Name: fmt.Sprintf("%s/accounts/%d", r.root, i), Kind: "Account", Uid: fmt.Sprintf("u%d", i), Gone: i > 0, DecideTime: &timestamppb.Timestamp{Seconds: 1e9},
-			Root: r.root, Actor: "user/ann", RequestId: "r1", RequestTime: &timestamppb.Timestamp{Seconds: 1e9}, Deletion: r.deletion,
+			Name: fmt.Sprintf("%s/accounts/%d", r.root, i), Kind: "Account", Uid: fmt.Sprintf("u%d", i), Gone: i > 0,
+			DecideTime: &timestamppb.Timestamp{Seconds: 1e9},
+			Root:       r.root, Actor: "user/ann", RequestId: "r1", RequestTime: &timestamppb.Timestamp{Seconds: 1e9},
+			Deletion: r.deletion,
 		})
 	}
 	return out, nil
 }
 
-func (r *receipts) ListDeletions(context.Context, *adminv1.ListDeletionsRequest) (*adminv1.ListDeletionsResponse, error) {
+func (r *receipts) ListDeletions(context.Context,
+	*adminv1.ListDeletionsRequest) (*adminv1.ListDeletionsResponse, error) {
 	return &adminv1.ListDeletionsResponse{Deletions: []*adminv1.Deletion{{Id: r.deletion, Unset: 3}}}, nil
 }
 
@@ -342,7 +367,8 @@ regions: [eu, us]
 deployments: [{deployment: iam.example.com/eu, version: v1}, {deployment: dev.example.com/us, version: v1}]
 `
 
-// Kinds and references are listed with the names that commands take, and drawn. A kind may refer to itself, and kinds to one another.
+// Kinds and references are listed with the names that commands take, and drawn. A kind may refer to itself,
+// and kinds to one another.
 func TestKindsAndReferencesAreListedAndDrawn(t *testing.T) {
 	t.Parallel()
 	_, at := readableOf(t, related)
@@ -352,9 +378,11 @@ func TestKindsAndReferencesAreListedAndDrawn(t *testing.T) {
 		require.Zero(t, got.code, got.errOut)
 		return got.out
 	}
-	require.Equal(t, "REGION  DEPLOYMENTS\neu      iam.example.com/eu\nus      dev.example.com/us\n", call("get", "regions"))
+	require.Equal(t, "REGION  DEPLOYMENTS\neu      iam.example.com/eu\nus      dev.example.com/us\n",
+		call("get", "regions"))
 	require.Contains(t, call("get", "deployments"), "dev.example.com/us")
-	require.Contains(t, call("get", "kinds", "dev.example.com"), "dev.example.com/Device  v1       us       projects/{project}/devices/{device}")
+	require.Contains(t, call("get", "kinds", "dev.example.com"),
+		"dev.example.com/Device  v1       us       projects/{project}/devices/{device}")
 	require.NotContains(t, call("get", "kinds", "dev.example.com@v1"), "Gadget")
 	var references []struct {
 		Holder, Field, Behaviour string

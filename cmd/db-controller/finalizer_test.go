@@ -18,12 +18,14 @@ type waiting struct {
 
 func (waiting) GetResource(_ context.Context, req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {
 	return &resourcev1.Resource{
-		Name: req.GetName(), Uid: "u", Deployment: stub.Deployment.String(), State: resourcev1.Resource_STATE_DELETING, Finalizers: []string{"calendar"},
+		Name: req.GetName(), Uid: "u", Deployment: stub.Deployment.String(), State: resourcev1.Resource_STATE_DELETING,
+		Finalizers: []string{"calendar"},
 	}, nil
 }
 
 // The server takes a finalizer that the resource does not have for an already removed one.
-func (w waiting) RemoveFinalizer(ctx context.Context, req *resourcev1.RemoveFinalizerRequest) (*resourcev1.Resource, error) {
+func (w waiting) RemoveFinalizer(ctx context.Context,
+	req *resourcev1.RemoveFinalizerRequest) (*resourcev1.Resource, error) {
 	r, err := w.GetResource(ctx, &resourcev1.GetResourceRequest{Name: req.GetName()})
 	if req.GetFinalizer() == "calendar" {
 		r.Finalizers = nil

@@ -19,8 +19,8 @@ func main() {
 	os.Exit(code)
 }
 
-// run runs one command and returns its exit code. Results go to stdout, logs and the error to stderr. It returns when every
-// goroutine of the command has returned.
+// run runs one command and returns its exit code. Results go to stdout, logs and the error to stderr. It
+// returns when every goroutine of the command has returned.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)

@@ -20,12 +20,15 @@ type decommissioning struct {
 	adminv1.UnimplementedAdminServiceServer
 }
 
-func (decommissioning) Decommission(context.Context, *adminv1.DecommissionRequest) (*adminv1.DecommissionResponse, error) {
+func (decommissioning) Decommission(context.Context,
+	*adminv1.DecommissionRequest) (*adminv1.DecommissionResponse, error) {
 	return &adminv1.DecommissionResponse{}, nil
 }
 
-func (decommissioning) Verify(_ *adminv1.VerifyRequest, stream grpc.ServerStreamingServer[adminv1.VerifyResponse]) error {
-	return stream.Send(&adminv1.VerifyResponse{Event: &adminv1.VerifyResponse_Progress_{Progress: &adminv1.VerifyResponse_Progress{Done: true}}})
+func (decommissioning) Verify(_ *adminv1.VerifyRequest,
+	stream grpc.ServerStreamingServer[adminv1.VerifyResponse]) error {
+	return stream.Send(&adminv1.VerifyResponse{Event: &adminv1.VerifyResponse_Progress_{
+		Progress: &adminv1.VerifyResponse_Progress{Done: true}}})
 }
 
 // listing is a registry that knows no other deployments than those that it lists.
@@ -33,7 +36,8 @@ type listing struct {
 	registryv1.UnimplementedRegistryServiceServer
 }
 
-func (listing) DecommissionDeployment(_ context.Context, req *registryv1.DecommissionDeploymentRequest) (*registryv1.DecommissionDeploymentResponse, error) {
+func (listing) DecommissionDeployment(_ context.Context,
+	req *registryv1.DecommissionDeploymentRequest) (*registryv1.DecommissionDeploymentResponse, error) {
 	if !req.GetUnlisted() {
 		return nil, status.Error(codes.NotFound, "unknown deployment: "+req.GetService()+"/"+req.GetRegion())
 	}
@@ -44,14 +48,17 @@ func (listing) DecommissionDeployment(_ context.Context, req *registryv1.Decommi
 // registry does not list can be decommissioned.
 func TestADescribedDeploymentThatNeverRanFailsNoCommand(t *testing.T) {
 	t.Parallel()
-	at := []string{"--context", stub.New(t, stub.Services{Admin: decommissioning{}, Registry: listing{}, Described: "eastus2"}).Context}
+	at := []string{"--context", stub.New(t, stub.Services{Admin: decommissioning{}, Registry: listing{},
+		Described: "eastus2"}).Context}
 	got := command(t, append(at, "verify")...)
 	require.Zero(t, got.code, got.errOut)
 	require.Contains(t, got.out, "iam.example.com/eastus2: has never run\n")
 	got = command(t, append(at, "decommission", "evil.example.com/mars", "--reason", "stolen", "--yes")...)
 	require.Equal(t, cli.Refused, got.code)
-	require.Contains(t, got.errOut, "deployment evil.example.com/mars is not registered; known deployments: iam.example.com/us-west2, iam.example.com/eastus2; add --unlisted")
-	got = command(t, append(at, "decommission", "evil.example.com/mars", "--reason", "stolen", "--yes", "--unlisted")...)
+	require.Contains(t, got.errOut,
+		"deployment evil.example.com/mars is not registered; known deployments: iam.example.com/us-west2, iam.example.com/eastus2; add --unlisted")
+	got = command(t, append(at, "decommission", "evil.example.com/mars", "--reason", "stolen", "--yes",
+		"--unlisted")...)
 	require.Zero(t, got.code, got.errOut)
 	require.Contains(t, got.out, "has never run: it has nothing to remove")
 }

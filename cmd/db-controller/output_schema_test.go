@@ -54,7 +54,8 @@ func TestTheReferenceOfOutputsIsThatOfTheCode(t *testing.T) {
 
 // unprinted are commands whose documents have no schema: of databases, files and settings of one machine.
 var unprinted = []string{
-	"attach", "audit-log verify", "certs", "certs revoke", "config print", "console", "detach", "graph", "migrate", "migrate down", "migrate rotate-keys",
+	"attach", "audit-log verify", "certs", "certs revoke", "config print", "console", "detach", "graph", "migrate",
+	"migrate down", "migrate rotate-keys",
 	"migrate status", "migrate up", "scan", "support-bundle", "validate",
 }
 
@@ -144,6 +145,7 @@ func checkDocuments(t *testing.T, args []string, out string) {
 				wrong = append(wrong, fmt.Sprintf("%s: %v", name, err))
 			}
 		}
-		require.Less(t, len(wrong), len(names), "%v fits none of its schemas:\n%s\n%s", args, strings.Join(wrong, "\n"), raw)
+		require.Less(t, len(wrong), len(names), "%v fits none of its schemas:\n%s\n%s", args, strings.Join(wrong, "\n"),
+			raw)
 	}
 }

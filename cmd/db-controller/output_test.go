@@ -30,7 +30,8 @@ import (
 func TestErrorsHaveAnExitCodeByClass(t *testing.T) {
 	t.Parallel()
 	of := map[codes.Code]int{
-		codes.InvalidArgument: 4, codes.NotFound: 4, codes.AlreadyExists: 4, codes.PermissionDenied: 4, codes.Unauthenticated: 4,
+		codes.InvalidArgument: 4, codes.NotFound: 4, codes.AlreadyExists: 4, codes.PermissionDenied: 4,
+		codes.Unauthenticated:    4,
 		codes.FailedPrecondition: 4, codes.OutOfRange: 4, codes.Unimplemented: 4,
 		codes.Unavailable: 5, codes.DeadlineExceeded: 5, codes.Aborted: 5, codes.ResourceExhausted: 5,
 		codes.Internal: 1, codes.Unknown: 1, codes.Canceled: 1, codes.DataLoss: 1,
@@ -39,7 +40,8 @@ func TestErrorsHaveAnExitCodeByClass(t *testing.T) {
 		want, ok := of[c]
 		require.True(t, ok, "%v has no class", c)
 		err := status.Error(c, "why")
-		for _, err := range []error{err, cli.Plain(err), fmt.Errorf("of it: %w", cli.Plain(err)), errors.Join(cli.Plain(err), errors.New("more"))} {
+		for _, err := range []error{err, cli.Plain(err), fmt.Errorf("of it: %w", cli.Plain(err)),
+			errors.Join(cli.Plain(err), errors.New("more"))} {
 			require.Equal(t, want, cli.ExitCode(err), "%v", err)
 		}
 		require.Equal(t, fmt.Sprintf("why (%v)", c), cli.Plain(cli.Plain(err)).Error())
@@ -55,7 +57,8 @@ func TestErrorsHaveAnExitCodeByClass(t *testing.T) {
 func TestErrorsOfDatabasesHaveAnExitCodeByClass(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[string]int{"28P01": 4, "3D000": 4, "42501": 4, "57P03": 5, "40P01": 5, "42601": 1} {
-		require.Equal(t, want, cli.ExitCode(cli.OfDatabase(fmt.Errorf("migrate: %w", &pgconn.PgError{Code: code}))), code)
+		require.Equal(t, want, cli.ExitCode(cli.OfDatabase(fmt.Errorf("migrate: %w", &pgconn.PgError{Code: code}))),
+			code)
 	}
 	require.NoError(t, cli.OfDatabase(nil))
 	require.Equal(t, 2, cli.ExitCode(cli.OfDatabase(cli.Usage("wrong"))))
@@ -68,11 +71,13 @@ func TestErrorsOfDatabasesHaveAnExitCodeByClass(t *testing.T) {
 	require.Equal(t, 4, other.code, other.errOut)
 	certs := t.TempDir()
 	require.Zero(t, command(t, "certs", "--dir", certs, "registry").code)
-	start := command(t, "registry", "--certs", certs+"/registry", "--listen", "127.0.0.1:0", "--postgres", dsn, "--postgres-plaintext")
+	start := command(t, "registry", "--certs", certs+"/registry", "--listen", "127.0.0.1:0", "--postgres", dsn,
+		"--postgres-plaintext")
 	require.Equal(t, 4, start.code, start.errOut)
 }
 
-// An upgrade keeps the roles that the database has: roles of another prefix would take its tables over, without the rights of their users.
+// An upgrade keeps the roles that the database has: roles of another prefix would take its tables over,
+// without the rights of their users.
 func TestAnUpgradeKeepsTheRolesOfTheDatabase(t *testing.T) {
 	t.Parallel()
 	dsn := harness.Postgres(t).NewDatabase(t, "")
@@ -86,7 +91,8 @@ func TestAnUpgradeKeepsTheRolesOfTheDatabase(t *testing.T) {
 	defer func() { _ = conn.Close(context.Background()) }()
 	_, err = conn.Exec(t.Context(), `CREATE SCHEMA dbcontroller AUTHORIZATION dbcontroller_first_owner`)
 	require.NoError(t, err)
-	require.Equal(t, "note: the roles dbcontroller_first_… have no rights to what is new: run it again with --roles\n", up().errOut)
+	require.Equal(t, "note: the roles dbcontroller_first_… have no rights to what is new: run it again with --roles\n",
+		up().errOut)
 	again := up("--roles")
 	require.Contains(t, again.out, "roles dbcontroller_first_owner", "without --role-prefix")
 	require.Empty(t, again.errOut)
@@ -117,9 +123,10 @@ type administered struct {
 }
 
 func (administered) Status(context.Context, *adminv1.StatusRequest) (*adminv1.StatusResponse, error) {
-	return &adminv1.StatusResponse{Deployment: "iam.example.com/us-west2", Version: "v1", Generation: 1, Outstanding: []*adminv1.StatusResponse_Outstanding{
-		{Group: "confirm", Deployment: "devices.example.com/eastus2", Count: 3},
-	}, Epoch: &adminv1.StatusResponse_Epoch{Unconfirmed: []string{"a.example.com/r"}}}, nil
+	return &adminv1.StatusResponse{Deployment: "iam.example.com/us-west2", Version: "v1", Generation: 1,
+		Outstanding: []*adminv1.StatusResponse_Outstanding{
+			{Group: "confirm", Deployment: "devices.example.com/eastus2", Count: 3},
+		}, Epoch: &adminv1.StatusResponse_Epoch{Unconfirmed: []string{"a.example.com/r"}}}, nil
 }
 
 func (administered) Explain(context.Context, *adminv1.ExplainRequest) (*adminv1.ExplainResponse, error) {
@@ -130,7 +137,8 @@ func (administered) ListRemovals(context.Context, *adminv1.ListRemovalsRequest) 
 	return &adminv1.ListRemovalsResponse{}, nil
 }
 
-func (administered) WaiveComparison(context.Context, *adminv1.WaiveComparisonRequest) (*adminv1.WaiveComparisonResponse, error) {
+func (administered) WaiveComparison(context.Context,
+	*adminv1.WaiveComparisonRequest) (*adminv1.WaiveComparisonResponse, error) {
 	return &adminv1.WaiveComparisonResponse{}, nil
 }
 
@@ -139,18 +147,21 @@ type empty struct {
 	project
 }
 
-func (*empty) ListResources(context.Context, *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+func (*empty) ListResources(context.Context,
+	*resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
 	return &resourcev1.ListResourcesResponse{}, nil
 }
 
-func (*empty) DeleteResource(_ context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+func (*empty) DeleteResource(_ context.Context,
+	req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
 	if req.GetName() == "projects/none" && !req.GetAllowMissing() {
 		return nil, status.Error(codes.NotFound, "projects/none: not found")
 	}
 	return &resourcev1.DeleteResourceResponse{Removed: true}, nil
 }
 
-func (e *empty) BatchDeleteResources(ctx context.Context, req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
+func (e *empty) BatchDeleteResources(ctx context.Context,
+	req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
 	out := &resourcev1.BatchDeleteResourcesResponse{}
 	for _, one := range req.GetRequests() {
 		answer, err := e.DeleteResource(ctx, one)
@@ -169,16 +180,22 @@ func (registry) Remove(_ context.Context, req *registryv1.RemoveRequest) (*regis
 // The result for programs is one document on the standard output, also when it is empty.
 func TestResultsForProgramsAreOneDocument(t *testing.T) {
 	t.Parallel()
-	at := []string{"--context", stub.New(t, stub.Services{Resources: &empty{}, Admin: administered{}, Registry: registry{}}).Context}
+	at := []string{"--context", stub.New(t, stub.Services{Resources: &empty{}, Admin: administered{},
+		Registry: registry{}}).Context}
 	for want, args := range map[string][]string{
 		`[]`: {"list", "iam.example.com/us-west2"},
-		`[{"name":"` + acmeName + `","state":"GONE"},{"name":"` + acmeName + `","state":"GONE"}]`: {"delete", acmeName, acmeName},
-		`{"name":"` + acmeName + `","state":"GONE"}`:                                              {"delete", acmeName},
-		`{"name":"//iam.example.com/us-west2/projects/none","state":"GONE"}`:                      {"delete", "--ignore-not-found", "//iam.example.com/us-west2/projects/none"},
-		`{"name":"` + acmeName + `","state":"ACTIVE"}`:                                            {"explain", acmeName},
+		`[{"name":"` + acmeName + `","state":"GONE"},{"name":"` + acmeName + `","state":"GONE"}]`: {"delete",
+			acmeName, acmeName},
+		`{"name":"` + acmeName + `","state":"GONE"}`: {"delete", acmeName},
+		`{"name":"//iam.example.com/us-west2/projects/none","state":"GONE"}`: {"delete",
+			"--ignore-not-found", "//iam.example.com/us-west2/projects/none"},
+		`{"name":"` + acmeName + `","state":"ACTIVE"}`: {"explain",
+			acmeName},
 		`{"changes":[]}`: {"apply", write(t, "regions: [us-west2]\n")},
-		`{"changes":["iam.example.com/us-west2"]}`:                                   {"remove", "iam.example.com/us-west2"},
-		`{"deployment":"iam.example.com/us-west2","comparisonOf":"a.example.com/r"}`: {"force-release", "iam.example.com/us-west2", "--comparison-of", "a.example.com/r", "--reason", "r", "--yes"},
+		`{"changes":["iam.example.com/us-west2"]}`: {"remove",
+			"iam.example.com/us-west2"},
+		`{"deployment":"iam.example.com/us-west2","comparisonOf":"a.example.com/r"}`: {"force-release",
+			"iam.example.com/us-west2", "--comparison-of", "a.example.com/r", "--reason", "r", "--yes"},
 	} {
 		for _, format := range []string{"json", "yaml"} {
 			got := command(t, slices.Concat(at, args, []string{"-o", format})...)
@@ -210,7 +227,8 @@ func TestTheVersionIsPrintedForPrograms(t *testing.T) {
 	require.Equal(t, command(t, "version"), got)
 }
 
-// Resources of one deployment are deleted all or none. With --ignore-not-found those that do not exist are left out.
+// Resources of one deployment are deleted all or none. With --ignore-not-found those that do not exist are
+// left out.
 func TestSeveralResourcesAreDeletedAllOrNone(t *testing.T) {
 	t.Parallel()
 	at := []string{"--context", stub.New(t, stub.Services{Resources: &empty{}}).Context}
@@ -218,10 +236,13 @@ func TestSeveralResourcesAreDeletedAllOrNone(t *testing.T) {
 	got := command(t, append(at, "delete", none, acmeName)...)
 	require.Equal(t, cli.Refused, got.code)
 	require.Empty(t, got.out)
-	require.Equal(t, "error: iam.example.com/us-west2: none of 2 resources is deleted: projects/none: not found (NotFound)\n", got.errOut)
+	require.Equal(t,
+		"error: iam.example.com/us-west2: none of 2 resources is deleted: projects/none: not found (NotFound)\n",
+		got.errOut)
 	got = command(t, append(at, "delete", acmeName, "//iam.example.com/us-west2/projects/b", "-o", "json")...)
 	require.Zero(t, got.code, got.errOut)
-	require.JSONEq(t, `[{"name": "`+acmeName+`", "state": "GONE"}, {"name": "//iam.example.com/us-west2/projects/b", "state": "GONE"}]`, got.out)
+	require.JSONEq(t, `[{"name": "`+acmeName+
+		`", "state": "GONE"}, {"name": "//iam.example.com/us-west2/projects/b", "state": "GONE"}]`, got.out)
 }
 
 func TestAMisspeltNameIsNotRemoved(t *testing.T) {
@@ -229,7 +250,8 @@ func TestAMisspeltNameIsNotRemoved(t *testing.T) {
 	at := []string{"--context", stub.New(t, stub.Services{Registry: registry{}}).Context}
 	got := command(t, append(at, "remove", "iam.example.com/us-west", "typo")...)
 	require.Equal(t, cli.Refused, got.code)
-	require.Equal(t, "error: not registered: iam.example.com/us-west: did you mean iam.example.com/us-west2?, typo\n", got.errOut)
+	require.Equal(t, "error: not registered: iam.example.com/us-west: did you mean iam.example.com/us-west2?, typo\n",
+		got.errOut)
 	require.Zero(t, command(t, append(at, "remove", "typo", "--ignore-not-found")...).code)
 }
 
@@ -254,16 +276,20 @@ func TestCompletionsReadTheConfiguration(t *testing.T) {
 	t.Setenv("DBCONTROLLER_CONTEXT", "/nonexistent")
 	require.Equal(t, ":4\n", command(t, "__complete", "status", "").out)
 	require.NoError(t, os.Unsetenv("DBCONTROLLER_CONTEXT"))
-	require.Equal(t, "iam.example.com/us-west2\n:4\n", command(t, "__complete", "status", "--config", write(t, "context: "+at+"\n"), "").out)
+	require.Equal(t, "iam.example.com/us-west2\n:4\n", command(t, "__complete", "status", "--config",
+		write(t, "context: "+at+"\n"), "").out)
 }
 
 func TestNamesAndKindsAreCompleted(t *testing.T) {
 	t.Parallel()
 	at := []string{"--context", stub.New(t, stub.Services{Resources: &project{}}).Context}
 	complete := func(args ...string) string { return command(t, slices.Concat([]string{"__complete"}, args)...).out }
-	require.Contains(t, complete(slices.Concat([]string{"get"}, at, []string{"//"})...), "//iam.example.com/us-west2/\n")
-	require.Contains(t, complete(slices.Concat([]string{"get"}, at, []string{"//iam.example.com/us-west2/pro"})...), acmeName+"\n")
+	require.Contains(t, complete(slices.Concat([]string{"get"}, at, []string{"//"})...),
+		"//iam.example.com/us-west2/\n")
+	require.Contains(t, complete(slices.Concat([]string{"get"}, at, []string{"//iam.example.com/us-west2/pro"})...),
+		acmeName+"\n")
 	require.Contains(t, complete(slices.Concat([]string{"list"}, at, []string{""})...), "iam.example.com/us-west2\n")
 	require.Contains(t, complete("get", "-o", ""), "table\njson\nyaml\n")
-	require.Equal(t, "iam.example.com/us-west2\n:4\n", complete(slices.Concat([]string{"status"}, at, []string{"ia"})...))
+	require.Equal(t, "iam.example.com/us-west2\n:4\n",
+		complete(slices.Concat([]string{"status"}, at, []string{"ia"})...))
 }

@@ -18,15 +18,23 @@ func outputs() cli.Outputs {
 
 // printed has the names of the documents that each command prints, one each time it is called.
 var printed = map[string][]string{
-	"get": {"resource", "resources"}, "list": {"resources", "total"}, "put": {"resource", "resources"}, "patch": {"resource"}, "watch": {"event"},
-	"set-status": {"resource"}, "block-deletion": {"resource"}, "undelete": {"resource", "resources"}, "remove-finalizer": {"resource"},
-	"delete": {"deleted", "deleted-all", "plan", "plans"}, "plan": {"plan", "plans"}, "explain": {"explanation"}, "referrers": {"referrers"},
-	"removals": {"removal-chains", "removals", "receipt", "receipts", "verified"}, "purge": {"purged"},
+	"get": {"resource", "resources"}, "list": {"resources", "total"}, "put": {"resource", "resources"},
+	"patch": {"resource"}, "watch": {"event"},
+	"set-status": {"resource"}, "block-deletion": {"resource"}, "undelete": {"resource", "resources"},
+	"remove-finalizer": {"resource"},
+	"delete":           {"deleted", "deleted-all", "plan", "plans"}, "plan": {"plan", "plans"},
+	"explain":   {"explanation"},
+	"referrers": {"referrers"},
+	"removals":  {"removal-chains", "removals", "receipt", "receipts", "verified"}, "purge": {"purged"},
 
-	"get environment": {"environment"}, "get services": {"services"}, "get rights": {"rights"}, "get deployments": {"deployments"}, "get regions": {"regions"},
+	"get environment": {"environment"}, "get services": {"services"}, "get rights": {"rights"},
+	"get deployments": {"deployments"}, "get regions": {"regions"},
 	"get kinds": {"kinds"}, "get references": {"references"}, "history": {"history"}, "who-can": {"holders"},
-	"apply": {"changes"}, "remove": {"changes"}, "set-version": {"version-set"}, "pause": {"pause"}, "resume": {"pause"}, "retry": {"retried"},
-	"force-release": {"releasable", "released", "waived", "signed"}, "decommission": {"decommission-plan", "decision", "signed"},
+	"apply": {"changes"}, "remove": {"changes"}, "set-version": {"version-set"}, "pause": {"pause"},
+	"resume": {"pause"}, "retry": {"retried"},
+	"force-release": {"releasable", "released", "waived", "signed"}, "decommission": {"decommission-plan",
+		"decision", "signed"},
 
-	"status": {"status", "statuses"}, "stuck": {"stuck"}, "doctor": {"findings"}, "verify": {"verification"}, "version": {"build"},
+	"status": {"status", "statuses"}, "stuck": {"stuck"}, "doctor": {"findings"}, "verify": {"verification"},
+	"version": {"build"},
 }

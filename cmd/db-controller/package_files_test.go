@@ -38,7 +38,8 @@ func filesOfPackages(t *testing.T) (folder string) {
 	for _, unit := range units {
 		text, err := os.ReadFile(unit) //nolint:gosec // a file of the repository
 		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(inside("systemd/"+filepath.Base(unit)), []byte(strings.ReplaceAll(string(text), "/usr/local/bin/", "/usr/bin/")), 0o600))
+		require.NoError(t, os.WriteFile(inside("systemd/"+filepath.Base(unit)),
+			[]byte(strings.ReplaceAll(string(text), "/usr/local/bin/", "/usr/bin/")), 0o600))
 	}
 	root := newRoot()
 	home, err := os.UserHomeDir() // of the test: defaults lie in it
@@ -49,7 +50,8 @@ func filesOfPackages(t *testing.T) (folder string) {
 	pages := filepath.Dir(inside("man/x"))
 	root.DisableAutoGenTag = true
 	epoch := time.Unix(0, 0).UTC() // the same source gives the same bytes
-	require.NoError(t, doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "db-controller " + cli.Version, Manual: "db-controller", Date: &epoch}, pages))
+	require.NoError(t, doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "db-controller " + cli.Version,
+		Manual: "db-controller", Date: &epoch}, pages))
 	names, err := filepath.Glob(pages + "/*.1")
 	require.NoError(t, err)
 	for _, name := range names {
@@ -100,7 +102,8 @@ func TestTheFilesOfPackagesExist(t *testing.T) { //nolint:paralleltest // it wri
 
 	var local packaging
 	var release struct{ Nfpms []packaging }
-	for file, to := range map[string]any{"../../deploy/packages/nfpm.yaml": &local, "../../.goreleaser.yaml": &release} {
+	for file, to := range map[string]any{"../../deploy/packages/nfpm.yaml": &local,
+		"../../.goreleaser.yaml": &release} {
 		raw, err := os.ReadFile(file) //nolint:gosec // of the repository
 		require.NoError(t, err)
 		require.NoError(t, yaml.Unmarshal(raw, to))

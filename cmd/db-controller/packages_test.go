@@ -63,11 +63,13 @@ func TestSystemdAcceptsTheUnits(t *testing.T) {
 	dir := t.TempDir()
 	program, err := os.Executable()
 	require.NoError(t, err)
-	for unit, as := range map[string]string{"db-controller-registry.service": "db-controller-registry.service", "db-controller@.service": "db-controller@iam.service"} {
+	for unit, as := range map[string]string{"db-controller-registry.service": "db-controller-registry.service",
+		"db-controller@.service": "db-controller@iam.service"} {
 		raw, err := os.ReadFile(filepath.Join("../../deploy/systemd", unit))
 		require.NoError(t, err)
 		path := filepath.Join(dir, as)
-		require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(string(raw), "/usr/local/bin/db-controller", program)), 0o600))
+		require.NoError(t,
+			os.WriteFile(path, []byte(strings.ReplaceAll(string(raw), "/usr/local/bin/db-controller", program)), 0o600))
 		out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", path).CombinedOutput() //nolint:gosec // a program of the system
 		require.NoError(t, err, string(out))
 		for line := range strings.Lines(string(out)) { // it verifies the units of other packages as well
@@ -76,7 +78,8 @@ func TestSystemdAcceptsTheUnits(t *testing.T) {
 	}
 }
 
-// The static program trusts authorities that only the image can have: of PostgreSQL servers, issuers of tokens and receivers of OTLP.
+// The static program trusts authorities that only the image can have: of PostgreSQL servers, issuers of
+// tokens and receivers of OTLP.
 func TestTheImageHasAuthorities(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile("../../deploy/container/Containerfile")

@@ -22,12 +22,14 @@ type written struct {
 	gone   []string
 }
 
-func (w *written) UpdateResource(_ context.Context, req *resourcev1.UpdateResourceRequest) (*resourcev1.Resource, error) {
+func (w *written) UpdateResource(_ context.Context,
+	req *resourcev1.UpdateResourceRequest) (*resourcev1.Resource, error) {
 	w.update = req
 	return acme(), nil
 }
 
-func (w *written) BatchWriteResources(_ context.Context, req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
+func (w *written) BatchWriteResources(_ context.Context,
+	req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
 	if w.exists {
 		return nil, status.Error(codes.AlreadyExists, "projects/c: already exists")
 	}
@@ -35,12 +37,14 @@ func (w *written) BatchWriteResources(_ context.Context, req *resourcev1.BatchWr
 	return &resourcev1.BatchWriteResourcesResponse{Resources: []*resourcev1.Resource{acme()}}, nil
 }
 
-func (w *written) DeleteResource(_ context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+func (w *written) DeleteResource(_ context.Context,
+	req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
 	w.gone = append(w.gone, req.GetName())
 	return &resourcev1.DeleteResourceResponse{Removed: true}, nil
 }
 
-func (w *written) BatchDeleteResources(ctx context.Context, req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
+func (w *written) BatchDeleteResources(ctx context.Context,
+	req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
 	out := &resourcev1.BatchDeleteResourcesResponse{}
 	for _, one := range req.GetRequests() {
 		answer, _ := w.DeleteResource(ctx, one)
@@ -53,19 +57,27 @@ func TestFieldsOfABodyAreSet(t *testing.T) {
 	t.Parallel()
 	served := &written{project: project{put: make(chan *resourcev1.Resource, 1)}}
 	at := []string{"--context", stub.New(t, stub.Services{Resources: served}).Context}
-	got := command(t, append(at, "put", acmeName, "{title: A, quota: {devices: 1}}", "--set", "quota.devices=5", "--set", "tags=[a, b]", "--set", "note=")...)
+	got := command(t, append(at, "put", acmeName, "{title: A, quota: {devices: 1}}", "--set", "quota.devices=5",
+		"--set", "tags=[a, b]", "--set", "note=")...)
 	require.Zero(t, got.code, got.errOut)
-	require.Equal(t, map[string]any{"title": "A", "quota": map[string]any{"devices": 5.0}, "tags": []any{"a", "b"}, "note": nil}, (<-served.put).GetBody().AsMap())
+	require.Equal(t, map[string]any{"title": "A", "quota": map[string]any{"devices": 5.0}, "tags": []any{"a", "b"},
+		"note": nil}, (<-served.put).GetBody().AsMap())
 
-	got = command(t, append(at, "patch", acmeName, "--set", "quota.devices=5", "--unset", "note", "--label", "team=blue", "--label", "stage=")...)
+	got = command(t, append(at, "patch", acmeName, "--set", "quota.devices=5", "--unset", "note", "--label",
+		"team=blue", "--label", "stage=")...)
 	require.Zero(t, got.code, got.errOut)
-	require.Equal(t, []string{"body.quota.devices", "body.note", "labels.team", "labels.stage"}, served.update.GetUpdateMask().GetPaths())
-	require.Equal(t, map[string]any{"quota": map[string]any{"devices": 5.0}}, served.update.GetResource().GetBody().AsMap())
+	require.Equal(t, []string{"body.quota.devices", "body.note", "labels.team", "labels.stage"},
+		served.update.GetUpdateMask().GetPaths())
+	require.Equal(t, map[string]any{"quota": map[string]any{"devices": 5.0}}, served.update.GetResource().
+		GetBody().AsMap())
 	require.Equal(t, map[string]string{"team": "blue"}, served.update.GetResource().GetLabels())
 
 	// With --set alone the body is a part: the resource that exists keeps its other fields.
 	got = command(t, append(at, "put", acmeName, "--set", "title=B")...)
-	require.Equal(t, ran{cli.Refused, "", "error: " + acmeName + " exists, and a put with --set alone would drop its other fields: change fields with patch " + acmeName + " --set …, or give its whole body\n"}, got)
+	require.Equal(t,
+		ran{cli.Refused, "", "error: " + acmeName +
+			" exists, and a put with --set alone would drop its other fields: change fields with patch " + acmeName +
+			" --set …, or give its whole body\n"}, got)
 	require.Empty(t, served.put)
 	got = command(t, append(at, "put", acmeName, "{}", "--set", "title=B")...)
 	require.Zero(t, got.code, got.errOut)
@@ -100,7 +112,8 @@ body: { title: A }
 - { name: //iam.example.com/us-west2/projects/c }
 `
 
-// A file has documents and arrays, as get and list print them; it is deleted in the reverse order, by one request.
+// A file has documents and arrays, as get and list print them; it is deleted in the reverse order, by one
+// request.
 func TestAFileHasSeveralResources(t *testing.T) {
 	t.Parallel()
 	served := &written{}
@@ -119,7 +132,8 @@ func TestAFileHasSeveralResources(t *testing.T) {
 	served.exists = true
 	got = command(t, append(at, "put", "-f", file)...)
 	require.Equal(t, cli.Refused, got.code)
-	require.Contains(t, got.errOut, "projects/c: already exists (AlreadyExists), and a put without a body would empty it")
+	require.Contains(t, got.errOut,
+		"projects/c: already exists (AlreadyExists), and a put without a body would empty it")
 	got = command(t, append(at, "delete", "-f", file)...)
 	require.Zero(t, got.code, got.errOut)
 	require.Equal(t, []string{"projects/c", "projects/b", "projects/a"}, served.gone)

@@ -59,14 +59,18 @@ func (*library) GetResource(_ context.Context, req *resourcev1.GetResourceReques
 	return &resourcev1.Resource{Name: req.GetName(), Kind: "Person", Uid: adaUID}, nil
 }
 
-func (*library) PlanDeletion(context.Context, *resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
+func (*library) PlanDeletion(context.Context,
+	*resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
 	return &resourcev1.PlanDeletionResponse{Accepted: true}, nil
 }
 
-func (*library) ListReferrers(_ context.Context, req *resourcev1.ListReferrersRequest) (*resourcev1.ListReferrersResponse, error) {
+func (*library) ListReferrers(_ context.Context,
+	req *resourcev1.ListReferrersRequest) (*resourcev1.ListReferrersResponse, error) {
 	out := &resourcev1.ListReferrersResponse{Referrers: []*resourcev1.ListReferrersResponse_Referrer{
-		{Holder: "//iam.example.com/us-west2/photos/p", Kind: "Photo", Path: "owner", Behaviour: schemav1.Behaviour_BEHAVIOUR_UNSET},
-		{Holder: "//iam.example.com/us-west2/reports/r", Kind: "Report", Path: "author", Behaviour: schemav1.Behaviour_BEHAVIOUR_ALLOW_DANGLING},
+		{Holder: "//iam.example.com/us-west2/photos/p", Kind: "Photo", Path: "owner",
+			Behaviour: schemav1.Behaviour_BEHAVIOUR_UNSET},
+		{Holder: "//iam.example.com/us-west2/reports/r", Kind: "Report", Path: "author",
+			Behaviour: schemav1.Behaviour_BEHAVIOUR_ALLOW_DANGLING},
 	}}
 	if req.GetTargetUid() != adaUID {
 		out = nil
@@ -74,20 +78,26 @@ func (*library) ListReferrers(_ context.Context, req *resourcev1.ListReferrersRe
 	return out, nil
 }
 
-func (l *library) ListResources(_ context.Context, req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+func (l *library) ListResources(_ context.Context,
+	req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
 	l.filters <- req.GetKind() + ": " + req.GetFilter()
-	body, err := structpb.NewStruct(map[string]any{"author": ada, "shows": []any{"people/bob", "people/ada"}, "owner": ada})
+	body, err := structpb.NewStruct(map[string]any{"author": ada, "shows": []any{"people/bob", "people/ada"},
+		"owner": ada})
 	name := map[string]string{"Report": "reports/r", "Photo": "photos/p"}[req.GetKind()]
-	return &resourcev1.ListResourcesResponse{Resources: []*resourcev1.Resource{{Name: name, Kind: req.GetKind(), Deployment: "iam.example.com/us-west2", Body: body}}}, err
+	return &resourcev1.ListResourcesResponse{Resources: []*resourcev1.Resource{{Name: name, Kind: req.GetKind(),
+		Deployment: "iam.example.com/us-west2", Body: body}}}, err
 }
 
-func (l *library) ListRemovals(ctx context.Context, req *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
+func (l *library) ListRemovals(ctx context.Context,
+	req *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
 	if md, _ := metadata.FromIncomingContext(ctx); len(md.Get("x-request-id")) > 0 {
 		l.told <- md.Get("x-request-id")[0]
 	}
 	out := &adminv1.ListRemovalsResponse{Removals: []*adminv1.Removal{{
-		Name: ada, Kind: "Person", Uid: adaUID, How: "REQUESTED", Gone: true, DecideTime: &timestamppb.Timestamp{Seconds: 1e9},
-		Root: ada, RootUid: adaUID, Actor: "user/ann", RequestId: adaRequest, RequestTime: &timestamppb.Timestamp{Seconds: 1e9}, Deletion: adaDeletion,
+		Name: ada, Kind: "Person", Uid: adaUID, How: "REQUESTED", Gone: true,
+		DecideTime: &timestamppb.Timestamp{Seconds: 1e9},
+		Root:       ada, RootUid: adaUID, Actor: "user/ann", RequestId: adaRequest,
+		RequestTime: &timestamppb.Timestamp{Seconds: 1e9}, Deletion: adaDeletion,
 	}}}
 	switch {
 	case req.GetName() == "people/bob":
@@ -95,7 +105,8 @@ func (l *library) ListRemovals(ctx context.Context, req *adminv1.ListRemovalsReq
 		return out, nil
 	case req.GetSince() == "old":
 		return nil, status.Error(codes.OutOfRange, "it is older than the retention of changes")
-	case req.GetName() == "people/ada", req.GetDeletion() == adaDeletion, req.GetRequest() == adaRequest, req.GetSince() == "token":
+	case req.GetName() == "people/ada", req.GetDeletion() == adaDeletion, req.GetRequest() == adaRequest,
+		req.GetSince() == "token":
 		return out, nil
 	}
 	return &adminv1.ListRemovalsResponse{}, nil
@@ -117,7 +128,8 @@ func libraryAt(t *testing.T) (*library, []string) {
 	file, err := schema.ParseFile("people.yaml", strings.NewReader(people))
 	require.NoError(t, err)
 	l := &library{told: make(chan string, 10), filters: make(chan string, 100)}
-	return l, []string{"--context", stub.New(t, stub.Services{Resources: l, Admin: l, Descriptors: file.Services}).Context}
+	return l, []string{"--context",
+		stub.New(t, stub.Services{Resources: l, Admin: l, Descriptors: file.Services}).Context}
 }
 
 // A receipt of a root, of a request and of a deletion are the same, with the fields that keep the name. Its
@@ -127,9 +139,12 @@ func TestAReceiptIsFoundByItsRootAndByItsRequest(t *testing.T) {
 	l, at := libraryAt(t)
 	got := command(t, append(at, "removals", "--root", ada)...)
 	require.Zero(t, got.code, got.errOut)
-	require.Contains(t, got.out, "deletion "+adaDeletion+" of "+ada+", 2001-09-09T01:46:40Z by user/ann, request "+adaRequest+"\n")
-	require.Contains(t, got.out, "keeps      //iam.example.com/us-west2/reports/r (author) keeps the name (ALLOW_DANGLING)\n")
-	require.Contains(t, got.out, "keeps      //iam.example.com/us-west2/photos/p (shows.*) keeps the name (ALLOW_DANGLING)\n")
+	require.Contains(t, got.out, "deletion "+adaDeletion+" of "+ada+", 2001-09-09T01:46:40Z by user/ann, request "+
+		adaRequest+"\n")
+	require.Contains(t, got.out,
+		"keeps      //iam.example.com/us-west2/reports/r (author) keeps the name (ALLOW_DANGLING)\n")
+	require.Contains(t, got.out,
+		"keeps      //iam.example.com/us-west2/photos/p (shows.*) keeps the name (ALLOW_DANGLING)\n")
 	require.Regexp(t, `in all: 1 resource removed, 2 references unset, 2 names kept; sha256:[0-9a-f]{64}\n$`, got.out)
 	require.Equal(t, `Report: body.author = "`+ada+`" OR body.author = "people/ada"`, <-l.filters)
 	require.Equal(t, "Photo: ", <-l.filters, "a filter reaches into no list: each body is read")
@@ -141,7 +156,8 @@ func TestAReceiptIsFoundByItsRootAndByItsRequest(t *testing.T) {
 		Totals                                map[string]int
 	}
 	require.NoError(t, json.Unmarshal([]byte(of.out), &receipt))
-	require.Equal(t, []string{ada, adaUID, "user/ann", adaRequest}, []string{receipt.Root, receipt.RootUID, receipt.Actor, receipt.RequestID})
+	require.Equal(t, []string{ada, adaUID, "user/ann", adaRequest}, []string{receipt.Root, receipt.RootUID,
+		receipt.Actor, receipt.RequestID})
 	require.Equal(t, map[string]int{"removed": 1, "deleting": 0, "unset": 2, "kept": 2}, receipt.Totals)
 	told := <-l.told
 	require.Equal(t, strings.TrimPrefix(receipt.Hash, "sha256:")[:32], strings.ReplaceAll(told, "-", ""))
@@ -180,14 +196,16 @@ func TestRemovalsSinceATokenAreListed(t *testing.T) {
 	_, at := libraryAt(t)
 	got := command(t, append(at, "removals", "iam.example.com/us-west2", "--since", "token")...)
 	require.Zero(t, got.code, got.errOut)
-	require.Equal(t, []string{"NAME", "KIND", "UID", "DECIDED", "ROOT", "BY", ada, "Person", adaUID, "2001-09-09T01:46:40Z", ada, "user/ann"}, strings.Fields(got.out))
+	require.Equal(t, []string{"NAME", "KIND", "UID", "DECIDED", "ROOT", "BY", ada, "Person", adaUID,
+		"2001-09-09T01:46:40Z", ada, "user/ann"}, strings.Fields(got.out))
 	got = command(t, append(at, "removals", "iam.example.com/us-west2", "--since", "token", "-o", "name")...)
 	require.Equal(t, ada+"\n", got.out)
 	got = command(t, append(at, "removals", "iam.example.com/us-west2", "--since", "newer")...)
 	require.Contains(t, got.out, "Nothing was removed in iam.example.com/us-west2 since then.")
 	got = command(t, append(at, "removals", "iam.example.com/us-west2", "--since", "old")...)
 	require.Equal(t, cli.Refused, got.code)
-	require.Contains(t, got.errOut, "older than the retention of changes (OutOfRange): what was removed since is not known; compare a list")
+	require.Contains(t, got.errOut,
+		"older than the retention of changes (OutOfRange): what was removed since is not known; compare a list")
 }
 
 // A plan names what keeps the name of the resource; a purge says how much it has taken away.
@@ -196,13 +214,16 @@ func TestAPlanNamesWhatKeepsTheName(t *testing.T) {
 	l, at := libraryAt(t)
 	got := command(t, append(at, "plan", ada)...)
 	require.Zero(t, got.code, got.errOut)
-	require.Contains(t, got.out, "A delete would be accepted: 0 deleted, 0 unset.\nkeeps      //iam.example.com/us-west2/reports/r (author) keeps the name (ALLOW_DANGLING)\n")
+	require.Contains(t, got.out,
+		"A delete would be accepted: 0 deleted, 0 unset.\nkeeps      //iam.example.com/us-west2/reports/r (author) keeps the name (ALLOW_DANGLING)\n")
 	require.NotContains(t, got.out, "photos/p", "it acts")
-	require.JSONEq(t, `{"accepted": true, "keepers": [{"holder": "//iam.example.com/us-west2/reports/r", "kind": "Report", "path": "author"}]}`,
+	require.JSONEq(t,
+		`{"accepted": true, "keepers": [{"holder": "//iam.example.com/us-west2/reports/r", "kind": "Report", "path": "author"}]}`,
 		command(t, append(at, "plan", ada, "-o", "json")...).out)
 	got = command(t, append(at, "purge", ada)...)
 	require.Equal(t, ada+": 3 changes purged, and 1 answer of requests\n", got.out)
-	require.JSONEq(t, `{"name": "`+ada+`", "changes": 3, "requests": 1}`, command(t, append(at, "purge", ada, "-o", "json")...).out)
+	require.JSONEq(t, `{"name": "`+ada+`", "changes": 3, "requests": 1}`,
+		command(t, append(at, "purge", ada, "-o", "json")...).out)
 	l.exists = true
 	got = command(t, append(at, "purge", ada)...)
 	require.Equal(t, cli.Refused, got.code)

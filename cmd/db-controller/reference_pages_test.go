@@ -25,7 +25,8 @@ import (
 // Each page is made from the code: go test ./cmd/db-controller -run TestTheReference -write.
 func TestTheReferencePagesAreThoseOfTheCode(t *testing.T) {
 	t.Parallel()
-	for name, page := range map[string]func(*testing.T) string{"api.md": apiPage, "metrics.md": metricsPage, "configuration.md": configurationPage} {
+	for name, page := range map[string]func(*testing.T) string{"api.md": apiPage, "metrics.md": metricsPage,
+		"configuration.md": configurationPage} {
 		file, want := filepath.Join("../../docs", name), page(t)
 		if *writeReference {
 			require.NoError(t, os.WriteFile(file, []byte(want), 0o644)) //nolint:gosec // a document
@@ -38,11 +39,13 @@ func TestTheReferencePagesAreThoseOfTheCode(t *testing.T) {
 }
 
 // protoFiles are the described ones, in the order of the page.
-var protoFiles = []string{"resource/v1/resource.proto", "admin/v1/admin.proto", "registry/v1/registry.proto", "schema/v1/descriptor.proto", "authorization/v1/authorization.proto"}
+var protoFiles = []string{"resource/v1/resource.proto", "admin/v1/admin.proto", "registry/v1/registry.proto",
+	"schema/v1/descriptor.proto", "authorization/v1/authorization.proto"}
 
 // partly are those of which the page has some parts: operators call the rest by the commands.
 var partly = map[string][]string{
-	"admin/v1/admin.proto": {"AdminService"}, "registry/v1/registry.proto": {"RegistryService"}, "schema/v1/descriptor.proto": {"Behaviour"},
+	"admin/v1/admin.proto": {"AdminService"}, "registry/v1/registry.proto": {"RegistryService"},
+	"schema/v1/descriptor.proto": {"Behaviour"},
 }
 
 var (
@@ -86,7 +89,8 @@ func plain(text string) string { return strings.NewReplacer("<", "&lt;", "*", `\
 // item adds an entry to the list of the present part; entries without a comment share a line.
 func (p *protoPage) item(said, format string, args ...any) {
 	begins := "* "
-	if out := p.part(); p.bare && said == "" && strings.HasSuffix(out.String(), "\n") && !strings.HasSuffix(out.String(), "\n\n") {
+	if out := p.part(); p.bare && said == "" && strings.HasSuffix(out.String(), "\n") &&
+		!strings.HasSuffix(out.String(), "\n\n") {
 		out.Truncate(out.Len() - 1)
 		begins = ", "
 	}
@@ -110,7 +114,8 @@ func (p *protoPage) line(t *testing.T, line string) {
 	said := strings.Join(p.comment, " ")
 	p.comment = nil
 	switch m := []string(nil); {
-	case line == "" || strings.HasPrefix(line, "syntax ") || strings.HasPrefix(line, "import ") || strings.HasPrefix(line, "option ") || strings.HasPrefix(line, "reserved "):
+	case line == "" || strings.HasPrefix(line, "syntax ") || strings.HasPrefix(line, "import ") ||
+		strings.HasPrefix(line, "option ") || strings.HasPrefix(line, "reserved "):
 	case matches(protoPackage, line, &m):
 		p.pkg = m[1]
 	case matches(protoBlock, line, &m):
@@ -157,9 +162,10 @@ func (p *protoPage) begin(kind, said string) {
 func apiPage(t *testing.T) string {
 	t.Helper()
 	out := &bytes.Buffer{}
-	out.WriteString("# API\n\nMade from the .proto files by `make generate`. [From other languages](other-languages.md) shows how to call it, [HTTP and JSON](http.md) the same API\n" +
-		"for curl, [guarantees](guarantees.md#the-meaning-of-an-answer) the errors.\n\nA method takes the message of its name with `Request`, and returns the one with `Response`, unless another one is named. Messages without fields are left out.\n" +
-		"The messages of `AdminService` and `RegistryService`, which the commands call, and those of descriptors are described in their files. The messages between deployments\n(`dbcontroller.schema.v1.SchemaService`) are those of [the protocol](protocol.md).\n")
+	out.WriteString(
+		"# API\n\nMade from the .proto files by `make generate`. [From other languages](other-languages.md) shows how to call it, [HTTP and JSON](http.md) the same API\n" +
+			"for curl, [guarantees](guarantees.md#the-meaning-of-an-answer) the errors.\n\nA method takes the message of its name with `Request`, and returns the one with `Response`, unless another one is named. Messages without fields are left out.\n" +
+			"The messages of `AdminService` and `RegistryService`, which the commands call, and those of descriptors are described in their files. The messages between deployments\n(`dbcontroller.schema.v1.SchemaService`) are those of [the protocol](protocol.md).\n")
 	for _, name := range protoFiles {
 		file := filepath.Join("../../schema/schemapb/dbcontroller", name)
 		text, err := os.ReadFile(file)
@@ -169,9 +175,11 @@ func apiPage(t *testing.T) string {
 			p.line(t, strings.TrimSpace(line))
 		}
 		require.Empty(t, p.within, name)
-		fmt.Fprintf(out, "\n## %s\n\n[%s](%s)\n", p.pkg, filepath.Base(name), strings.TrimPrefix(filepath.ToSlash(file), "../"))
+		fmt.Fprintf(out, "\n## %s\n\n[%s](%s)\n", p.pkg, filepath.Base(name),
+			strings.TrimPrefix(filepath.ToSlash(file), "../"))
 		for _, part := range p.order {
-			if !strings.Contains(p.parts[part].String(), "* ") || partly[name] != nil && !slices.Contains(partly[name], part) {
+			if !strings.Contains(p.parts[part].String(), "* ") || partly[name] != nil &&
+				!slices.Contains(partly[name], part) {
 				continue
 			}
 			fmt.Fprintf(out, "\n### %s\n\n%s", part, p.parts[part])
@@ -180,7 +188,8 @@ func apiPage(t *testing.T) string {
 	return out.String()
 }
 
-// metricsPage lists the metrics that the package serve makes: by the calls of the constructors, and no metric exists without one.
+// metricsPage lists the metrics that the package serve makes: by the calls of the constructors, and no metric
+// exists without one.
 func metricsPage(t *testing.T) string {
 	t.Helper()
 	type metric struct{ name, kind, labels, help string }
@@ -210,7 +219,9 @@ func metricsPage(t *testing.T) string {
 			if !ok || fmt.Sprint(made.X) != "prometheus" || len(call.Args) == 0 {
 				return true
 			}
-			m, labels := metric{kind: strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(made.Sel.Name, "New"), "Vec"), "Func"))}, ast.Expr(nil)
+			m, labels := metric{
+				kind: strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(made.Sel.Name, "New"),
+					"Vec"), "Func"))}, ast.Expr(nil)
 			if made.Sel.Name == "NewDesc" {
 				m.name, m.help, labels = literal(call.Args[0]), literal(call.Args[1]), call.Args[2]
 				m.kind = "gauge"
@@ -250,8 +261,9 @@ func metricsPage(t *testing.T) string {
 	require.Greater(t, len(all), 30)
 	slices.SortFunc(all, func(a, b metric) int { return cmp.Compare(a.name, b.name) })
 	out := &bytes.Buffer{}
-	out.WriteString("# Metrics\n\nMade from the program by `make generate`. `/metrics` of `serve` and `registry` with `--http` has them, beside those of Go, of the process and of gRPC\n" +
-		"(`grpc_server_…`). [Health](health.md) explains them and the alerts.\n\n")
+	out.WriteString(
+		"# Metrics\n\nMade from the program by `make generate`. `/metrics` of `serve` and `registry` with `--http` has them, beside those of Go, of the process and of gRPC\n" +
+			"(`grpc_server_…`). [Health](health.md) explains them and the alerts.\n\n")
 	for _, m := range all {
 		require.NotEmpty(t, m.help, m.name)
 		if m.labels != "" {
@@ -270,7 +282,8 @@ func literal(e ast.Expr) string {
 	return ""
 }
 
-// configurationPage lists the settings of the processes: each flag is a key of the file and a variable of the environment as well.
+// configurationPage lists the settings of the processes: each flag is a key of the file and a variable of the
+// environment as well.
 func configurationPage(t *testing.T) string {
 	t.Helper()
 	root := newRoot()
@@ -300,14 +313,17 @@ func configurationPage(t *testing.T) string {
 		root.PersistentFlags().VisitAll(add)
 	}
 	out := &bytes.Buffer{}
-	out.WriteString("# Configuration\n\nMade from the program by `make generate`. A setting is a flag (`--log-level`), a variable of the environment (`DBCONTROLLER_LOG_LEVEL`), or a key of the file of `--config`\n" +
-		"(`log-level`); the first of these that is given counts. In the file a key at the top is for every command that has such a flag; one below the name of a command for it alone.\n" +
-		"`config print COMMAND` shows the values with their origins, `config schema` prints the JSON Schema of the file.\n\n" +
-		"```yaml\nregistry: registry.example.com:7000\nserve:\n  deployment: iam.example.com/us-west2\n  tentative-ttl: 15s\n```\n\n" +
-		"These are the settings of the processes, each with its command unless both have it, its default, and how it is [reloaded](upgrade.md#reload): a setting with `SIGHUP` is read\n" +
-		"again from the file after this signal, `followed` ones name files that are read again when they change; the others need a restart.\n\n")
+	out.WriteString(
+		"# Configuration\n\nMade from the program by `make generate`. A setting is a flag (`--log-level`), a variable of the environment (`DBCONTROLLER_LOG_LEVEL`), or a key of the file of `--config`\n" +
+			"(`log-level`); the first of these that is given counts. In the file a key at the top is for every command that has such a flag; one below the name of a command for it alone.\n" +
+			"`config print COMMAND` shows the values with their origins, `config schema` prints the JSON Schema of the file.\n\n" +
+			"```yaml\nregistry: registry.example.com:7000\nserve:\n  deployment: iam.example.com/us-west2\n  tentative-ttl: 15s\n```\n\n" +
+			"These are the settings of the processes, each with its command unless both have it, its default, and how it is [reloaded](upgrade.md#reload): a setting with `SIGHUP` is read\n" +
+			"again from the file after this signal, `followed` ones name files that are read again when they change; the others need a restart.\n\n")
 	for _, name := range slices.Sorted(maps.Keys(commands)) {
-		meanings := slices.SortedFunc(maps.Keys(commands[name]), func(a, b setting) int { return cmp.Compare(commands[name][a][0], commands[name][b][0]) })
+		meanings := slices.SortedFunc(maps.Keys(commands[name]), func(a, b setting) int {
+			return cmp.Compare(commands[name][a][0], commands[name][b][0])
+		})
 		for _, s := range meanings {
 			var notes []string
 			if len(commands[name][s]) == 1 {

@@ -22,7 +22,8 @@ var writeReference = flag.Bool("write", false, "write the reference of the comma
 
 const referenceFile = "../../docs/commands.md"
 
-// docs/commands.md is made from the commands: go test ./cmd/db-controller -run TestTheReferenceOfCommandsIsThatOfTheCode -write.
+// docs/commands.md is made from the commands: go test ./cmd/db-controller -run
+// TestTheReferenceOfCommandsIsThatOfTheCode -write.
 func TestTheReferenceOfCommandsIsThatOfTheCode(t *testing.T) {
 	t.Parallel()
 	want := reference(t)
@@ -45,8 +46,9 @@ func reference(t *testing.T) []byte {
 	t.Helper()
 	root := newRoot()
 	var out bytes.Buffer
-	out.WriteString("# Commands\n\nMade from the program by `make generate`; `db-controller help COMMAND` shows the same. [Operations](operations.md) has the exit codes, [troubleshooting](troubleshooting.md) the\n" +
-		"command for each symptom.\n\n")
+	out.WriteString(
+		"# Commands\n\nMade from the program by `make generate`; `db-controller help COMMAND` shows the same. [Operations](operations.md) has the exit codes, [troubleshooting](troubleshooting.md) the\n" +
+			"command for each symptom.\n\n")
 	groups := map[string][]*cobra.Command{}
 	for _, c := range root.Commands() {
 		if !c.Hidden && c.Name() != "help" && c.Name() != "completion" {
@@ -68,8 +70,10 @@ func reference(t *testing.T) []byte {
 	for _, name := range ofMost {
 		item(&out, explain.Flags().Lookup(name))
 	}
-	out.WriteString("\nDocuments of `-o json` and `-o yaml` have schemas, which `config schema NAME` prints ([the command line](operations.md#the-command-line)).\n")
-	fmt.Fprintf(&out, "\nCommands without `--output`: %s; without `--context` and `--token-file`: %s.\n\n", without(root, "output"), without(root, "context"))
+	out.WriteString(
+		"\nDocuments of `-o json` and `-o yaml` have schemas, which `config schema NAME` prints ([the command line](operations.md#the-command-line)).\n")
+	fmt.Fprintf(&out, "\nCommands without `--output`: %s; without `--context` and `--token-file`: %s.\n\n",
+		without(root, "output"), without(root, "context"))
 	require.Equal(t, without(root, "context"), without(root, "token-file"))
 	out.WriteString("Flags of several commands:\n\n")
 	several := ofSeveral(root)
@@ -92,7 +96,9 @@ func without(root *cobra.Command, flag string) string {
 	var names []string
 	for _, c := range root.Commands() {
 		for _, c := range append(slices.Clone(c.Commands()), c) {
-			if c.Runnable() && (!c.HasSubCommands() || strings.Contains(c.Use, " ")) && !c.Hidden && c.Flags().Lookup(flag) == nil && c.Parent().Name() != "completion" && c.Name() != "help" && c.Name() != "version" {
+			if c.Runnable() && (!c.HasSubCommands() || strings.Contains(c.Use, " ")) && !c.Hidden &&
+				c.Flags().Lookup(flag) == nil && c.Parent().Name() != "completion" && c.Name() != "help" &&
+				c.Name() != "version" {
 				names = append(names, strings.TrimPrefix(c.CommandPath(), "db-controller "))
 			}
 		}
@@ -108,7 +114,8 @@ func ofSeveral(root *cobra.Command) map[string]*pflag.Flag {
 	walk = func(c *cobra.Command) {
 		c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
 			a := alike{f.Name, f.Usage, f.DefValue}
-			if times[a]++; times[a] == 3 && !f.Hidden && !cli.IsHelp(f.Name) && !slices.Contains(ofMost, f.Name) && several[f.Name] == nil {
+			if times[a]++; times[a] == 3 && !f.Hidden && !cli.IsHelp(f.Name) && !slices.Contains(ofMost, f.Name) &&
+				several[f.Name] == nil {
 				several[f.Name] = f
 			}
 		})
@@ -148,7 +155,8 @@ func describe(out *bytes.Buffer, c *cobra.Command, common *pflag.FlagSet, severa
 	}
 	var examples []string
 	for line := range strings.SplitSeq(c.Example, "\n") {
-		if examples != nil || strings.Contains(line, " -") || strings.Contains(line, "'") { // a line with names alone repeats the usage
+		// a line with names alone repeats the usage
+		if examples != nil || strings.Contains(line, " -") || strings.Contains(line, "'") {
 			examples = append(examples, line)
 		}
 	}
@@ -161,7 +169,8 @@ func describe(out *bytes.Buffer, c *cobra.Command, common *pflag.FlagSet, severa
 		before := out.Len()
 		var shared []string
 		c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
-			most := slices.Contains(ofMost, f.Name) && f.Usage == common.Lookup(f.Name).Usage && f.DefValue == common.Lookup(f.Name).DefValue
+			most := slices.Contains(ofMost, f.Name) && f.Usage == common.Lookup(f.Name).Usage &&
+				f.DefValue == common.Lookup(f.Name).DefValue
 			if s := several[f.Name]; s != nil && s.Usage == f.Usage && s.DefValue == f.DefValue {
 				shared = append(shared, "`--"+f.Name+"`")
 			} else if !f.Hidden && !cli.IsHelp(f.Name) && !most {

@@ -22,7 +22,8 @@ type referring struct {
 	referrers []*resourcev1.ListReferrersResponse_Referrer
 }
 
-func (r *referring) ListReferrers(_ context.Context, req *resourcev1.ListReferrersRequest) (*resourcev1.ListReferrersResponse, error) {
+func (r *referring) ListReferrers(_ context.Context,
+	req *resourcev1.ListReferrersRequest) (*resourcev1.ListReferrersResponse, error) {
 	out := &resourcev1.ListReferrersResponse{}
 	switch {
 	case !r.home && req.GetTargetUid() != "u1":
@@ -43,13 +44,18 @@ func (r *referring) ListReferrers(_ context.Context, req *resourcev1.ListReferre
 func TestReferrersOfAllDeploymentsAreListed(t *testing.T) {
 	t.Parallel()
 	holder := func(name, path string, b schemav1.Behaviour) *resourcev1.ListReferrersResponse_Referrer {
-		return &resourcev1.ListReferrersResponse_Referrer{Holder: "//iam.example.com/" + name, Kind: "Robot", Path: path, Behaviour: b}
+		return &resourcev1.ListReferrersResponse_Referrer{Holder: "//iam.example.com/" + name, Kind: "Robot",
+			Path: path, Behaviour: b}
 	}
 	home := &referring{home: true, referrers: []*resourcev1.ListReferrersResponse_Referrer{
-		holder("us-west2/projects/a", "spec.owner", schemav1.Behaviour_BEHAVIOUR_BLOCK), holder("us-west2/projects/b", "@owner", 0),
+		holder("us-west2/projects/a", "spec.owner", schemav1.Behaviour_BEHAVIOUR_BLOCK),
+		holder("us-west2/projects/b", "@owner", 0),
 	}}
-	far := &referring{referrers: []*resourcev1.ListReferrersResponse_Referrer{holder("eastus2/projects/c", "friend", schemav1.Behaviour_BEHAVIOUR_UNSET)}}
-	at := []string{"--context", stub.New(t, stub.Services{Resources: home, Beside: map[string]resourcev1.ResourceServiceServer{"eastus2": far}}).Context}
+	far := &referring{referrers: []*resourcev1.ListReferrersResponse_Referrer{holder("eastus2/projects/c", "friend",
+		schemav1.Behaviour_BEHAVIOUR_UNSET)}}
+	at := []string{"--context",
+		stub.New(t, stub.Services{Resources: home,
+			Beside: map[string]resourcev1.ResourceServiceServer{"eastus2": far}}).Context}
 	got := command(t, append(at, "referrers", acmeName)...)
 	require.Zero(t, got.code, got.errOut)
 	require.Equal(t, []string{
@@ -68,7 +74,8 @@ func TestReferrersOfAllDeploymentsAreListed(t *testing.T) {
 	got = command(t, append(alone, "referrers", acmeName)...)
 	require.NotZero(t, got.code, "a deployment that does not answer is unknown, not empty")
 	failing := map[string]resourcev1.ResourceServiceServer{"eastus2": resourcev1.UnimplementedResourceServiceServer{}}
-	got = command(t, "referrers", acmeName, "--context", stub.New(t, stub.Services{Resources: home, Beside: failing}).Context)
+	got = command(t, "referrers", acmeName, "--context",
+		stub.New(t, stub.Services{Resources: home, Beside: failing}).Context)
 	require.NotZero(t, got.code)
 	require.Contains(t, got.out, "//iam.example.com/us-west2/projects/b", "what the others have answered")
 	require.Contains(t, got.errOut, "iam.example.com/eastus2")

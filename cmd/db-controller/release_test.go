@@ -26,7 +26,8 @@ func makeIn(t *testing.T, dir string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// A release is refused in one sentence: with changes beside the commit, without the tag of the version, and without a key.
+// A release is refused in one sentence: with changes beside the commit, without the tag of the version, and
+// without a key.
 func TestAReleaseNeedsACommitATagAndAKey(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -38,7 +39,9 @@ func TestAReleaseNeedsACommitATagAndAKey(t *testing.T) {
 	}
 	git := func(args ...string) {
 		t.Helper()
-		out, err := exec.CommandContext(t.Context(), "git", append([]string{"-C", dir, "-c", "user.name=x", "-c", "user.email=x@example.com"}, args...)...).CombinedOutput() //nolint:gosec // of this test
+		out, err := exec.CommandContext(t.Context(), "git",
+			append([]string{"-C", dir, "-c", "user.name=x", "-c", "user.email=x@example.com"}, args...)...).
+			CombinedOutput() //nolint:gosec // of this test
 		require.NoError(t, err, string(out))
 	}
 	refused := func(says string, args ...string) {
@@ -70,14 +73,16 @@ func TestAReleaseDependsOnItsChecks(t *testing.T) {
 	_, rule, found := strings.Cut(string(text), "\nrelease: release-ready")
 	require.True(t, found)
 	rule, _, _ = strings.Cut(rule, "\n\n")
-	for _, step := range []string{"$(MAKE) verify", "FUZZTIME=10m $(MAKE) fuzz", "$(MAKE) upgrade", "$(MAKE) release-ready", "$(MAKE) release-files"} {
+	for _, step := range []string{"$(MAKE) verify", "FUZZTIME=10m $(MAKE) fuzz", "$(MAKE) upgrade",
+		"$(MAKE) release-ready", "$(MAKE) release-files"} {
 		_, after, found := strings.Cut(rule, "\t"+step)
 		require.True(t, found, step)
 		rule = after
 	}
 }
 
-// The provenance names each file with its digest, the commit, and each module once; a folder that lacks one of its sources has none.
+// The provenance names each file with its digest, the commit, and each module once; a folder that lacks one
+// of its sources has none.
 func TestTheProvenanceNamesWhatWasBuiltOfWhat(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -99,7 +104,9 @@ func TestTheProvenanceNamesWhatWasBuiltOfWhat(t *testing.T) {
 		require.Error(t, err, "without %s", file[0])
 		require.NoError(t, os.WriteFile(filepath.Join(dir, file[0]), []byte(file[1]), 0o600))
 	}
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "a.sbom.json"), []byte(`{"components":[{"purl":"pkg:golang/std@1.26.0"},{"purl":"pkg:golang/x@v1","hashes":[{"alg":"SHA-256","content":"33"}]}]}`), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "a.sbom.json"),
+		[]byte(
+			`{"components":[{"purl":"pkg:golang/std@1.26.0"},{"purl":"pkg:golang/x@v1","hashes":[{"alg":"SHA-256","content":"33"}]}]}`), 0o600))
 	text, err := statement()
 	require.NoError(t, err)
 	for _, want := range []string{

@@ -46,10 +46,19 @@ describes the file, and "config print COMMAND" shows where each setting comes fr
 	}
 	add("try", tables.NewScan(), dev.NewDev())
 	get := resources.NewGet()
-	get.AddCommand(operate.NewGetEnvironment(), operate.NewGetServices(), operate.NewGetDeployments(), operate.NewGetRegions(), operate.NewGetKinds(), operate.NewGetReferences(), operate.NewGetRights())
-	add("resources", get, resources.NewList(), resources.NewPut(), resources.NewPatch(), resources.NewDelete(), resources.NewUndelete(), resources.NewPlan(), resources.NewExplain(), resources.NewReferrers(), resources.NewRemovals(), resources.NewPurge(), resources.NewWatch(), resources.NewBlockDeletion(), resources.NewRemoveFinalizer(), resources.NewSetStatus())
-	add("describe", operate.NewValidate(&tables.Declared{}), operate.NewApply(), operate.NewHistory(), operate.NewGraph(), operate.NewWhoCan(), operate.NewRemove(), operate.NewSetVersion(), operate.NewDecommission(), operate.NewPause(), operate.NewResume(), operate.NewRetry(), operate.NewForceRelease(), tables.NewAttach(), tables.NewDetach())
-	add("run", serve.NewServe(), serve.NewRegistry(), serve.NewMigrate(), operate.NewCerts(), operate.NewStatus(), operate.NewDoctor(), operate.NewStuck(), operate.NewConsole(), operate.NewSupportBundle(), operate.NewVerify(), operate.NewAuditLog(), serve.NewHealthcheck(), cli.NewConfigCommand(outputs()))
+	get.AddCommand(operate.NewGetEnvironment(), operate.NewGetServices(), operate.NewGetDeployments(),
+		operate.NewGetRegions(), operate.NewGetKinds(), operate.NewGetReferences(), operate.NewGetRights())
+	add("resources", get, resources.NewList(), resources.NewPut(), resources.NewPatch(), resources.NewDelete(),
+		resources.NewUndelete(), resources.NewPlan(), resources.NewExplain(), resources.NewReferrers(),
+		resources.NewRemovals(), resources.NewPurge(), resources.NewWatch(), resources.NewBlockDeletion(),
+		resources.NewRemoveFinalizer(), resources.NewSetStatus())
+	add("describe", operate.NewValidate(&tables.Declared{}), operate.NewApply(), operate.NewHistory(),
+		operate.NewGraph(), operate.NewWhoCan(), operate.NewRemove(), operate.NewSetVersion(),
+		operate.NewDecommission(), operate.NewPause(), operate.NewResume(), operate.NewRetry(),
+		operate.NewForceRelease(), tables.NewAttach(), tables.NewDetach())
+	add("run", serve.NewServe(), serve.NewRegistry(), serve.NewMigrate(), operate.NewCerts(), operate.NewStatus(),
+		operate.NewDoctor(), operate.NewStuck(), operate.NewConsole(), operate.NewSupportBundle(), operate.NewVerify(),
+		operate.NewAuditLog(), serve.NewHealthcheck(), cli.NewConfigCommand(outputs()))
 	root.AddCommand(cli.NewVersionCommand())
 	cli.Strictly(root)
 	return root

@@ -55,7 +55,8 @@ func write(t *testing.T, text string) string {
 
 func TestEveryCommandHasHelp(t *testing.T) {
 	t.Parallel()
-	names := [][]string{{}, {"certs", "revoke"}, {"migrate", "up"}, {"migrate", "down"}, {"migrate", "status"}, {"migrate", "rotate-keys"}}
+	names := [][]string{{}, {"certs", "revoke"}, {"migrate", "up"}, {"migrate", "down"}, {"migrate", "status"},
+		{"migrate", "rotate-keys"}}
 	for _, c := range newRoot().Commands() {
 		names = append(names, []string{c.Name()})
 	}
@@ -76,11 +77,13 @@ func TestTheVersionIsPrinted(t *testing.T) {
 	require.Empty(t, got.errOut)
 }
 
-// A wrong command line exits with 2, prints no result, and names the wrong flag or argument with the valid values.
+// A wrong command line exits with 2, prints no result, and names the wrong flag or argument with the valid
+// values.
 func TestWrongArgumentsAreRefused(t *testing.T) {
 	t.Parallel()
 	server := []string{"--postgres", "postgres://localhost/x", "--certs", "x", "--listen", "127.0.0.1:0"}
-	serve := append([]string{"serve", "--deployment", "iam.example.com/us-west2", "--registry", "localhost:1"}, server...)
+	serve := append([]string{"serve", "--deployment", "iam.example.com/us-west2", "--registry", "localhost:1"},
+		server...)
 	with := func(args []string, more ...string) []string { return append(append([]string{}, args...), more...) }
 	for _, c := range []struct {
 		args []string
@@ -88,17 +91,21 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 	}{
 		{[]string{"destroy"}, `unknown command "destroy"`},
 		{[]string{"get"}, "requires at least 1 arg(s), only received 0; usage: db-controller get NAME..."},
-		{[]string{"certs", "revoke"}, "requires at least 1 arg(s), only received 0; usage: db-controller certs revoke IDENTITY..."},
+		{[]string{"certs", "revoke"},
+			"requires at least 1 arg(s), only received 0; usage: db-controller certs revoke IDENTITY..."},
 		{[]string{"migrate", "up", "now"}, "; usage: db-controller migrate up"},
 		{[]string{"get", "a", "--context", "/nonexistent/client.yaml"}, `"a": want //`},
 		{[]string{"put", "a", "{}", "--context", "/nonexistent/client.yaml"}, `"a": want //`},
 		{[]string{"list", "iam", "--context", "/nonexistent/client.yaml"}, `deployment "iam": want service/region`},
 		{[]string{"get", "--frobnicate"}, "unknown flag: --frobnicate"},
 		{[]string{"migrate", "up", "--role"}, "unknown flag: --role: did you mean --roles?"},
-		{[]string{"delete", acmeName, "--wait"}, "flag needs an argument: --wait: want a duration with its unit, such as 30s or 5m"},
-		{[]string{"migrate", "up", "--postgres", "postgres://127.0.0.1/x", "--role-prefix", "iam"}, "--role-prefix is for --roles, which is missing"},
+		{[]string{"delete", acmeName, "--wait"},
+			"flag needs an argument: --wait: want a duration with its unit, such as 30s or 5m"},
+		{[]string{"migrate", "up", "--postgres", "postgres://127.0.0.1/x", "--role-prefix", "iam"},
+			"--role-prefix is for --roles, which is missing"},
 		{[]string{"get", "//a.example.com/r/ps/p", "-o", "xml"}, "--output xml: want table, json, yaml or name"},
-		{[]string{"get", "//a.example.com/r/ps/p", "--context", "/nonexistent/client.yaml"}, "/nonexistent/client.yaml does not exist: start `db-controller dev`"},
+		{[]string{"get", "//a.example.com/r/ps/p", "--context", "/nonexistent/client.yaml"},
+			"/nonexistent/client.yaml does not exist: start `db-controller dev`"},
 		{[]string{"validate"}, "requires at least 1 arg(s)"},
 		{[]string{"validate", "x.yaml", "-o", "xml"}, "--output xml: want table, json or yaml"},
 		{[]string{"destroy", "x"}, `unknown command "destroy"`},
@@ -109,10 +116,12 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		{[]string{"put", "-f", "x", "--set", "a=1"}, "--set needs the full name of a resource"},
 		{[]string{"delete"}, "requires at least 1 arg(s)"},
 		{[]string{"delete", "-f", "x", acmeName}, "; usage: "},
-		{[]string{"delete", acmeName, "--timeout", "-1s", "--context", stub.New(t, stub.Services{}).Context}, "--timeout -1s"},
+		{[]string{"delete", acmeName, "--timeout", "-1s", "--context", stub.New(t, stub.Services{}).Context},
+			"--timeout -1s"},
 		{[]string{"status"}, "accepts 1 arg(s), received 0"},
 		{[]string{"status", "--all", "a.example.com/r"}, "; usage: "},
-		{[]string{"serve"}, "missing: --deployment (service/region), --postgres (DSN of the deployment's own database), --registry (host:port of the registry"},
+		{[]string{"serve"},
+			"missing: --deployment (service/region), --postgres (DSN of the deployment's own database), --registry (host:port of the registry"},
 		{[]string{"registry"}, "missing: --postgres (DSN of the registry's database), --certs"},
 		{with(serve, "--deployment", "iam"), `deployment "iam": want service/region`},
 		{with(serve, "--lease", "10ms"), "--lease 10ms: want at least 1s"},
@@ -120,7 +129,8 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		{with(serve, "--removals-kept", "1h"), "--removals-kept 1h0m0s: want at least 168h"},
 		{with(serve, "--pprof", "0.0.0.0:6060"), "--pprof: 0.0.0.0:6060: want a loopback address"},
 		{with(serve, "--log-level", "loud"), "--log-level: "},
-		{with(serve, "--postgres", "postgres://db.example.org/x"), "--postgres: the connection to PostgreSQL at db.example.org would be unencrypted"},
+		{with(serve, "--postgres", "postgres://db.example.org/x"),
+			"--postgres: the connection to PostgreSQL at db.example.org would be unencrypted"},
 		{with(serve, "--nodes", "many"), `invalid argument "many" for "--nodes" flag`},
 		{with(serve, "--nodes", "-1"), "--nodes -1: want 1 to 64"},
 		{with(serve, "--nodes", "65"), "--nodes 65: want 1 to 64"},
@@ -131,11 +141,13 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		{with(serve, "--stop-timeout", "-1s"), "--stop-timeout -1s: want 0s to 1h"},
 		{with(serve, "--start-timeout", "0s"), "--start-timeout 0s: want more than 0s"},
 		{with(serve, "--connections", "1"), "--connections 1: want 4 to 1000"},
-		{with(serve, "--listen", ":7101"), "--listen :7101 is no address at which other deployments reach this one: give --advertise host:port"},
+		{with(serve, "--listen", ":7101"),
+			"--listen :7101 is no address at which other deployments reach this one: give --advertise host:port"},
 		{with(serve, "--listen", "[::]:7101"), "--listen [::]:7101 is no address"},
 		{with(serve, "--listen", "7101"), "--listen 7101: want host:port"},
 		{with(serve, "--http", "localhost"), "--http localhost: want host:port"},
-		{with([]string{"registry"}, with(server, "--pprof", "example.org:1")...), "--pprof: example.org:1: want a loopback address"},
+		{with([]string{"registry"}, with(server, "--pprof", "example.org:1")...),
+			"--pprof: example.org:1: want a loopback address"},
 		{[]string{"migrate", "up"}, "missing: --postgres (DSN of the database)"},
 		{[]string{"migrate", "up", "--postgres", "x", "--set", "other"}, "--set other: want deployment or registry"},
 		{[]string{"migrate", "down", "--postgres", "postgres://localhost/x"}, "--reason is missing"},
@@ -160,7 +172,8 @@ func TestMissingFilesExitWithOne(t *testing.T) {
 	for _, args := range [][]string{
 		{"validate", "/nonexistent.yaml"},
 		{"put", "-f", "/nonexistent.yaml", "--context", stub.New(t, stub.Services{}).Context},
-		{"serve", "--deployment", "iam.example.com/us-west2", "--registry", "localhost:1", "--postgres", "postgres://localhost/x", "--certs", "/nonexistent", "--listen", "127.0.0.1:0"},
+		{"serve", "--deployment", "iam.example.com/us-west2", "--registry", "localhost:1", "--postgres",
+			"postgres://localhost/x", "--certs", "/nonexistent", "--listen", "127.0.0.1:0"},
 	} {
 		got := command(t, args...)
 		require.Equal(t, cli.Failed, got.code, "%v", args)
@@ -171,7 +184,8 @@ func TestMissingFilesExitWithOne(t *testing.T) {
 // All wrong flags of a server are reported together.
 func TestAServerReportsAllWrongFlags(t *testing.T) {
 	t.Parallel()
-	got := command(t, "serve", "--deployment", "a.example.com/r", "--postgres", "postgres://db.example.org/x", "--registry", "x", "--certs", "x", "--listen", "x",
+	got := command(t, "serve", "--deployment", "a.example.com/r", "--postgres", "postgres://db.example.org/x",
+		"--registry", "x", "--certs", "x", "--listen", "x",
 		"--lease", "1ms", "--audit-rate", "-1")
 	require.Equal(t, cli.WrongUsage, got.code)
 	for _, flag := range []string{"--postgres: ", "--lease 1ms: ", "--audit-rate -1: "} {
@@ -186,7 +200,8 @@ func TestFlagsAreReadFromTheFileAndTheEnvironment(t *testing.T) {
 	require.Contains(t, got.errOut, "http://127.0.0.1:1/file")
 	t.Setenv("DBCONTROLLER_URL", "http://127.0.0.1:1/environment")
 	require.Contains(t, command(t, "healthcheck", "--config", file).errOut, "http://127.0.0.1:1/environment")
-	require.Contains(t, command(t, "healthcheck", "--config", file, "--url", "http://127.0.0.1:1/flag").errOut, "http://127.0.0.1:1/flag")
+	require.Contains(t, command(t, "healthcheck", "--config", file, "--url", "http://127.0.0.1:1/flag").errOut,
+		"http://127.0.0.1:1/flag")
 	got = command(t, "healthcheck", "--config", write(t, "ulr: x\n"))
 	require.Equal(t, cli.WrongUsage, got.code)
 	require.Contains(t, got.errOut, `unknown key "ulr": did you mean url?`)
@@ -202,7 +217,8 @@ func TestHealthcheckExitsWithOneUntilTheProcessIsReady(t *testing.T) {
 	}))
 	defer server.Close()
 	code = http.StatusServiceUnavailable
-	require.Equal(t, ran{1, "[-]version: switching\n", "error: not ready: 503 service unavailable\n"}, command(t, "healthcheck", "--url", server.URL))
+	require.Equal(t, ran{1, "[-]version: switching\n", "error: not ready: 503 service unavailable\n"},
+		command(t, "healthcheck", "--url", server.URL))
 	code = http.StatusOK
 	require.Equal(t, ran{0, "[-]version: switching\n", ""}, command(t, "healthcheck", "--url", server.URL))
 }
@@ -287,10 +303,12 @@ func TestTheDescriptorOfTheReadmeIsValid(t *testing.T) {
 func TestCertsWritesAFolderForEachIdentity(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "certs")
-	got := command(t, "certs", "--dir", dir, "deployment/iam.example.com/us-west2", "operator/alice", "registry", "host/db.example.org")
+	got := command(t, "certs", "--dir", dir, "deployment/iam.example.com/us-west2", "operator/alice", "registry",
+		"host/db.example.org")
 	require.Zero(t, got.code, got.errOut)
 	require.Contains(t, got.out, "trust domain example.org, valid for 30 days\n")
-	for _, folder := range []string{"deployment_iam.example.com_us-west2", "operator_alice", "registry", "host_db.example.org"} {
+	for _, folder := range []string{"deployment_iam.example.com_us-west2", "operator_alice", "registry",
+		"host_db.example.org"} {
 		for _, file := range []string{"tls.crt", "tls.key", "ca.crt"} {
 			require.FileExists(t, filepath.Join(dir, folder, file))
 		}
@@ -312,7 +330,8 @@ type project struct {
 func acme() *resourcev1.Resource {
 	body, _ := structpb.NewStruct(map[string]any{"title": "Acme"})
 	return &resourcev1.Resource{
-		Name: "projects/acme", Deployment: "iam.example.com/us-west2", Kind: "Project", Uid: "u1", Revision: 7, State: resourcev1.Resource_STATE_ACTIVE, Body: body,
+		Name: "projects/acme", Deployment: "iam.example.com/us-west2", Kind: "Project", Uid: "u1", Revision: 7,
+		State: resourcev1.Resource_STATE_ACTIVE, Body: body,
 		CreateTime: timestamppb.New(time.Now().Add(-72 * time.Hour)),
 	}
 }
@@ -325,7 +344,8 @@ func (r *project) GetResource(_ context.Context, req *resourcev1.GetResourceRequ
 }
 
 // ListResources has three resources, in pages of two at most; the token is the number of those before.
-func (r *project) ListResources(_ context.Context, req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+func (r *project) ListResources(_ context.Context,
+	req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
 	out, before := &resourcev1.ListResourcesResponse{}, len(req.GetPageToken())
 	for len(out.GetResources()) < min(2, int(req.GetPageSize())) && before < 3 {
 		out.Resources = append(out.Resources, acme())
@@ -346,21 +366,27 @@ func (r *project) PutResource(_ context.Context, req *resourcev1.PutResourceRequ
 	return acme(), nil
 }
 
-func (r *project) UpdateResourceStatus(_ context.Context, req *resourcev1.UpdateResourceStatusRequest) (*resourcev1.Resource, error) {
+func (r *project) UpdateResourceStatus(_ context.Context,
+	req *resourcev1.UpdateResourceStatusRequest) (*resourcev1.Resource, error) {
 	stored := acme()
 	stored.Status, stored.StatusGeneration = req.GetStatus(), 4
 	r.put <- stored
 	return stored, nil
 }
 
-func (r *project) DeleteResource(context.Context, *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
-	return nil, status.Error(codes.FailedPrecondition, "projects/acme cannot be deleted: it is referred to by //d/r/devices/d1 (account)")
+func (r *project) DeleteResource(context.Context,
+	*resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+	return nil, status.Error(codes.FailedPrecondition,
+		"projects/acme cannot be deleted: it is referred to by //d/r/devices/d1 (account)")
 }
 
-func (r *project) PlanDeletion(context.Context, *resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
+func (r *project) PlanDeletion(context.Context,
+	*resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
 	return &resourcev1.PlanDeletionResponse{Accepted: true, Groups: []*resourcev1.PlanDeletionResponse_Group{
-		{Deployment: "iam.example.com/us-west2", Kind: "Project", Count: 1, Samples: []string{"//iam.example.com/us-west2/projects/acme"}, Parent: -1},
-		{Deployment: "iam.example.com/us-west2", Kind: "Account", Count: 3, Path: "@parent", Samples: []string{"//iam.example.com/us-west2/projects/acme/accounts/a"}},
+		{Deployment: "iam.example.com/us-west2", Kind: "Project", Count: 1,
+			Samples: []string{"//iam.example.com/us-west2/projects/acme"}, Parent: -1},
+		{Deployment: "iam.example.com/us-west2", Kind: "Account", Count: 3, Path: "@parent",
+			Samples: []string{"//iam.example.com/us-west2/projects/acme/accounts/a"}},
 	}}, nil
 }
 
@@ -383,7 +409,8 @@ func TestResourcesAreShownAsTableJSONAndYAML(t *testing.T) {
 	at := []string{"--context", stub.New(t, stub.Services{Resources: &project{}}).Context}
 	got := command(t, append(at, "get", acmeName)...)
 	require.Equal(t, 0, got.code, got.errOut)
-	require.Equal(t, "NAME                                      KIND     STATE   REVISION  AGE\n"+acmeName+"  Project  ACTIVE  7         3d\n", got.out)
+	require.Equal(t, "NAME                                      KIND     STATE   REVISION  AGE\n"+acmeName+
+		"  Project  ACTIVE  7         3d\n", got.out)
 	got = command(t, append(at, "get", acmeName, "-o", "json")...)
 	require.Zero(t, got.code, got.errOut)
 	var object map[string]any
@@ -405,7 +432,9 @@ func TestGetShowsWhatExistsAndFailsForTheRest(t *testing.T) {
 	require.Equal(t, "error: //iam.example.com/us-west2/projects/none: not found (NotFound)\n", got.errOut)
 	const none, neither = "//iam.example.com/us-west2/projects/none", "//iam.example.com/us-west2/projects/neither"
 	got = command(t, append(at, "get", none, neither)...)
-	require.Equal(t, ran{cli.Refused, "", "error: //iam.example.com/us-west2/projects/none: not found (NotFound)\n//iam.example.com/us-west2/projects/neither: not found (NotFound)\n"}, got, "no table without rows")
+	require.Equal(t,
+		ran{cli.Refused, "",
+			"error: //iam.example.com/us-west2/projects/none: not found (NotFound)\n//iam.example.com/us-west2/projects/neither: not found (NotFound)\n"}, got, "no table without rows")
 }
 
 func TestListSaysThatThereAreMore(t *testing.T) {
@@ -420,7 +449,8 @@ func TestListSaysThatThereAreMore(t *testing.T) {
 	got = command(t, append(at, "list", "iam.example.com/us-west2", "--limit", "3", "-o", "name")...)
 	require.Equal(t, ran{0, strings.Repeat(acmeName+"\n", 3), ""}, got, "the last page is full: there are no more")
 	require.Equal(t, ran{0, "3\n", ""}, command(t, append(at, "list", "iam.example.com/us-west2", "--total")...))
-	require.JSONEq(t, `{"total": 3}`, command(t, append(at, "list", "iam.example.com/us-west2", "--total", "-o", "json")...).out)
+	require.JSONEq(t, `{"total": 3}`, command(t, append(at, "list", "iam.example.com/us-west2", "--total", "-o",
+		"json")...).out)
 	got = command(t, append(at, "list", "iam.example.com/us-west2", "-o", "name")...)
 	require.Equal(t, ran{0, strings.Repeat(acmeName+"\n", 3), ""}, got)
 	got = command(t, append(at, "list", "iam.example.com/us-west2", "--limit", "0")...)
@@ -498,7 +528,8 @@ func TestARefusedDeleteSaysTheReason(t *testing.T) {
 	at := []string{"--context", stub.New(t, stub.Services{Resources: &project{}}).Context}
 	got := command(t, append(at, "delete", acmeName)...)
 	require.Equal(t, cli.Refused, got.code)
-	require.Equal(t, "error: //iam.example.com/us-west2/projects/acme cannot be deleted: it is referred to by //d/r/devices/d1 (account) (FailedPrecondition)\n", got.errOut)
+	require.Equal(t,
+		"error: //iam.example.com/us-west2/projects/acme cannot be deleted: it is referred to by //d/r/devices/d1 (account) (FailedPrecondition)\n", got.errOut)
 }
 
 func TestAPlanIsATree(t *testing.T) {
@@ -516,8 +547,10 @@ A delete would be accepted: 4 deleted, 0 unset.
 func TestApplyPrintsTheChanges(t *testing.T) {
 	t.Parallel()
 	at := []string{"--context", stub.New(t, stub.Services{Registry: registry{}}).Context}
-	require.Equal(t, ran{0, "service iam.example.com@v1: created\n", ""}, command(t, append(at, "apply", write(t, twoKinds))...))
-	require.Equal(t, ran{0, "nothing changed\n", ""}, command(t, append(at, "apply", write(t, "regions: [us-west2]\n"))...))
+	require.Equal(t, ran{0, "service iam.example.com@v1: created\n", ""},
+		command(t, append(at, "apply", write(t, twoKinds))...))
+	require.Equal(t, ran{0, "nothing changed\n", ""},
+		command(t, append(at, "apply", write(t, "regions: [us-west2]\n"))...))
 }
 
 // A command ends with its context, without an error that the user has not caused.
@@ -528,7 +561,8 @@ func TestAServerThatWaitsForItsDatabaseEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	var out, errOut bytes.Buffer
-	code := run(ctx, []string{"registry", "--postgres", "postgres://127.0.0.1:1/x", "--certs", filepath.Join(dir, "registry"), "--listen", "127.0.0.1:0"}, nil, &out, &errOut)
+	code := run(ctx, []string{"registry", "--postgres", "postgres://127.0.0.1:1/x", "--certs",
+		filepath.Join(dir, "registry"), "--listen", "127.0.0.1:0"}, nil, &out, &errOut)
 	require.Zero(t, code, errOut.String())
 	require.Contains(t, errOut.String(), `"msg":"waiting to be ready"`)
 }
@@ -538,7 +572,8 @@ func TestTheRegistryRefusesTheCertificateOfAnother(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	require.Zero(t, command(t, "certs", "--dir", dir, "operator/ann").code)
-	got := command(t, "registry", "--postgres", "postgres://127.0.0.1:1/x", "--certs", filepath.Join(dir, "operator_ann"), "--listen", "127.0.0.1:0")
+	got := command(t, "registry", "--postgres", "postgres://127.0.0.1:1/x", "--certs",
+		filepath.Join(dir, "operator_ann"), "--listen", "127.0.0.1:0")
 	require.Equal(t, cli.Failed, got.code)
 	require.Contains(t, got.errOut, "has the identity operator/ann, not registry: nobody would believe this process")
 }

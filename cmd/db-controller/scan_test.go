@@ -14,7 +14,8 @@ func TestWrongArgumentsOfScanAreRefused(t *testing.T) {
 	t.Parallel()
 	const shop = "shop=postgres://u:s3cr3t@127.0.0.1:1/x?connect_timeout=1"
 	empty := write(t, "regions: [us-west2]\n")
-	file := write(t, "{service: crm.example.com, version: v1, kinds: [{kind: A, table: a, key: [id], patterns: [\"as/{a}\"]}]}\n")
+	file := write(t,
+		"{service: crm.example.com, version: v1, kinds: [{kind: A, table: a, key: [id], patterns: [\"as/{a}\"]}]}\n")
 	for _, c := range []struct {
 		args []string
 		code int
@@ -23,7 +24,8 @@ func TestWrongArgumentsOfScanAreRefused(t *testing.T) {
 		{nil, 2, "missing: --dsn NAME=DSN"},
 		{[]string{"--dsn", "postgres://u:s3cr3t@h/x"}, 2, "--dsn, number 1: want NAME=DSN"},
 		{[]string{"--dsn", "shop=postgres://u:s3cr3t@h:port/x"}, 2, "--dsn shop: not a PostgreSQL connection string"},
-		{[]string{"--dsn", "shop=postgres://u:s3cr3t@db.example.org/x"}, 2, "on a trusted network, add --postgres-plaintext"},
+		{[]string{"--dsn", "shop=postgres://u:s3cr3t@db.example.org/x"}, 2,
+			"on a trusted network, add --postgres-plaintext"},
 		{[]string{"--dsn", "sh op=postgres://u:s3cr3t@localhost/x"}, 2, "want a domain name"},
 		{[]string{"--dsn", "shop/US=postgres://u:s3cr3t@localhost/x"}, 2, `region "US"`},
 		{[]string{"--dsn", shop, "--dsn", shop}, 2, "name their regions, as shop/REGION"},
@@ -86,7 +88,8 @@ kinds:
 		require.Contains(t, got.errOut, file+":9: kinds[Order]: database shop: ", sql)
 		require.Contains(t, got.errOut, want, sql)
 	}
-	_, err = conn.Exec(t.Context(), `DROP TABLE IF EXISTS orders; CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint); CREATE INDEX ON orders (customer_id)`)
+	_, err = conn.Exec(t.Context(),
+		`DROP TABLE IF EXISTS orders; CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint); CREATE INDEX ON orders (customer_id)`)
 	require.NoError(t, err)
 	got := command(t, "validate", file, "--strict", "--dsn", "shop="+dsn, "--postgres-plaintext")
 	require.Zero(t, got.code, "%s%s", got.out, got.errOut)

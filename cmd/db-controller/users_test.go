@@ -37,7 +37,8 @@ type deleting struct {
 	called, read func()
 }
 
-func (d *deleting) DeleteResource(ctx context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+func (d *deleting) DeleteResource(ctx context.Context,
+	req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
 	if d.called != nil {
 		d.called()
 	}
@@ -46,7 +47,8 @@ func (d *deleting) DeleteResource(ctx context.Context, req *resourcev1.DeleteRes
 		return nil, ctx.Err()
 	}
 	return &resourcev1.DeleteResourceResponse{
-		Deletion: deletionID, Unasked: d.unasked, Resource: &resourcev1.Resource{Name: req.GetName(), Uid: "u1", State: resourcev1.Resource_STATE_DELETING},
+		Deletion: deletionID, Unasked: d.unasked, Resource: &resourcev1.Resource{Name: req.GetName(), Uid: "u1",
+			State: resourcev1.Resource_STATE_DELETING},
 	}, nil
 }
 
@@ -58,12 +60,15 @@ func (d *deleting) GetResource(_ context.Context, req *resourcev1.GetResourceReq
 		return nil, status.Error(codes.NotFound, "not found")
 	}
 	return &resourcev1.Resource{
-		Name: req.GetName(), Deployment: "iam.example.com/us-west2", Kind: "Project", Uid: "u1", State: resourcev1.Resource_STATE_DELETING, CreateTime: ago(time.Hour),
-		Conditions: []*resourcev1.Condition{{Type: "BLOCKED", Message: "by //devices.example.com/eastus2/devices/d1 (account)"}},
+		Name: req.GetName(), Deployment: "iam.example.com/us-west2", Kind: "Project", Uid: "u1",
+		State: resourcev1.Resource_STATE_DELETING, CreateTime: ago(time.Hour),
+		Conditions: []*resourcev1.Condition{{Type: "BLOCKED",
+			Message: "by //devices.example.com/eastus2/devices/d1 (account)"}},
 	}, nil
 }
 
-func (d *deleting) SetBlockDeletion(_ context.Context, req *resourcev1.SetBlockDeletionRequest) (*resourcev1.Resource, error) {
+func (d *deleting) SetBlockDeletion(_ context.Context,
+	req *resourcev1.SetBlockDeletionRequest) (*resourcev1.Resource, error) {
 	d.block = append(d.block, req.GetBlockDeletion())
 	return &resourcev1.Resource{Name: req.GetName(), BlockDeletion: req.GetBlockDeletion()}, nil
 }
@@ -75,16 +80,19 @@ type counting struct {
 	refuse   error
 }
 
-func (c *counting) ListDeletions(_ context.Context, req *adminv1.ListDeletionsRequest) (*adminv1.ListDeletionsResponse, error) {
+func (c *counting) ListDeletions(_ context.Context,
+	req *adminv1.ListDeletionsRequest) (*adminv1.ListDeletionsResponse, error) {
 	if req.GetDeletion() != deletionID {
 		return nil, status.Error(codes.InvalidArgument, "another deletion")
 	}
 	return &adminv1.ListDeletionsResponse{Deletions: []*adminv1.Deletion{
-		{Id: deletionID, Found: 6, Removed: 2, Unset: 1, StartTime: ago(time.Minute)}, {Id: deletionID, Found: 4, Removed: 1, StartTime: ago(time.Second)},
+		{Id: deletionID, Found: 6, Removed: 2, Unset: 1, StartTime: ago(time.Minute)},
+		{Id: deletionID, Found: 4, Removed: 1, StartTime: ago(time.Second)},
 	}}, nil
 }
 
-func (c *counting) ListRemovals(_ context.Context, req *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
+func (c *counting) ListRemovals(_ context.Context,
+	req *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
 	r := c.removals[req.GetName()+" "+req.GetUid()]
 	if r == nil {
 		return &adminv1.ListRemovalsResponse{}, c.refuse
@@ -95,12 +103,16 @@ func (c *counting) ListRemovals(_ context.Context, req *adminv1.ListRemovalsRequ
 // A resource in DELETING is shown with the reasons, and with deployments that could not be asked.
 func TestADeleteThatWaitsNamesItsReasons(t *testing.T) {
 	t.Parallel()
-	d := &deleting{gone: -1, unasked: []*resourcev1.UnaskedDeployment{{Deployment: "devices.example.com/mars", Message: "connection refused"}}}
+	d := &deleting{gone: -1, unasked: []*resourcev1.UnaskedDeployment{{Deployment: "devices.example.com/mars",
+		Message: "connection refused"}}}
 	at := []string{"--context", stub.New(t, stub.Services{Resources: d}).Context}
 	got := command(t, append(at, "delete", acmeName)...)
 	require.Zero(t, got.code, "the delete is accepted: %s", got.errOut)
-	require.Equal(t, acmeName+" is being deleted\n  BLOCKED by //devices.example.com/eastus2/devices/d1 (account)\n", got.out)
-	require.Equal(t, "note: devices.example.com/mars did not answer whether its resources block the cascade: connection refused\n", got.errOut)
+	require.Equal(t, acmeName+" is being deleted\n  BLOCKED by //devices.example.com/eastus2/devices/d1 (account)\n",
+		got.out)
+	require.Equal(t,
+		"note: devices.example.com/mars did not answer whether its resources block the cascade: connection refused\n",
+		got.errOut)
 
 	got = command(t, append(at, "delete", acmeName, "-o", "json")...)
 	require.Zero(t, got.code)
@@ -126,7 +138,9 @@ func TestADeleteWaitsForTheRemoval(t *testing.T) {
 	got = command(t, append(at, "delete", acmeName, "--wait", "30ms")...)
 	require.Equal(t, cli.Unavailable, got.code)
 	require.Contains(t, got.out, "BLOCKED by //devices.example.com")
-	require.Equal(t, "error: "+acmeName+" still exists after 30ms; its deletion continues (3 of 10 resources removed, 1 reference unset in 2 deployments so far); explain "+acmeName+" shows the reasons\n", got.errOut)
+	require.Equal(t,
+		"error: "+acmeName+
+			" still exists after 30ms; its deletion continues (3 of 10 resources removed, 1 reference unset in 2 deployments so far); explain "+acmeName+" shows the reasons\n", got.errOut)
 	got = command(t, append(at, "delete", acmeName, "--wait", "30ms", "-o", "json")...)
 	require.Equal(t, cli.Unavailable, got.code)
 	require.Contains(t, got.out, `"removed": 3`)
@@ -139,7 +153,8 @@ func TestADeleteWithoutAnAnswerIsUnknown(t *testing.T) {
 	at := []string{"--context", stub.New(t, stub.Services{Resources: &deleting{hangs: true}}).Context}
 	got := command(t, append(at, "delete", acmeName, "--timeout", "50ms")...)
 	require.Equal(t, cli.Unavailable, got.code)
-	require.Equal(t, "error: no answer within 50ms (--timeout): it is unknown whether the delete of "+acmeName+" was accepted; explain "+acmeName+" shows it\n", got.errOut)
+	require.Equal(t, "error: no answer within 50ms (--timeout): it is unknown whether the delete of "+acmeName+
+		" was accepted; explain "+acmeName+" shows it\n", got.errOut)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	at = []string{"--context", stub.New(t, stub.Services{Resources: &deleting{hangs: true, called: cancel}}).Context}
@@ -154,8 +169,10 @@ func TestAnInterruptedWaitSaysThatTheDeletionContinues(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	at := []string{"--context", stub.New(t, stub.Services{Resources: &deleting{gone: -1, read: cancel}}).Context}
 	var out, errOut bytes.Buffer
-	require.Equal(t, cli.Unavailable, run(ctx, append(at, "delete", acmeName, "--wait", "1h"), strings.NewReader(""), &out, &errOut))
-	require.Equal(t, "error: interrupted: the deletion of "+acmeName+" continues in the deployments; explain "+acmeName+" shows the reasons\n", errOut.String())
+	require.Equal(t, cli.Unavailable, run(ctx, append(at, "delete", acmeName, "--wait", "1h"), strings.NewReader(""),
+		&out, &errOut))
+	require.Equal(t, "error: interrupted: the deletion of "+acmeName+" continues in the deployments; explain "+acmeName+
+		" shows the reasons\n", errOut.String())
 }
 
 func TestFlagsOfADeleteAreChecked(t *testing.T) {
@@ -184,7 +201,8 @@ func TestADryRunIsAPlan(t *testing.T) {
 	plan := command(t, append(at, "plan", acmeName)...)
 	require.Zero(t, plan.code, plan.errOut)
 	require.Equal(t, plan, command(t, append(at, "delete", acmeName, "--dry-run")...))
-	require.Equal(t, command(t, append(at, "plan", acmeName, "-o", "json")...), command(t, append(at, "delete", acmeName, "--dry-run", "-o", "json")...))
+	require.Equal(t, command(t, append(at, "plan", acmeName, "-o", "json")...),
+		command(t, append(at, "delete", acmeName, "--dry-run", "-o", "json")...))
 	require.Empty(t, served.gone)
 }
 
@@ -192,13 +210,16 @@ func TestDeletesAreBlockedAndAllowed(t *testing.T) {
 	t.Parallel()
 	d := &deleting{}
 	at := []string{"--context", stub.New(t, stub.Services{Resources: d}).Context}
-	require.Equal(t, ran{0, acmeName + " cannot be deleted until block-deletion --off\n", ""}, command(t, append(at, "block-deletion", acmeName)...))
-	require.Equal(t, ran{0, acmeName + " can be deleted again\n", ""}, command(t, append(at, "block-deletion", acmeName, "--off")...))
+	require.Equal(t, ran{0, acmeName + " cannot be deleted until block-deletion --off\n", ""},
+		command(t, append(at, "block-deletion", acmeName)...))
+	require.Equal(t, ran{0, acmeName + " can be deleted again\n", ""},
+		command(t, append(at, "block-deletion", acmeName, "--off")...))
 	require.Equal(t, []bool{true, false}, d.block)
 }
 
 func removal(name, uid, how string, change func(*adminv1.Removal)) *adminv1.Removal {
-	r := &adminv1.Removal{Name: name, Uid: uid, Kind: "Key", How: how, Gone: true, DecideTime: ago(time.Hour), RequestTime: ago(time.Hour)}
+	r := &adminv1.Removal{Name: name, Uid: uid, Kind: "Key", How: how, Gone: true, DecideTime: ago(time.Hour),
+		RequestTime: ago(time.Hour)}
 	if change != nil {
 		change(r)
 	}
@@ -208,11 +229,14 @@ func removal(name, uid, how string, change func(*adminv1.Removal)) *adminv1.Remo
 // The chain of a removal is followed from resource to resource; where it cannot be followed, it says why.
 func TestAChainOfRemovalsEndsAtItsRoot(t *testing.T) {
 	t.Parallel()
-	const key, project, org = "//iam.example.com/us-west2/keys/k", "//iam.example.com/us-west2/projects/p", "//iam.example.com/us-west2/orgs/o"
+	const key, project, org = "//iam.example.com/us-west2/keys/k", "//iam.example.com/us-west2/projects/p",
+		"//iam.example.com/us-west2/orgs/o"
 	c := &counting{removals: map[string]*adminv1.Removal{
 		"keys/k ":       removal(key, "u1", "OWNER_GONE", func(r *adminv1.Removal) { r.Via, r.ViaUid = project, "u2" }),
 		"projects/p u2": removal(project, "u2", "CASCADED", func(r *adminv1.Removal) { r.Via, r.ViaUid = org, "u3" }),
-		"orgs/o u3":     removal(org, "u3", "REQUESTED", func(r *adminv1.Removal) { r.Root, r.Actor, r.RequestId = org, "user/ann", "r1" }),
+		"orgs/o u3": removal(org, "u3", "REQUESTED", func(r *adminv1.Removal) {
+			r.Root, r.Actor, r.RequestId = org, "user/ann", "r1"
+		}),
 	}}
 	at := []string{"--context", stub.New(t, stub.Services{Admin: c}).Context}
 	got := command(t, append(at, "removals", key)...)
@@ -229,10 +253,12 @@ func TestAChainOfRemovalsEndsAtItsRoot(t *testing.T) {
 
 	delete(c.removals, "orgs/o u3")
 	got = command(t, append(at, "removals", key)...)
-	require.Contains(t, got.out, "  cascaded with "+org+", of which no record is kept\n  the record of the root is no longer kept\n")
+	require.Contains(t, got.out, "  cascaded with "+org+
+		", of which no record is kept\n  the record of the root is no longer kept\n")
 	c.refuse = status.Error(codes.Unavailable, "database unavailable")
 	got = command(t, append(at, "removals", key)...)
-	require.Contains(t, got.out, "  cascaded with "+org+", whose deployment does not answer: database unavailable (Unavailable)\n")
+	require.Contains(t, got.out, "  cascaded with "+org+
+		", whose deployment does not answer: database unavailable (Unavailable)\n")
 }
 
 func TestRemovalsOfOneResourceOrOfNone(t *testing.T) {
@@ -241,7 +267,9 @@ func TestRemovalsOfOneResourceOrOfNone(t *testing.T) {
 	uid := deletionID
 	c := &counting{removals: map[string]*adminv1.Removal{
 		"keys/k " + uid: removal(key, uid, "REQUESTED", func(r *adminv1.Removal) { r.Root, r.Gone = key, false }),
-		"keys/a ":       removal("//iam.example.com/us-west2/keys/a", "u9", "CASCADED", func(r *adminv1.Removal) { r.Root, r.Actor = "//old.example.com/mars", "operator/eve" }), //nolint:gocritic // no uid
+		"keys/a ": removal("//iam.example.com/us-west2/keys/a", "u9", "CASCADED", func(r *adminv1.Removal) {
+			r.Root, r.Actor = "//old.example.com/mars", "operator/eve"
+		}), //nolint:gocritic // no uid
 	}}
 	at := []string{"--context", stub.New(t, stub.Services{Admin: c}).Context}
 	got := command(t, append(at, "removals", key, "--uid", uid)...)
@@ -263,13 +291,16 @@ type watched struct {
 	asked chan *resourcev1.WatchResourcesRequest
 }
 
-func (w *watched) WatchResources(req *resourcev1.WatchResourcesRequest, stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
+func (w *watched) WatchResources(req *resourcev1.WatchResourcesRequest,
+	stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
 	w.asked <- req
 	body, _ := structpb.NewStruct(map[string]any{"title": "Acme"})
-	r := &resourcev1.Resource{Name: "projects/acme", Deployment: "iam.example.com/us-west2", State: resourcev1.Resource_STATE_ACTIVE, Body: body}
+	r := &resourcev1.Resource{Name: "projects/acme", Deployment: "iam.example.com/us-west2",
+		State: resourcev1.Resource_STATE_ACTIVE, Body: body}
 	for _, msg := range []*resourcev1.WatchResourcesResponse{
 		{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: r}},
-		{Event: &resourcev1.WatchResourcesResponse_EndOfSnapshot_{EndOfSnapshot: &resourcev1.WatchResourcesResponse_EndOfSnapshot{}}},
+		{Event: &resourcev1.WatchResourcesResponse_EndOfSnapshot_{
+			EndOfSnapshot: &resourcev1.WatchResourcesResponse_EndOfSnapshot{}}},
 		{Event: &resourcev1.WatchResourcesResponse_Delete{Delete: r}},
 		{},
 	} {
@@ -315,7 +346,8 @@ func TestKindsAreCompleted(t *testing.T) {
 		return f.Services[0]
 	}
 	at := []string{"--context", stub.New(t, stub.Services{Descriptors: []*schema.Descriptor{
-		parse(`{service: iam.example.com, version: v1, kinds: [{kind: Project, patterns: ["projects/{p}"]}, {kind: Key, patterns: ["keys/{k}"]}]}`),
+		parse(
+			`{service: iam.example.com, version: v1, kinds: [{kind: Project, patterns: ["projects/{p}"]}, {kind: Key, patterns: ["keys/{k}"]}]}`),
 		parse(`{service: devices.example.com, version: v1, kinds: [{kind: Device, patterns: ["devices/{d}"]}]}`),
 	}}).Context}
 	complete := func(args ...string) string {

@@ -23,8 +23,10 @@ func (l *lagged) Verify(req *adminv1.VerifyRequest, stream grpc.ServerStreamingS
 	act := req.GetDangling() == adminv1.VerifyRequest_DANGLING_ACT
 	for _, behaviour := range []string{"CASCADE_DELETE", "CASCADE_DELETE", "BLOCK"} {
 		acted := act && behaviour != "BLOCK"
-		d := &adminv1.VerifyResponse_Difference{Kind: "TARGET_GONE", Behaviour: behaviour, Dangling: true, ActedUpon: acted, Repaired: acted, Remedy: "the remedy"}
-		if err := stream.Send(&adminv1.VerifyResponse{Event: &adminv1.VerifyResponse_Difference_{Difference: d}}); err != nil {
+		d := &adminv1.VerifyResponse_Difference{Kind: "TARGET_GONE", Behaviour: behaviour, Dangling: true,
+			ActedUpon: acted, Repaired: acted, Remedy: "the remedy"}
+		if err := stream.Send(&adminv1.VerifyResponse{Event: &adminv1.VerifyResponse_Difference_{
+			Difference: d}}); err != nil {
 			return err
 		}
 	}
@@ -39,7 +41,8 @@ func (l *lagged) Verify(req *adminv1.VerifyRequest, stream grpc.ServerStreamingS
 func TestDanglingReferencesAreCountedBeforeTheyAreActedUpon(t *testing.T) {
 	t.Parallel()
 	there := &lagged{}
-	at := []string{"--context", stub.New(t, stub.Services{Admin: there, Registry: listing{}, Described: "eastus2"}).Context}
+	at := []string{"--context",
+		stub.New(t, stub.Services{Admin: there, Registry: listing{}, Described: "eastus2"}).Context}
 	for _, c := range []struct {
 		args []string
 		says string
@@ -55,7 +58,8 @@ func TestDanglingReferencesAreCountedBeforeTheyAreActedUpon(t *testing.T) {
 	require.Empty(t, there.asked)
 
 	got := command(t, append(slices.Clone(at), "verify")...)
-	require.Equal(t, "error: 3 differences left; 3 references without a target: a person decides about each, or about all (verify --repair --dangling=act)\n", got.errOut,
+	require.Equal(t,
+		"error: 3 differences left; 3 references without a target: a person decides about each, or about all (verify --repair --dangling=act)\n", got.errOut,
 		"no repair is certain")
 	there.asked = nil
 	all := append(slices.Clone(at), "verify", "--repair", "--dangling=act", "--reason", "lagged")

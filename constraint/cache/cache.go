@@ -52,7 +52,8 @@ func New[T any](cfg Config[T]) *Cache[T] {
 // separator of key and id in an index. No id or key has it; an id or a key with it is refused.
 const separator = "\x00"
 
-// Begin begins a stream: objects that it does not send until End are gone then. Until End the cache is not primed.
+// Begin begins a stream: objects that it does not send until End are gone then. Until End the cache is not
+// primed.
 func (c *Cache[T]) Begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,7 +127,8 @@ func (c *Cache[T]) keys(id string, o T) ([][]string, error) {
 		case err != nil:
 			return nil, fmt.Errorf("cache of %s, index %s: %s: %w", c.cfg.Kind, index.Name, id, err)
 		case slices.ContainsFunc(keys, func(k string) bool { return strings.Contains(k, separator) }):
-			return nil, fmt.Errorf("cache of %s, index %s: %s has a key with a NUL character", c.cfg.Kind, index.Name, id)
+			return nil, fmt.Errorf("cache of %s, index %s: %s has a key with a NUL character", c.cfg.Kind,
+				index.Name, id)
 		}
 		all[i] = keys
 	}
@@ -142,8 +144,8 @@ func (c *Cache[T]) unindex(id string, o T) {
 	}
 }
 
-// Delete removes objects by their ids, and returns them. With a version, it removes only objects that are not newer: a delete that
-// arrives late does not remove a newer incarnation.
+// Delete removes objects by their ids, and returns them. With a version, it removes only objects that are not
+// newer: a delete that arrives late does not remove a newer incarnation.
 func (c *Cache[T]) Delete(version int64, ids ...string) (gone []T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,7 +197,8 @@ func (c *Cache[T]) View() *View[T] {
 	return c.view
 }
 
-// Copies returns the current version for code that may change objects: every object that it returns is a copy.
+// Copies returns the current version for code that may change objects: every object that it returns is a
+// copy.
 func (c *Cache[T]) Copies() *View[T] {
 	v := *c.View()
 	v.clone = c.cfg.Clone

@@ -1,4 +1,5 @@
-// Package queue has the queue of keys of the loops that do work: keys in the order of arrival, and keys that wait, each by itself.
+// Package queue has the queue of keys of the loops that do work: keys in the order of arrival, and keys that
+// wait, each by itself.
 package queue
 
 import (
@@ -8,7 +9,8 @@ import (
 	"github.com/db-controller/db-controller/internal/retry"
 )
 
-// Queue of keys. A key is in it at most once, and has pauses of its own. The zero Queue is ready to use; it belongs to one goroutine.
+// Queue of keys. A key is in it at most once, and has pauses of its own. The zero Queue is ready to use; it
+// belongs to one goroutine.
 type Queue[K comparable] struct {
 	// Pauses of a key that is put off again and again.
 	Pauses retry.Backoff
@@ -121,7 +123,8 @@ func (q *Queue[K]) Due() (time.Time, bool) {
 	return d.at, ok
 }
 
-// first returns the first deferral that holds: one whose key was forgotten, or became due at another time, does not.
+// first returns the first deferral that holds: one whose key was forgotten, or became due at another time,
+// does not.
 func (q *Queue[K]) first() (d deferral[K], ok bool) {
 	for len(q.due) > 0 {
 		d = q.due[0]

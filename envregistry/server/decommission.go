@@ -23,10 +23,12 @@ ON CONFLICT DO NOTHING`
 )
 
 // DecommissionDeployment removes a deployment for ever. A repeated call changes nothing.
-func (s *Server) DecommissionDeployment(ctx context.Context, req *registryv1.DecommissionDeploymentRequest) (*registryv1.DecommissionDeploymentResponse, error) {
+func (s *Server) DecommissionDeployment(ctx context.Context,
+	req *registryv1.DecommissionDeploymentRequest) (*registryv1.DecommissionDeploymentResponse, error) {
 	id := schema.DeploymentID{Service: req.GetService(), Region: req.GetRegion()}
 	if req.GetReason() == "" || len(req.GetReason()) > 1000 {
-		return nil, status.Error(codes.InvalidArgument, "reason: want 1 to 1000 characters; it is stored with the decision")
+		return nil, status.Error(codes.InvalidArgument,
+			"reason: want 1 to 1000 characters; it is stored with the decision")
 	}
 	by, err := s.author(ctx, "DecommissionDeployment", req.GetReason())
 	if err == nil {

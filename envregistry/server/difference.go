@@ -15,7 +15,8 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// queueDifference queues the statements that make after of before, and returns a text for each: a line, and indented lines with the difference.
+// queueDifference queues the statements that make after of before, and returns a text for each: a line, and
+// indented lines with the difference.
 func queueDifference(b *pgx.Batch, before, after *schema.Environment) ([]string, error) {
 	var changes []string
 	for _, r := range after.Regions {
@@ -25,7 +26,9 @@ func queueDifference(b *pgx.Batch, before, after *schema.Environment) ([]string,
 		}
 	}
 	for _, d := range after.Services {
-		i := slices.IndexFunc(before.Services, func(e *schema.Descriptor) bool { return e.ServiceVersion == d.ServiceVersion })
+		i := slices.IndexFunc(before.Services, func(e *schema.Descriptor) bool {
+			return e.ServiceVersion == d.ServiceVersion
+		})
 		if i >= 0 && sameDescriptor(before.Services[i], d) {
 			continue
 		}
@@ -42,14 +45,17 @@ func queueDifference(b *pgx.Batch, before, after *schema.Environment) ([]string,
 	}
 	for _, d := range after.Deployments {
 		old := find(before, d.DeploymentID)
-		if old != nil && old.Version == d.Version && old.Address == d.Address && old.Generation == d.Generation && old.Disabled == d.Disabled && old.Database == d.Database {
+		if old != nil && old.Version == d.Version && old.Address == d.Address && old.Generation == d.Generation &&
+			old.Disabled == d.Disabled && old.Database == d.Database {
 			continue
 		}
 		b.Queue(upsertDeploymentSQL, pgx.StrictNamedArgs{
-			"service": d.Service, "region": d.Region, "version": d.Version, "address": d.Address, "generation": d.Generation, "disabled": d.Disabled,
+			"service": d.Service, "region": d.Region, "version": d.Version, "address": d.Address,
+			"generation": d.Generation, "disabled": d.Disabled,
 			"database": uuid.NullUUID{UUID: d.Database, Valid: d.Database != uuid.Nil},
 		})
-		changes = append(changes, withLines("deployment "+d.String()+": "+word(old != nil), deploymentDifferences(old, d)))
+		changes = append(changes, withLines("deployment "+d.String()+": "+word(old != nil),
+			deploymentDifferences(old, d)))
 	}
 	if after.Rights != before.Rights { // also when they are the same: deployments keep the latest declaration
 		raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(wire.RightsProto(after.Rights))
@@ -57,7 +63,8 @@ func queueDifference(b *pgx.Batch, before, after *schema.Environment) ([]string,
 			return nil, err
 		}
 		b.Queue(upsertRightsSQL, raw)
-		changes = append(changes, withLines("rights: "+declared(before.Rights, after.Rights), grant.Differences(before, after)))
+		changes = append(changes, withLines("rights: "+declared(before.Rights, after.Rights),
+			grant.Differences(before, after)))
 	}
 	return append(changes, queueRemovals(b, before, after)...), nil
 }
@@ -108,7 +115,8 @@ func databaseName(id uuid.UUID) string {
 	return id.String()
 }
 
-// queueRemovals removes the rows that the new environment lacks: deployments first, which need services and regions.
+// queueRemovals removes the rows that the new environment lacks: deployments first, which need services and
+// regions.
 func queueRemovals(b *pgx.Batch, before, after *schema.Environment) (changes []string) {
 	for _, d := range before.Deployments {
 		if find(after, d.DeploymentID) == nil {
@@ -117,7 +125,9 @@ func queueRemovals(b *pgx.Batch, before, after *schema.Environment) (changes []s
 		}
 	}
 	for _, d := range before.Services {
-		if !slices.ContainsFunc(after.Services, func(e *schema.Descriptor) bool { return e.ServiceVersion == d.ServiceVersion }) {
+		if !slices.ContainsFunc(after.Services, func(e *schema.Descriptor) bool {
+			return e.ServiceVersion == d.ServiceVersion
+		}) {
 			b.Queue(removeServiceSQL, d.Service, d.Version)
 			changes = append(changes, "service "+d.String()+": removed")
 		}

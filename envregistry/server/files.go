@@ -25,7 +25,8 @@ type Files struct {
 	server *Server
 	paths  []string
 	looked bool
-	// digest is of the contents as they were read last, and history the part of the registry's history that was current then.
+	// digest is of the contents as they were read last, and history the part of the registry's history that
+	// was current then.
 	digest  [sha256.Size]byte
 	history string
 	failed  string // why the contents could not be applied; empty: they are
@@ -39,7 +40,8 @@ func (f *Files) Follow(ctx context.Context) error {
 	for {
 		if err := f.Look(ctx); err != nil && ctx.Err() == nil && err.Error() != f.failed {
 			f.failed = err.Error()
-			f.server.log.Warn("the files of --apply are not applied: correct them, or apply them by hand", zap.Error(err))
+			f.server.log.Warn("the files of --apply are not applied: correct them, or apply them by hand",
+				zap.Error(err))
 		}
 		select {
 		case <-ctx.Done():
@@ -54,8 +56,9 @@ const (
 	storeFilesSQL  = `UPDATE dbcontroller_registry.meta SET files = $1`
 )
 
-// Look applies the files unless the registry's database has them: later changes by operators stay. It looks again when the contents of the files change, and
-// when the database may be an older copy. Of two servers with different files the one whose files changed later has its way.
+// Look applies the files unless the registry's database has them: later changes by operators stay. It looks
+// again when the contents of the files change, and when the database may be an older copy. Of two servers
+// with different files the one whose files changed later has its way.
 func (f *Files) Look(ctx context.Context) error {
 	digest, err := f.read()
 	if err != nil {
@@ -69,7 +72,8 @@ func (f *Files) Look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if again, err := f.read(); err != nil || again != digest { // they were written meanwhile: the next look reads all of them
+	// they were written meanwhile: the next look reads all of them
+	if again, err := f.read(); err != nil || again != digest {
 		return err
 	}
 	var stored []byte
@@ -112,7 +116,8 @@ func (s *Server) applyFiles(ctx context.Context, in *schema.File, digest []byte)
 	if err != nil {
 		return err
 	}
-	edit := applied(&schema.Environment{Regions: in.Regions, Services: in.Services, Deployments: in.Deployments, Rights: in.Rights})
+	edit := applied(&schema.Environment{Regions: in.Regions, Services: in.Services, Deployments: in.Deployments,
+		Rights: in.Rights})
 	_, err = s.store.change(ctx, change{by: by, vouches: in.Deployments, edit: func(after *schema.Environment) error {
 		if err := edit(after); err != nil {
 			return err

@@ -54,8 +54,9 @@ func version(t *testing.T, c registryv1.RegistryServiceClient) (of string, revis
 	return of, answer.GetEnvironment().GetRevision()
 }
 
-// A server applies its files at its start and when they change, also beside limits of operators. A restart keeps later changes by operators, a wrong file changes
-// nothing, and the history has the registry as the actor.
+// A server applies its files at its start and when they change, also beside limits of operators. A restart
+// keeps later changes by operators, a wrong file changes nothing, and the history has the registry as the
+// actor.
 func TestARegistryAppliesItsFiles(t *testing.T) {
 	t.Parallel()
 	f := newFolder(t, database(t))
@@ -63,14 +64,16 @@ func TestARegistryAppliesItsFiles(t *testing.T) {
 	services, deployments, _ := strings.Cut(example, "---\nregions:")
 	f.write("services.yaml", services)
 	f.write("deployments.yml", "regions:"+deployments)
-	f.write("rights.yaml", "rights: {operators: [{identity: operator/o, verbs: [read, operate]}, {identity: operator/ada, verbs: [read, operate, grant]}]}")
+	f.write("rights.yaml",
+		"rights: {operators: [{identity: operator/o, verbs: [read, operate]}, {identity: operator/ada, verbs: [read, operate, grant]}]}")
 	f.write("README.md", "no YAML")
 	first := f.server()
 	require.NoError(t, first.Look(t.Context()))
 	of, _ := version(t, operator)
 	require.Equal(t, "v1", of)
 
-	_, err := operator.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: west.Service, Region: west.Region, Version: "v2"})
+	_, err := operator.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: west.Service,
+		Region: west.Region, Version: "v2"})
 	require.NoError(t, err)
 	of, revision := version(t, operator)
 	require.Equal(t, "v2", of)
@@ -86,7 +89,8 @@ func TestARegistryAppliesItsFiles(t *testing.T) {
 	require.ErrorContains(t, first.Look(t.Context()), "Nothing")
 	_, now = version(t, operator)
 	require.Equal(t, revision, now)
-	f.write("rights.yaml", "rights: {operators: [{identity: operator/o, verbs: [read]}, {identity: operator/ada, verbs: [read, operate, grant]}]}")
+	f.write("rights.yaml",
+		"rights: {operators: [{identity: operator/o, verbs: [read]}, {identity: operator/ada, verbs: [read, operate, grant]}]}")
 	require.NoError(t, first.Look(t.Context()))
 	of, _ = version(t, operator)
 	require.Equal(t, "v1", of, "the files say so, and have changed")
@@ -102,7 +106,8 @@ func TestARegistryAppliesItsFiles(t *testing.T) {
 	require.ErrorContains(t, first.Look(t.Context()), "no file *.yaml or *.yml")
 }
 
-// A registry that was restored counts as complete again when it has the files that were applied, without an operator.
+// A registry that was restored counts as complete again when it has the files that were applied, without an
+// operator.
 func TestARestoredRegistryIsCompletedByItsFiles_I15(t *testing.T) {
 	t.Parallel()
 	c := newCopied(t)

@@ -19,9 +19,10 @@ import (
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
 
-// The registry's history has parts. Each server that starts begins one, and so does each notice of an older copy or of another PostgreSQL server. Watches and answers
-// name the part in which a revision was read, and deployments tell both again. An older copy that has gone on by itself, however many
-// changes it has received, lacks the parts that began after it was made, or has ended a part at an earlier revision.
+// The registry's history has parts. Each server that starts begins one, and so does each notice of an older
+// copy or of another PostgreSQL server. Watches and answers name the part in which a revision was read, and
+// deployments tell both again. An older copy that has gone on by itself, however many changes it has
+// received, lacks the parts that began after it was made, or has ended a part at an earlier revision.
 
 const (
 	tokenKeysSQL = `SELECT token_keys FROM dbcontroller_registry.meta`
@@ -46,8 +47,8 @@ type queryRower interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Begin begins a part of the history. Call it when a server starts, before it serves: the database may have been replaced while no
-// server ran.
+// Begin begins a part of the history. Call it when a server starts, before it serves: the database may have
+// been replaced while no server ran.
 func (s *Server) Begin(ctx context.Context) error {
 	if err := s.store.noticeServer(ctx); err != nil {
 		return err
@@ -74,7 +75,8 @@ func beginHistory(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// tokenKeys reads the keys each time: another database may have taken this one's place. The first one makes ids and stamps.
+// tokenKeys reads the keys each time: another database may have taken this one's place. The first one makes
+// ids and stamps.
 func tokenKeys(ctx context.Context, q queryRower) (keys [][]byte, err error) {
 	if err := q.QueryRow(ctx, tokenKeysSQL).Scan(&keys); err != nil {
 		return nil, fmt.Errorf("read the keys of the history: %w", err)
@@ -99,8 +101,8 @@ func partMAC(key, id []byte) []byte {
 	return h.Sum(nil)[:partBytes]
 }
 
-// isPart reports whether a registry with one of the keys has made the id: this database, or another copy of the same
-// database.
+// isPart reports whether a registry with one of the keys has made the id: this database, or another copy of
+// the same database.
 func isPart(keys [][]byte, history string) bool {
 	raw, err := hex.DecodeString(history)
 	return err == nil && len(raw) == 2*partBytes && slices.ContainsFunc(keys, func(key []byte) bool {
@@ -108,7 +110,8 @@ func isPart(keys [][]byte, history string) bool {
 	})
 }
 
-// stamp identifies the answer to a caller: the part of the history, the revision that was read in it, and their authentication.
+// stamp identifies the answer to a caller: the part of the history, the revision that was read in it, and
+// their authentication.
 func stamp(key []byte, told seen) string {
 	payload := told.history + "." + strconv.FormatInt(told.revision, 10)
 	return payload + "." + hex.EncodeToString(stampMAC(key, payload))
@@ -120,14 +123,17 @@ func stampMAC(key []byte, payload string) []byte {
 	return h.Sum(nil)[:partBytes]
 }
 
-// stamped returns the content of a stamp that a registry with one of the keys has sent; zero for anything else.
+// stamped returns the content of a stamp that a registry with one of the keys has sent; zero for anything
+// else.
 func stamped(keys [][]byte, text string) seen {
 	i := strings.LastIndexByte(text, '.')
 	if i < 0 {
 		return seen{}
 	}
 	mac, err := hex.DecodeString(text[i+1:])
-	if err != nil || !slices.ContainsFunc(keys, func(key []byte) bool { return hmac.Equal(mac, stampMAC(key, text[:i])) }) {
+	if err != nil || !slices.ContainsFunc(keys, func(key []byte) bool {
+		return hmac.Equal(mac, stampMAC(key, text[:i]))
+	}) {
 		return seen{}
 	}
 	history, number, _ := strings.Cut(text[:i], ".")
@@ -138,7 +144,8 @@ func stamped(keys [][]byte, text string) seen {
 	return seen{revision, history}
 }
 
-// isForked reports whether a part of the history went on in another copy of the database beyond this one, and that is not yet known.
+// isForked reports whether a part of the history went on in another copy of the database beyond this one, and
+// that is not yet known.
 func isForked(ctx context.Context, q queryRower, what seen) (bool, error) {
 	keys, err := tokenKeys(ctx, q)
 	if err != nil {
@@ -158,8 +165,9 @@ func isForked(ctx context.Context, q queryRower, what seen) (bool, error) {
 	return endedBefore && !known, nil
 }
 
-// fork notes that a part of the history is known to have gone on elsewhere, and begins a new one. It needs the lock of the revision,
-// and has to come before the revision moves: the part ends at the last revision that this database has of it.
+// fork notes that a part of the history is known to have gone on elsewhere, and begins a new one. It needs
+// the lock of the revision, and has to come before the revision moves: the part ends at the last revision
+// that this database has of it.
 func fork(ctx context.Context, tx pgx.Tx, what seen) error {
 	if what.history != "" {
 		if _, err := tx.Exec(ctx, forkSQL, what.history); err != nil {
@@ -169,7 +177,8 @@ func fork(ctx context.Context, tx pgx.Tx, what seen) error {
 	return beginHistory(ctx, tx)
 }
 
-// streamed is the state of a watch: the revision that it has sent, with the part of the history that is named at its tokens.
+// streamed is the state of a watch: the revision that it has sent, with the part of the history that is named
+// at its tokens.
 type streamed struct {
 	server   *Server
 	revision int64 // of the newest event; 0 before the first
@@ -177,13 +186,15 @@ type streamed struct {
 	moved    bool   // there were events since the last token
 	told     seen   // by the caller, or with the last token
 	stamp    string // of told
-	// caller is the deployment that watches, if one does. listed is true when its entry has changed since the caller was heard: an entry that is
-	// made after the watch was opened does not say that the deployment has reported its revision.
+	// caller is the deployment that watches, if one does. listed is true when its entry has changed since the
+	// caller was heard: an entry that is made after the watch was opened does not say that the deployment has
+	// reported its revision.
 	caller schema.DeploymentID
 	listed bool
 }
 
-// stream checks the revision that the caller of a watch has seen. The part is read first: the caller is heard in this one, or in a later one.
+// stream checks the revision that the caller of a watch has seen. The part is read first: the caller is heard
+// in this one, or in a later one.
 func (s *Server) stream(ctx context.Context, told seen) (*streamed, error) {
 	history, err := s.store.readHistory(ctx)
 	if err != nil {
@@ -199,13 +210,15 @@ func (s *Server) stream(ctx context.Context, told seen) (*streamed, error) {
 
 func (w *streamed) take(change *registryv1.WatchEnvironmentResponse_Change) {
 	w.revision, w.moved = max(w.revision, change.GetRevision()), true
-	if d := change.GetDeployment(); d != nil && w.caller == (schema.DeploymentID{Service: d.GetService(), Region: d.GetRegion()}) {
+	if d := change.GetDeployment(); d != nil &&
+		w.caller == (schema.DeploymentID{Service: d.GetService(), Region: d.GetRegion()}) {
 		w.listed = true
 	}
 }
 
-// settle reads the part of the history that is named at the next token: after the events were read, so that it is not an earlier one
-// than theirs. If another server has begun it, or the caller's entry has changed, the caller's revision is compared with the database again.
+// settle reads the part of the history that is named at the next token: after the events were read, so that
+// it is not an earlier one than theirs. If another server has begun it, or the caller's entry has changed,
+// the caller's revision is compared with the database again.
 func (w *streamed) settle(ctx context.Context) error {
 	history, err := w.server.store.recentHistory(ctx)
 	if err == nil && (w.moved || history != w.history) {

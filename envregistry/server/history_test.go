@@ -51,18 +51,22 @@ func (p *parts) begin() {
 	require.NoError(p.t, server.New(p.pool, nil, nil, zap.NewNop()).Begin(p.t.Context()))
 }
 
-func (p *parts) register(c registryv1.RegistryServiceClient, id schema.DeploymentID, database uuid.UUID) *registryv1.Deployment {
+func (p *parts) register(c registryv1.RegistryServiceClient, id schema.DeploymentID,
+	database uuid.UUID) *registryv1.Deployment {
 	p.t.Helper()
 	d, err := c.RegisterDeployment(p.t.Context(), &registryv1.RegisterDeploymentRequest{
-		Service: id.Service, Region: id.Region, Address: id.Region + ":1", Database: database.String(), Generation: next(p.t, c, id),
+		Service: id.Service, Region: id.Region, Address: id.Region + ":1", Database: database.String(),
+		Generation: next(p.t, c, id),
 	})
 	require.NoError(p.t, err)
 	return d
 }
 
-func (p *parts) get(c registryv1.RegistryServiceClient, seen *registryv1.Environment) *registryv1.GetEnvironmentResponse {
+func (p *parts) get(c registryv1.RegistryServiceClient,
+	seen *registryv1.Environment) *registryv1.GetEnvironmentResponse {
 	p.t.Helper()
-	answer, err := c.GetEnvironment(p.t.Context(), &registryv1.GetEnvironmentRequest{SeenRevision: seen.GetRevision(), SeenHistory: seen.GetHistory()})
+	answer, err := c.GetEnvironment(p.t.Context(), &registryv1.GetEnvironmentRequest{SeenRevision: seen.GetRevision(),
+		SeenHistory: seen.GetHistory()})
 	require.NoError(p.t, err)
 	return answer
 }
@@ -79,7 +83,8 @@ func (p *parts) exec(sql string, args ...any) {
 	require.NoError(p.t, err)
 }
 
-// copy keeps the state of the registry, and returns a function that puts it back as an older copy of the server's files would.
+// copy keeps the state of the registry, and returns a function that puts it back as an older copy of the
+// server's files would.
 func (p *parts) copy() (putBack func()) {
 	p.t.Helper()
 	var revision, seq int64
@@ -120,7 +125,8 @@ func TestACopyWithAsManyChangesAsWereLostIsNoticed_I15(t *testing.T) {
 			require.Greater(t, answer.GetEnvironment().GetRevision(), lost.GetEnvironment().GetRevision())
 			apply(t, p.operator, example)
 			p.get(p.east, later.GetEnvironment())
-			require.False(t, p.get(p.west, lost.GetEnvironment()).GetIncomplete(), "it is known, and all were applied again")
+			require.False(t, p.get(p.west, lost.GetEnvironment()).GetIncomplete(),
+				"it is known, and all were applied again")
 			p.change("next")
 			require.False(t, p.get(p.west, answer.GetEnvironment()).GetIncomplete(), "of the present history")
 		})
@@ -143,7 +149,8 @@ func TestWhatWasSeenOfThePresentHistoryRevealsNothing(t *testing.T) {
 	p.begin()
 	p.get(p.east, second.GetEnvironment())
 	require.False(t, p.get(p.west, second.GetEnvironment()).GetIncomplete())
-	require.False(t, p.get(p.west, &registryv1.Environment{Revision: 1, History: strings.Repeat("a", 64)}).GetIncomplete(), "invented")
+	require.False(t, p.get(p.west, &registryv1.Environment{Revision: 1, History: strings.Repeat("a", 64)}).
+		GetIncomplete(), "invented")
 	require.False(t, p.get(p.west, &registryv1.Environment{Revision: 1, History: "?"}).GetIncomplete(), "malformed")
 }
 
@@ -158,7 +165,8 @@ func TestARegistryThatHasStartedHearsItsDeploymentsFirst_I2_I15(t *testing.T) {
 	require.Equal(t, []string{"iam.example.com/eastus2"}, answer.GetUnheard())
 	p.get(p.operator, nil)
 	require.True(t, p.get(p.west, nil).GetIncomplete(), "an operator is no deployment")
-	apply(t, p.operator, "regions: []\ndeployments: [{deployment: iam.example.com/eastus2, version: v1, disabled: true}]")
+	apply(t, p.operator,
+		"regions: []\ndeployments: [{deployment: iam.example.com/eastus2, version: v1, disabled: true}]")
 	require.False(t, p.get(p.west, nil).GetIncomplete())
 	apply(t, p.operator, "regions: []\ndeployments: [{deployment: iam.example.com/eastus2, version: v1}]")
 	require.True(t, p.get(p.west, nil).GetIncomplete())
@@ -166,7 +174,8 @@ func TestARegistryThatHasStartedHearsItsDeploymentsFirst_I2_I15(t *testing.T) {
 	require.False(t, p.get(p.west, nil).GetIncomplete())
 }
 
-// A deployment whose watch is open at one server is heard in the part of the history that another server begins.
+// A deployment whose watch is open at one server is heard in the part of the history that another server
+// begins.
 func TestAnOpenWatchIsHeardWhenAnotherServerStarts(t *testing.T) {
 	t.Parallel()
 	p := newParts(t)
@@ -199,13 +208,15 @@ func token(t *testing.T, stream registryv1.RegistryService_WatchEnvironmentClien
 	}
 }
 
-// The registry remembers the database that a deployment registered with first, also over a removal, until an operator accepts another.
+// The registry remembers the database that a deployment registered with first, also over a removal, until an
+// operator accepts another.
 func TestADeploymentIsKnownByItsDatabase_I15(t *testing.T) {
 	t.Parallel()
 	p := newParts(t)
 	one, other := uuid.New(), uuid.New()
 	require.Equal(t, one.String(), p.register(p.west, west, one).GetDatabase())
-	require.Equal(t, one.String(), p.register(p.west, west, other).GetDatabase(), "it may be an empty one, started by mistake")
+	require.Equal(t, one.String(), p.register(p.west, west, other).GetDatabase(),
+		"it may be an empty one, started by mistake")
 	const again = "regions: []\ndeployments: [{deployment: iam.example.com/us-west2, version: v1}]"
 	apply(t, p.operator, again)
 	_, err := p.operator.Remove(t.Context(), &registryv1.RemoveRequest{Deployments: []string{west.String()}})
@@ -220,15 +231,18 @@ func TestADeploymentIsKnownByItsDatabase_I15(t *testing.T) {
 		return ""
 	}
 	require.Equal(t, one.String(), known())
-	d, err := p.operator.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{Service: west.Service, Region: west.Region, Database: other.String()})
+	d, err := p.operator.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{Service: west.Service,
+		Region: west.Region, Database: other.String()})
 	require.NoError(t, err)
 	require.Equal(t, other.String(), d.GetDatabase())
 	require.Equal(t, other.String(), known())
 	for _, bad := range []string{"", "x"} {
-		_, err = p.operator.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{Service: west.Service, Region: west.Region, Database: bad})
+		_, err = p.operator.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{Service: west.Service,
+			Region: west.Region, Database: bad})
 		require.Equal(t, codes.InvalidArgument, status.Code(err))
 	}
-	_, err = p.operator.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{Service: west.Service, Region: "nowhere", Database: other.String()})
+	_, err = p.operator.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{Service: west.Service,
+		Region: "nowhere", Database: other.String()})
 	require.Equal(t, codes.NotFound, status.Code(err))
 }
 

@@ -46,7 +46,8 @@ func TestTheLastDescriptionOfAnImportStays_I2_I15(t *testing.T) {
 	apply(t, operator, importing)
 	register := func(id schema.DeploymentID) {
 		own := serve(t, dsn, identity.Deployment(id))
-		_, err := own.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: id.Service, Region: id.Region, Address: "host:1", Generation: next(t, own, id)})
+		_, err := own.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: id.Service,
+			Region: id.Region, Address: "host:1", Generation: next(t, own, id)})
 		require.NoError(t, err)
 	}
 	register(west)
@@ -59,7 +60,8 @@ func TestTheLastDescriptionOfAnImportStays_I2_I15(t *testing.T) {
 	old := &registryv1.RemoveRequest{Services: []string{"devices.example.com@v1"}}
 	err := remove(old)
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
-	require.ErrorContains(t, err, "devices.example.com@v1 is described as importing iam.example.com, and no other description of devices.example.com would be")
+	require.ErrorContains(t, err,
+		"devices.example.com@v1 is described as importing iam.example.com, and no other description of devices.example.com would be")
 	file, err := schema.ParseFile("services.yaml", strings.NewReader(strings.Replace(importing, `imports: [iam.example.com@v1]
 kinds: [{kind: Device, patterns: ["devices/{device}"], references: [{path: account, targets: [iam.example.com/Account], behaviour: BLOCK}]}]`,
 		`kinds: [{kind: Device, patterns: ["devices/{device}"]}]`, 1)))
@@ -75,7 +77,8 @@ kinds: [{kind: Device, patterns: ["devices/{device}"], references: [{path: accou
 	require.NoError(t, remove(old))
 }
 
-// A deployment that was removed, and is described again, still has its resources: it is not taken for one that never ran.
+// A deployment that was removed, and is described again, still has its resources: it is not taken for one
+// that never ran.
 func TestADeploymentThatIsDescribedAgainHasRun_I2_I15(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
@@ -88,9 +91,12 @@ func TestADeploymentThatIsDescribedAgainHasRun_I2_I15(t *testing.T) {
 		return d
 	}
 	require.True(t, described().NeverRan())
-	_, err := serve(t, dsn, identity.Deployment(west)).RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{
-		Service: west.Service, Region: west.Region, Address: "host:1", Database: "0190b1a2-0000-7000-8000-000000000001", Generation: 1,
-	})
+	_, err := serve(t, dsn, identity.Deployment(west)).RegisterDeployment(t.Context(),
+		&registryv1.RegisterDeploymentRequest{
+			Service: west.Service, Region: west.Region, Address: "host:1",
+			Database:   "0190b1a2-0000-7000-8000-000000000001",
+			Generation: 1,
+		})
 	require.NoError(t, err)
 	_, err = operator.Remove(t.Context(), &registryv1.RemoveRequest{Deployments: []string{west.String()}})
 	require.NoError(t, err)

@@ -15,8 +15,8 @@ import (
 	"github.com/db-controller/db-controller/schema/grant"
 )
 
-// permitted returns an error unless the limits of the author allow the change: operate on each deployment that it touches, on a service in all regions, or in a
-// region with all services, and grant for the rights.
+// permitted returns an error unless the limits of the author allow the change: operate on each deployment
+// that it touches, on a service in all regions, or in a region with all services, and grant for the rights.
 func (a *author) permitted(before, after *schema.Environment, vouches []schema.Deployment) error {
 	if a == nil || a.who.Role == identity.RoleRegistry {
 		return nil
@@ -59,7 +59,8 @@ func (a *author) permitted(before, after *schema.Environment, vouches []schema.D
 	return nil
 }
 
-// operates returns an error unless the limits of the author, and of the operator who has signed the request, allow to operate at a deployment.
+// operates returns an error unless the limits of the author, and of the operator who has signed the request,
+// allow to operate at a deployment.
 func (a *author) operates(rights *grant.Rights, at schema.DeploymentID) error {
 	if (a.signedBy != identity.Identity{}) {
 		if err := within(rights, identity.Caller{Identity: a.signedBy}, schema.Operate, at); err != nil {
@@ -85,10 +86,12 @@ func (a *author) decides(rights *grant.Rights, about schema.DeploymentID) error 
 	return a.operates(rights, about)
 }
 
-// approved verifies the approval in the request of a decision. The transaction demands one where the rights require it.
+// approved verifies the approval in the request of a decision. The transaction demands one where the rights
+// require it.
 func (s *Server) approved(ctx context.Context, by *author, req approval.Request) (err error) {
 	by.decision = approval.Decision(req)
-	if by.signedBy, err = approval.Verify(s.authorities, approval.Registry, by.who.Identity, req, time.Now()); err != nil {
+	if by.signedBy, err = approval.Verify(s.authorities, approval.Registry, by.who.Identity, req,
+		time.Now()); err != nil {
 		err = status.Errorf(codes.PermissionDenied, "approval: %v", err)
 		by.ended(ctx, err)
 		return err
@@ -113,7 +116,8 @@ func within(rights *grant.Rights, who identity.Caller, verb schema.Verb, at sche
 	case at.Service == "":
 		where = "all services in " + at.Region
 	}
-	return status.Error(codes.PermissionDenied, fmt.Sprintf("%s has no right to %s at %s: ask an operator with the verb grant", who.Identity, verb, where))
+	return status.Error(codes.PermissionDenied,
+		fmt.Sprintf("%s has no right to %s at %s: ask an operator with the verb grant", who.Identity, verb, where))
 }
 
 // reads returns an error unless the limits of the caller allow to read everything.

@@ -47,16 +47,20 @@ rights:
 		require.ErrorContains(t, err, says)
 	}
 	version := func(c registryv1.RegistryServiceClient, region, to string) error {
-		_, err := c.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: west.Service, Region: region, Version: to})
+		_, err := c.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: west.Service,
+			Region: region, Version: to})
 		return err
 	}
-	denied(version(olga, "us-west2", "v2"), "operator/olga has no right to operate at iam.example.com/us-west2: ask an operator with the verb grant")
+	denied(version(olga, "us-west2", "v2"),
+		"operator/olga has no right to operate at iam.example.com/us-west2: ask an operator with the verb grant")
 	denied(version(omar, "eastus2", "v2"), "operator/omar has no right to operate at iam.example.com/eastus2")
 	require.NoError(t, version(omar, "us-west2", "v2"))
 	require.NoError(t, version(ida, "eastus2", "v2"))
-	_, err := dryRun(t, omar, "service: iam.example.com\nversion: v3\nkinds: [{kind: Project, patterns: ['projects/{project}']}]\n")
+	_, err := dryRun(t, omar,
+		"service: iam.example.com\nversion: v3\nkinds: [{kind: Project, patterns: ['projects/{project}']}]\n")
 	denied(err, "iam.example.com in all regions")
-	_, err = dryRun(t, ida, "service: iam.example.com\nversion: v3\nkinds: [{kind: Project, patterns: ['projects/{project}']}]\n")
+	_, err = dryRun(t, ida,
+		"service: iam.example.com\nversion: v3\nkinds: [{kind: Project, patterns: ['projects/{project}']}]\n")
 	require.NoError(t, err)
 	for _, c := range []registryv1.RegistryServiceClient{olga, omar, ida} {
 		_, err = dryRun(t, c, "rights: {default: allow}")
@@ -66,23 +70,30 @@ rights:
 	require.NoError(t, err)
 	_, err = olga.Remove(t.Context(), &registryv1.RemoveRequest{Deployments: []string{"iam.example.com/eastus2"}})
 	denied(err, "iam.example.com/eastus2")
-	_, err = ida.Remove(t.Context(), &registryv1.RemoveRequest{Deployments: []string{"iam.example.com/eastus2"}, Regions: []string{"eastus2"}})
+	_, err = ida.Remove(t.Context(), &registryv1.RemoveRequest{Deployments: []string{"iam.example.com/eastus2"},
+		Regions: []string{"eastus2"}})
 	denied(err, "all services in eastus2")
-	_, err = omar.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{Service: west.Service, Region: "eastus2", Database: "b5a4fd9a-2e0c-4a58-9a3e-6a35b5f0a001"})
+	_, err = omar.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{Service: west.Service,
+		Region: "eastus2", Database: "b5a4fd9a-2e0c-4a58-9a3e-6a35b5f0a001"})
 	denied(err, "iam.example.com/eastus2")
-	_, err = omar.DecommissionDeployment(t.Context(), &registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: "eastus2", Reason: "x"})
+	_, err = omar.DecommissionDeployment(t.Context(), &registryv1.DecommissionDeploymentRequest{Service: west.Service,
+		Region: "eastus2", Reason: "x"})
 	denied(err, "iam.example.com/eastus2")
-	_, err = omar.DecommissionDeployment(t.Context(), &registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: "mars", Reason: "x", Unlisted: true})
+	_, err = omar.DecommissionDeployment(t.Context(), &registryv1.DecommissionDeploymentRequest{Service: west.Service,
+		Region: "mars", Reason: "x", Unlisted: true})
 	denied(err, "iam.example.com/mars")
 	_, err = omar.ListRevisions(t.Context(), &registryv1.ListRevisionsRequest{})
 	denied(err, "to read at all deployments")
 	_, err = olga.ListRevisions(t.Context(), &registryv1.ListRevisionsRequest{})
 	require.NoError(t, err)
-	_, err = ada.Apply(t.Context(), &registryv1.ApplyRequest{Rights: &registryv1.Rights{Operators: []*registryv1.Operator{{Identity: "operator/ada", Verbs: []string{"read"}}}}})
+	_, err = ada.Apply(t.Context(),
+		&registryv1.ApplyRequest{Rights: &registryv1.Rights{Operators: []*registryv1.Operator{{Identity: "operator/ada",
+			Verbs: []string{"read"}}}}})
 	require.Equal(t, codes.InvalidArgument, status.Code(err), "nobody could change the rights again: %v", err)
 }
 
-// An operator declares nothing complete, and sees no grants, beyond the limits: also by applying unchanged rights.
+// An operator declares nothing complete, and sees no grants, beyond the limits: also by applying unchanged
+// rights.
 func TestOperatorsVouchWithinTheirLimits_I15(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
@@ -142,7 +153,8 @@ func TestTheAuditLogOfTheRegistryHasEachOutcome(t *testing.T) {
 	require.NoError(t, err)
 	defer pool.Close()
 	sink := &written{}
-	log, err := auditlog.Open(auditlog.Config{Source: "registry", Sink: sink, Classes: auditlog.Classes, Required: true, Logger: zap.NewNop()})
+	log, err := auditlog.Open(auditlog.Config{Source: "registry", Sink: sink, Classes: auditlog.Classes, Required: true,
+		Logger: zap.NewNop()})
 	require.NoError(t, err)
 	s := server.New(pool, log, nil, zap.NewNop())
 	for _, by := range []struct {
@@ -151,7 +163,8 @@ func TestTheAuditLogOfTheRegistryHasEachOutcome(t *testing.T) {
 	}{{"ada", []string{"v2", "v2", "v9"}}, {"olga", []string{"v1"}}} { // in this order: v1 is a change only after v2
 		ctx := identity.NewContext(t.Context(), identity.Identity{Role: identity.RoleOperator, Name: by.who})
 		for _, version := range by.versions {
-			_, err := s.SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: west.Service, Region: west.Region, Version: version})
+			_, err := s.SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: west.Service,
+				Region: west.Region, Version: version})
 			t.Log(by.who, version, err)
 		}
 	}
@@ -162,14 +175,17 @@ func TestTheAuditLogOfTheRegistryHasEachOutcome(t *testing.T) {
 		require.NoError(t, d.Decode(&e))
 		got[e.Identity] = append(got[e.Identity], string(e.Outcome))
 	}
-	require.Equal(t, map[string][]string{"": {"began"}, "operator/ada": {"asked", "changed", "asked", "allowed", "asked", "failed"}, "operator/olga": {"asked", "denied"}}, got)
+	require.Equal(t, map[string][]string{"": {"began"}, "operator/ada": {"asked", "changed", "asked", "allowed",
+		"asked", "failed"}, "operator/olga": {"asked", "denied"}}, got)
 }
 
-// A deployment is decommissioned, and a database accepted, for an operator when another one has signed the request; the history names both.
+// A deployment is decommissioned, and a database accepted, for an operator when another one has signed the
+// request; the history names both.
 func TestTheRegistryAsksForTwoOperators(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
-	apply(t, serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "ada"}), example+"\n---\nrights: {two_operators: [decommission]}\n")
+	apply(t, serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "ada"}),
+		example+"\n---\nrights: {two_operators: [decommission]}\n")
 	pool, err := postgres.Connect(t.Context(), dsn, "test", 4)
 	require.NoError(t, err)
 	defer pool.Close()
@@ -184,23 +200,33 @@ func TestTheRegistryAsksForTwoOperators(t *testing.T) {
 	}
 	ada := load(identity.Identity{Role: identity.RoleOperator, Name: "ada"})
 	s := server.New(pool, nil, load(identity.Identity{Role: identity.RoleRegistry}), zap.NewNop())
-	omar := identity.NewCallerContext(t.Context(), identity.Caller{Identity: identity.Identity{Role: identity.RoleOperator, Name: "omar"}, Proof: identity.ByCertificate})
-	decommission := &registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: "eastus2", Reason: "closed"}
-	accept := &registryv1.AcceptDatabaseRequest{Service: west.Service, Region: west.Region, Database: "b5a4fd9a-2e0c-4a58-9a3e-6a35b5f0a001"}
+	omar := identity.NewCallerContext(t.Context(),
+		identity.Caller{Identity: identity.Identity{Role: identity.RoleOperator, Name: "omar"},
+			Proof: identity.ByCertificate})
+	decommission := &registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: "eastus2",
+		Reason: "closed"}
+	accept := &registryv1.AcceptDatabaseRequest{Service: west.Service, Region: west.Region,
+		Database: "b5a4fd9a-2e0c-4a58-9a3e-6a35b5f0a001"}
 	_, err = s.DecommissionDeployment(omar, decommission)
 	require.ErrorContains(t, err, "decommission needs two operators")
 	_, err = s.AcceptDatabase(omar, accept)
 	require.ErrorContains(t, err, "decommission needs two operators")
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 	for _, at := range []string{approval.AllDeployments, west.String()} {
-		decommission.Approval, err = approval.Sign(ada, at, &registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: "eastus2", Reason: "closed"}, time.Now())
+		decommission.Approval, err = approval.Sign(ada, at,
+			&registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: "eastus2", Reason: "closed"},
+			time.Now())
 		require.NoError(t, err)
 		_, err = s.DecommissionDeployment(omar, decommission)
 		require.ErrorContains(t, err, "for another server", at)
 	}
-	decommission.Approval, err = approval.Sign(ada, approval.Registry, &registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: "eastus2", Reason: "closed"}, time.Now())
+	decommission.Approval, err = approval.Sign(ada, approval.Registry,
+		&registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: "eastus2", Reason: "closed"},
+		time.Now())
 	require.NoError(t, err)
-	accept.Approval, err = approval.Sign(ada, approval.Registry, &registryv1.AcceptDatabaseRequest{Service: west.Service, Region: west.Region, Database: accept.GetDatabase()}, time.Now())
+	accept.Approval, err = approval.Sign(ada, approval.Registry,
+		&registryv1.AcceptDatabaseRequest{Service: west.Service, Region: west.Region, Database: accept.GetDatabase()},
+		time.Now())
 	require.NoError(t, err)
 	for range 2 { // a repetition changes nothing
 		_, err = s.DecommissionDeployment(omar, decommission)

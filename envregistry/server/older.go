@@ -14,9 +14,10 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// An older copy of the database's files looks like the original: server and timeline are the same. It is revealed by revisions that were seen
-// before: a greater revision, or a part of the history (see history.go) that the copy lacks or had ended earlier. Then deployments may
-// be missing until an operator has applied all of them again, tokens that were given out are void, and no revision is used twice.
+// An older copy of the database's files looks like the original: server and timeline are the same. It is
+// revealed by revisions that were seen before: a greater revision, or a part of the history (see history.go)
+// that the copy lacks or had ended earlier. Then deployments may be missing until an operator has applied all
+// of them again, tokens that were given out are void, and no revision is used twice.
 const beginAgainSQL = `
 WITH again AS (
     UPDATE dbcontroller_registry.meta SET revision = GREATEST(revision, $1) + 1, epoch = gen_random_uuid()
@@ -26,15 +27,16 @@ UPDATE dbcontroller_registry.deployment SET applied_in = NULL`
 // maxSeen is greater than any number of changes.
 const maxSeen = 1 << 52
 
-// seen is the newest state of the registry that a caller, or this process, has read: the greatest revision, and the part of the history in which it
-// was read; empty if unknown.
+// seen is the newest state of the registry that a caller, or this process, has read: the greatest revision,
+// and the part of the history in which it was read; empty if unknown.
 type seen struct {
 	revision int64
 	history  string
 }
 
-// check compares the database with the revisions that this process and its caller have seen, and notes that the caller, if it is a deployment, has
-// told it. Only deployments and operators are believed, and only about revisions that a registry has sent them, which are returned.
+// check compares the database with the revisions that this process and its caller have seen, and notes that
+// the caller, if it is a deployment, has told it. Only deployments and operators are believed, and only about
+// revisions that a registry has sent them, which are returned.
 func (s *Server) check(ctx context.Context, claimed seen) (told seen, err error) {
 	if err := s.store.noticeServer(ctx); err != nil {
 		return told, err
@@ -42,7 +44,8 @@ func (s *Server) check(ctx context.Context, claimed seen) (told seen, err error)
 	if claimed.revision < 0 || claimed.revision > maxSeen {
 		return told, status.Errorf(codes.InvalidArgument, "seen_revision: want 0 to %d", int64(maxSeen))
 	}
-	if who, err := identity.FromContext(ctx); err == nil && (who.Role == identity.RoleDeployment || who.Role == identity.RoleOperator) {
+	if who, err := identity.FromContext(ctx); err == nil && (who.Role == identity.RoleDeployment ||
+		who.Role == identity.RoleOperator) {
 		keys, err := tokenKeys(ctx, s.store.pool)
 		if err != nil {
 			return told, err
@@ -95,7 +98,8 @@ func (s *store) isOlder(ctx context.Context, q queryRower, what seen) (older boo
 	return isForked(ctx, q, what)
 }
 
-// beginAgain holds the lock of the revision when it looks: of two callers who know the same, the second finds that it is known.
+// beginAgain holds the lock of the revision when it looks: of two callers who know the same, the second finds
+// that it is known.
 func (s *store) beginAgain(ctx context.Context, what seen, declared bool, log *zap.Logger) error {
 	again := false
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
@@ -118,7 +122,9 @@ func (s *store) beginAgain(ctx context.Context, what seen, declared bool, log *z
 		return fmt.Errorf("compare the registry's database with the revisions that were seen: %w", err)
 	}
 	if again {
-		log.Error("the registry's database is an older copy: deployments may be missing until all of them are applied again", zap.Int64("revision_seen", what.revision), requestid.Field(ctx))
+		log.Error(
+			"the registry's database is an older copy: deployments may be missing until all of them are applied again",
+			zap.Int64("revision_seen", what.revision), requestid.Field(ctx))
 		s.wake.Wake(environmentFeed)
 	}
 	return nil
@@ -135,7 +141,8 @@ const (
 UPDATE dbcontroller_registry.deployment d SET heard_in = m.history FROM dbcontroller_registry.meta m
 WHERE d.service = $1 AND d.region = $2 AND d.heard_in <> m.history`
 
-	// Deployments that have run and are not disabled. An empty history, before the first server that begins one, has been heard of.
+	// Deployments that have run and are not disabled. An empty history, before the first server that begins
+	// one, has been heard of.
 	unheardSQL = `
 SELECT r.service || '/' || r.region FROM dbcontroller_registry.deployment r, dbcontroller_registry.meta m
 WHERE ` + unheardOfSQL + ` ORDER BY 1`

@@ -30,7 +30,8 @@ func TestADeploymentThatRegistersWithoutEndStopsNobody_I20(t *testing.T) {
 		flood.Go(func() {
 			for n := range 20 {
 				_, err := hostile.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{
-					Service: west.Service, Region: west.Region, Address: fmt.Sprintf("host-%d-%d:1", i, n), Generation: next(t, hostile, west),
+					Service: west.Service, Region: west.Region, Address: fmt.Sprintf("host-%d-%d:1", i, n),
+					Generation: next(t, hostile, west),
 				})
 				switch status.Code(err) {
 				case codes.OK, codes.FailedPrecondition: // another one was faster
@@ -47,7 +48,8 @@ func TestADeploymentThatRegistersWithoutEndStopsNobody_I20(t *testing.T) {
 	east.Region = "eastus2"
 	other := serve(t, dsn, identity.Deployment(east))
 	for i := range 5 {
-		_, err := other.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: east.Service, Region: east.Region, Address: fmt.Sprintf("east-%d:1", i), Generation: next(t, other, east)})
+		_, err := other.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: east.Service,
+			Region: east.Region, Address: fmt.Sprintf("east-%d:1", i), Generation: next(t, other, east)})
 		require.NoError(t, err)
 		_, err = operator.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
 		require.NoError(t, err)
@@ -59,6 +61,8 @@ func TestADeploymentThatRegistersWithoutEndStopsNobody_I20(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = conn.Close(context.Background()) }()
 	var rows int
-	require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller_registry.change WHERE address LIKE 'host-%'`).Scan(&rows))
+	require.NoError(t,
+		conn.QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller_registry.change WHERE address LIKE 'host-%'`).
+			Scan(&rows))
 	require.LessOrEqual(t, int64(rows), done.Load())
 }

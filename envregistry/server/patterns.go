@@ -24,13 +24,14 @@ type patterns map[pattern]bool
 func patternsOf(unused []*registryv1.UnusedPattern) patterns {
 	out := patterns{}
 	for _, u := range unused {
-		out[pattern{schema.DeploymentID{Service: u.GetService(), Region: u.GetRegion()}, u.GetKind(), u.GetPattern()}] = true
+		out[pattern{
+			schema.DeploymentID{Service: u.GetService(), Region: u.GetRegion()}, u.GetKind(), u.GetPattern()}] = true
 	}
 	return out
 }
 
-// keepsPatterns returns Problems when the next version of a deployment drops a pattern that is not in unused: the deployment may
-// store resources whose names fit it.
+// keepsPatterns returns Problems when the next version of a deployment drops a pattern that is not in unused:
+// the deployment may store resources whose names fit it.
 func keepsPatterns(ctx context.Context, tx pgx.Tx, before, after *schema.Environment, unused patterns) error {
 	var removed map[schema.DeploymentID]*schema.Environment
 	var problems schema.Problems
@@ -56,13 +57,15 @@ func keepsPatterns(ctx context.Context, tx pgx.Tx, before, after *schema.Environ
 	return nil
 }
 
-// drops returns a problem for each pattern that a deployment loses. A deployment that never ran since it was removed still has the
-// resources of the version that it ran then.
-func drops(before, after *schema.Environment, id schema.DeploymentID, removed *schema.Environment, unused patterns) (problems schema.Problems, err error) {
+// drops returns a problem for each pattern that a deployment loses. A deployment that never ran since it was
+// removed still has the resources of the version that it ran then.
+func drops(before, after *schema.Environment, id schema.DeploymentID, removed *schema.Environment,
+	unused patterns) (problems schema.Problems, err error) {
 	remedy := ""
 	if was := find(before, id); removed != nil && (was == nil || was.Address == "" && was.Generation == 0) {
 		before = before.Over(removed)
-		remedy = fmt.Sprintf("; it ran %s when it was removed: with that version it can be asked", removed.Services[0].ServiceVersion)
+		remedy = fmt.Sprintf("; it ran %s when it was removed: with that version it can be asked",
+			removed.Services[0].ServiceVersion)
 	}
 	dropped, err := before.Dropped(after, id)
 	for _, p := range dropped {
@@ -70,8 +73,9 @@ func drops(before, after *schema.Environment, id schema.DeploymentID, removed *s
 			continue
 		}
 		problems = append(problems, schema.Problem{
-			Pos:     p.Pos,
-			Message: fmt.Sprintf("%s has no pattern %s of kind %s, and %s may store such resources", p.By, p.Pattern, p.Kind, id),
+			Pos: p.Pos,
+			Message: fmt.Sprintf("%s has no pattern %s of kind %s, and %s may store such resources", p.By, p.Pattern,
+				p.Kind, id),
 			Remedy: "name it in patterns_unused, as the commands apply and set-version do after they have asked the deployment, " +
 				"or describe the version with patterns_dropped: keep" + remedy,
 		})
@@ -94,7 +98,8 @@ func readRemoved(ctx context.Context, tx pgx.Tx) (map[schema.DeploymentID]*schem
 		if err := proto.Unmarshal(raw, descriptor); err != nil {
 			return err
 		}
-		removed[d.DeploymentID] = &schema.Environment{Services: []*schema.Descriptor{wire.Descriptor(descriptor)}, Deployments: []schema.Deployment{d}}
+		removed[d.DeploymentID] = &schema.Environment{Services: []*schema.Descriptor{wire.Descriptor(descriptor)},
+			Deployments: []schema.Deployment{d}}
 		return nil
 	})
 	return removed, err

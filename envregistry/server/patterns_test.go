@@ -43,7 +43,8 @@ type dropper struct {
 func newDropper(t *testing.T) *dropper {
 	t.Helper()
 	dsn := database(t)
-	d := &dropper{t: t, operator: serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"}), own: serve(t, dsn, identity.Deployment(west))}
+	d := &dropper{t: t, operator: serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"}),
+		own: serve(t, dsn, identity.Deployment(west))}
 	apply(t, d.operator, dropping)
 	d.register()
 	return d
@@ -51,7 +52,8 @@ func newDropper(t *testing.T) *dropper {
 
 func (d *dropper) register() {
 	d.t.Helper()
-	_, err := d.own.RegisterDeployment(d.t.Context(), &registryv1.RegisterDeploymentRequest{Service: west.Service, Region: west.Region, Address: "west:1", Generation: next(d.t, d.own, west)})
+	_, err := d.own.RegisterDeployment(d.t.Context(), &registryv1.RegisterDeploymentRequest{Service: west.Service,
+		Region: west.Region, Address: "west:1", Generation: next(d.t, d.own, west)})
 	require.NoError(d.t, err)
 }
 
@@ -64,7 +66,8 @@ func (d *dropper) setVersion(region, version string, unused ...*registryv1.Unuse
 
 func (d *dropper) apply(version string, unused ...*registryv1.UnusedPattern) error {
 	_, err := d.operator.Apply(d.t.Context(), &registryv1.ApplyRequest{
-		Deployments: []*registryv1.Deployment{{Service: west.Service, Region: west.Region, Version: version}}, PatternsUnused: unused,
+		Deployments:    []*registryv1.Deployment{{Service: west.Service, Region: west.Region, Version: version}},
+		PatternsUnused: unused,
 	})
 	return err
 }
@@ -80,8 +83,8 @@ func unused(region, kind, pattern string) *registryv1.UnusedPattern {
 	return &registryv1.UnusedPattern{Service: west.Service, Region: region, Kind: kind, Pattern: pattern}
 }
 
-// Both calls refuse a version that drops a pattern of a deployment that has run, unless the version keeps such resources, or the
-// caller names the pattern of that deployment as unused.
+// Both calls refuse a version that drops a pattern of a deployment that has run, unless the version keeps
+// such resources, or the caller names the pattern of that deployment as unused.
 func TestAVersionThatDropsAPatternNeedsAConfirmation(t *testing.T) {
 	t.Parallel()
 	d := newDropper(t)
@@ -99,7 +102,8 @@ func TestAVersionThatDropsAPatternNeedsAConfirmation(t *testing.T) {
 		} {
 			err := set("v2", given...)
 			require.Equal(t, codes.InvalidArgument, status.Code(err), "%s %v: %v", name, given, err)
-			require.ErrorContains(t, err, "iam.example.com@v2 has no pattern projects/{project}/keys/{key} of kind Key, and iam.example.com/us-west2 may store such resources")
+			require.ErrorContains(t, err,
+				"iam.example.com@v2 has no pattern projects/{project}/keys/{key} of kind Key, and iam.example.com/us-west2 may store such resources")
 			require.ErrorContains(t, err, "patterns_dropped: keep")
 			require.NotContains(t, err.Error(), "Project", "it was renamed, and keeps its pattern")
 			require.Equal(t, "v1", d.version())
@@ -112,14 +116,16 @@ func TestAVersionThatDropsAPatternNeedsAConfirmation(t *testing.T) {
 	require.NoError(t, d.setVersion(west.Region, "v3"), "it keeps them")
 }
 
-// A deployment that is removed from the registry and applied again still has its database: also if its version was removed or
-// described anew meanwhile, and until it has registered.
+// A deployment that is removed from the registry and applied again still has its database: also if its
+// version was removed or described anew meanwhile, and until it has registered.
 func TestADeploymentThatIsAppliedAgainDropsNoPatternUnnoticed(t *testing.T) {
 	t.Parallel()
 	d := newDropper(t)
 	remove := func(services ...string) {
 		t.Helper()
-		_, err := d.operator.Remove(t.Context(), &registryv1.RemoveRequest{Deployments: []string{west.String(), "iam.example.com/eastus2"}, Services: services})
+		_, err := d.operator.Remove(t.Context(),
+			&registryv1.RemoveRequest{Deployments: []string{west.String(), "iam.example.com/eastus2"},
+				Services: services})
 		require.NoError(t, err)
 	}
 	key := unused(west.Region, "Key", "projects/{project}/keys/{key}")
@@ -150,6 +156,7 @@ func TestADeploymentThatIsAppliedAgainDropsNoPatternUnnoticed(t *testing.T) {
 	require.Error(t, d.setVersion(west.Region, "v2"))
 	env, err := d.operator.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
 	require.NoError(t, err)
-	of, _ := wire.Environment(env.GetEnvironment()).Deployment(schema.DeploymentID{Service: west.Service, Region: west.Region})
+	of, _ := wire.Environment(env.GetEnvironment()).Deployment(schema.DeploymentID{Service: west.Service,
+		Region: west.Region})
 	require.Equal(t, "west:1", of.Address)
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Each registration locks the environment, reads and checks all of it, and a changed address goes to every deployment, and stays a row
-// for a day. Processes register when they start, and when the lead moves; one deployment may do so once a second, after the first 20.
+// Each registration locks the environment, reads and checks all of it, and a changed address goes to every
+// deployment, and stays a row for a day. Processes register when they start, and when the lead moves; one
+// deployment may do so once a second, after the first 20.
 const (
 	registrationsPerSecond = 1
 	registrationsAtOnce    = 20
@@ -35,7 +36,9 @@ func (p *pace) check(of schema.DeploymentID) error {
 		p.paces[of] = own
 	}
 	if !own.Allow() {
-		return status.Errorf(codes.ResourceExhausted, "%s registers more than %d times a second: wait; a process registers again by itself", of, registrationsPerSecond)
+		return status.Errorf(codes.ResourceExhausted,
+			"%s registers more than %d times a second: wait; a process registers again by itself", of,
+			registrationsPerSecond)
 	}
 	return nil
 }

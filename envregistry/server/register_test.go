@@ -71,16 +71,19 @@ func TestErrorsHaveOneCodeEach(t *testing.T) {
 func TestARemovalNamesWhatStillNeedsIt(t *testing.T) {
 	t.Parallel()
 	version := schema.ServiceVersion{Service: "a.example.com", Version: "v1"}
-	deployment := schema.Deployment{DeploymentID: schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}, Version: "v1"}
+	deployment := schema.Deployment{DeploymentID: schema.DeploymentID{Service: "a.example.com", Region: "us-west2"},
+		Version: "v1"}
 	environment := func() *schema.Environment {
-		return &schema.Environment{Regions: []string{"us-west2"}, Services: []*schema.Descriptor{{ServiceVersion: version}}, Deployments: []schema.Deployment{deployment}}
+		return &schema.Environment{Regions: []string{"us-west2"},
+			Services: []*schema.Descriptor{{ServiceVersion: version}}, Deployments: []schema.Deployment{deployment}}
 	}
 	err := (&removal{regions: []string{"us-west2"}, versions: []schema.ServiceVersion{version}}).from(environment())
 	require.ErrorContains(t, err, "a.example.com/us-west2 has a deployment there")
 	require.ErrorContains(t, err, "a.example.com/us-west2 runs a.example.com@v1")
 	env := environment()
 	require.NoError(t, (&removal{
-		regions: []string{"us-west2"}, versions: []schema.ServiceVersion{version}, deployments: []schema.DeploymentID{deployment.DeploymentID},
+		regions: []string{"us-west2"}, versions: []schema.ServiceVersion{version},
+		deployments: []schema.DeploymentID{deployment.DeploymentID},
 	}).from(env))
 	require.Empty(t, env.Regions)
 	require.Empty(t, env.Services)

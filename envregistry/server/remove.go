@@ -47,14 +47,16 @@ func (s *Server) Remove(ctx context.Context, req *registryv1.RemoveRequest) (*re
 	for i, name := range req.GetDeployments() {
 		id, err := schema.ParseDeploymentID(name)
 		if err != nil {
-			problems = append(problems, schema.Problem{Pos: schema.Pos{Path: fmt.Sprintf("deployments[%d]", i)}, Message: err.Error()})
+			problems = append(problems, schema.Problem{Pos: schema.Pos{Path: fmt.Sprintf("deployments[%d]", i)},
+				Message: err.Error()})
 		}
 		removed.deployments = append(removed.deployments, id)
 	}
 	for i, name := range req.GetServices() {
 		v, err := schema.ParseServiceVersion(name)
 		if err != nil {
-			problems = append(problems, schema.Problem{Pos: schema.Pos{Path: fmt.Sprintf("services[%d]", i)}, Message: err.Error()})
+			problems = append(problems, schema.Problem{Pos: schema.Pos{Path: fmt.Sprintf("services[%d]", i)},
+				Message: err.Error()})
 		}
 		removed.versions = append(removed.versions, v)
 	}
@@ -80,19 +82,25 @@ type removal struct {
 
 // from removes them from an environment; the error names everything that still needs one of them.
 func (r *removal) from(env *schema.Environment) error {
-	env.Deployments = slices.DeleteFunc(env.Deployments, func(d schema.Deployment) bool { return slices.Contains(r.deployments, d.DeploymentID) })
-	env.Services = slices.DeleteFunc(env.Services, func(d *schema.Descriptor) bool { return slices.Contains(r.versions, d.ServiceVersion) })
+	env.Deployments = slices.DeleteFunc(env.Deployments, func(d schema.Deployment) bool {
+		return slices.Contains(r.deployments, d.DeploymentID)
+	})
+	env.Services = slices.DeleteFunc(env.Services, func(d *schema.Descriptor) bool {
+		return slices.Contains(r.versions, d.ServiceVersion)
+	})
 	env.Regions = slices.DeleteFunc(env.Regions, func(name string) bool { return slices.Contains(r.regions, name) })
 	var problems schema.Problems
 	for _, d := range env.Deployments {
 		if slices.Contains(r.regions, d.Region) {
 			problems = append(problems, schema.Problem{
-				Pos: schema.Pos{Path: "regions"}, Message: fmt.Sprintf("%s has a deployment there", d.DeploymentID), Remedy: "remove it as well",
+				Pos: schema.Pos{Path: "regions"}, Message: fmt.Sprintf("%s has a deployment there", d.DeploymentID),
+				Remedy: "remove it as well",
 			})
 		}
 		if v := (schema.ServiceVersion{Service: d.Service, Version: d.Version}); slices.Contains(r.versions, v) {
 			problems = append(problems, schema.Problem{
-				Pos: schema.Pos{Path: "services"}, Message: fmt.Sprintf("%s runs %s", d.DeploymentID, v), Remedy: "switch its version first, or remove it as well",
+				Pos: schema.Pos{Path: "services"}, Message: fmt.Sprintf("%s runs %s", d.DeploymentID, v),
+				Remedy: "switch its version first, or remove it as well",
 			})
 		}
 	}

@@ -42,7 +42,8 @@ type author struct {
 
 func (a *author) event(outcome auditlog.Outcome) auditlog.Event {
 	return auditlog.Event{
-		Class: auditlog.Registry, Outcome: outcome, Identity: a.who.Identity.String(), Proof: a.who.Proof, Method: a.method, RequestID: a.request.String(), Reason: a.reason,
+		Class: auditlog.Registry, Outcome: outcome, Identity: a.who.Identity.String(), Proof: a.who.Proof,
+		Method: a.method, RequestID: a.request.String(), Reason: a.reason,
 	}
 }
 
@@ -52,7 +53,8 @@ func (s *Server) author(ctx context.Context, method, reason string) (*author, er
 	if err != nil {
 		return nil, status.Error(codes.Unauthenticated, err.Error())
 	}
-	a := &author{who: who, request: requestid.ID(ctx), method: method, reason: reason, audit: s.audit, log: s.log.Named("audit")}
+	a := &author{who: who, request: requestid.ID(ctx), method: method, reason: reason, audit: s.audit,
+		log: s.log.Named("audit")}
 	if err := s.audit.Record(ctx, a.event(auditlog.Asked)); err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
@@ -63,7 +65,8 @@ func (s *Server) author(ctx context.Context, method, reason string) (*author, er
 func (a *author) queue(b *pgx.Batch, revision int64, changes []string) {
 	if a != nil {
 		b.Queue(insertRevisionSQL, pgx.StrictNamedArgs{
-			"revision": revision, "actor": a.who.Identity.String(), "proof": a.who.Proof, "request_id": a.request, "method": a.method, "reason": a.reason, "changes": changes,
+			"revision": revision, "actor": a.who.Identity.String(), "proof": a.who.Proof, "request_id": a.request,
+			"method": a.method, "reason": a.reason, "changes": changes,
 		})
 	}
 }
@@ -74,8 +77,10 @@ func (a *author) changed(ctx context.Context, revision int64, changes []string) 
 		e := a.event(auditlog.Changed)
 		e.Revision, e.Changes = revision, changes
 		a.audit.Note(e) // the change is committed, and the table has it
-		a.log.Info("changed", zap.Stringer("identity", a.who.Identity), zap.String("proof", a.who.Proof), zap.String("method", a.method),
-			requestid.Field(ctx), zap.Int64("revision", revision), zap.String("reason", a.reason), zap.Strings("changes", changes))
+		a.log.Info("changed", zap.Stringer("identity", a.who.Identity), zap.String("proof", a.who.Proof),
+			zap.String("method", a.method),
+			requestid.Field(ctx), zap.Int64("revision", revision), zap.String("reason", a.reason),
+			zap.Strings("changes", changes))
 	}
 }
 
@@ -95,7 +100,8 @@ func (a *author) ended(ctx context.Context, err error) {
 	}
 	a.audit.Note(e)
 	if e.Outcome == auditlog.Denied {
-		a.log.Info("denied", zap.Stringer("identity", a.who.Identity), zap.String("proof", a.who.Proof), zap.String("method", a.method), requestid.Field(ctx))
+		a.log.Info("denied", zap.Stringer("identity", a.who.Identity), zap.String("proof", a.who.Proof),
+			zap.String("method", a.method), requestid.Field(ctx))
 	}
 }
 
@@ -105,7 +111,8 @@ const (
 )
 
 // ListRevisions returns the changes that operators made.
-func (s *Server) ListRevisions(ctx context.Context, req *registryv1.ListRevisionsRequest) (*registryv1.ListRevisionsResponse, error) {
+func (s *Server) ListRevisions(ctx context.Context,
+	req *registryv1.ListRevisionsRequest) (*registryv1.ListRevisionsResponse, error) {
 	if err := s.reads(ctx); err != nil {
 		return nil, err
 	}

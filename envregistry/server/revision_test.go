@@ -28,19 +28,23 @@ func TestEachChangeIsOnRecord(t *testing.T) {
 	apply(t, c, example)
 	call := map[string]func() error{
 		registryv1.RegistryService_Apply_FullMethodName: func() error {
-			apply(t, c, "rights: {default: deny, grants: [{identity: user/ann, verbs: [read, delete], kind: iam.example.com/Project, name: projects/acme}]}")
+			apply(t, c,
+				"rights: {default: deny, grants: [{identity: user/ann, verbs: [read, delete], kind: iam.example.com/Project, name: projects/acme}]}")
 			return nil
 		},
 		registryv1.RegistryService_SetDeploymentVersion_FullMethodName: func() error {
-			_, err := c.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: west.Service, Region: west.Region, Version: "v2"})
+			_, err := c.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: west.Service,
+				Region: west.Region, Version: "v2"})
 			return err
 		},
 		registryv1.RegistryService_AcceptDatabase_FullMethodName: func() error {
-			_, err := c.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{Service: west.Service, Region: west.Region, Database: "b5a4fd9a-2e0c-4a58-9a3e-6a35b5f0a001"})
+			_, err := c.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{Service: west.Service,
+				Region: west.Region, Database: "b5a4fd9a-2e0c-4a58-9a3e-6a35b5f0a001"})
 			return err
 		},
 		registryv1.RegistryService_DecommissionDeployment_FullMethodName: func() error {
-			_, err := c.DecommissionDeployment(t.Context(), &registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: west.Region, Reason: "sold"})
+			_, err := c.DecommissionDeployment(t.Context(),
+				&registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: west.Region, Reason: "sold"})
 			return err
 		},
 		registryv1.RegistryService_Remove_FullMethodName: func() error {
@@ -60,7 +64,8 @@ func TestEachChangeIsOnRecord(t *testing.T) {
 			require.Contains(t, call, method, "how does it leave a record?")
 		}
 	}
-	for _, method := range []string{"Apply", "SetDeploymentVersion", "AcceptDatabase", "DecommissionDeployment", "Remove"} {
+	for _, method := range []string{"Apply", "SetDeploymentVersion", "AcceptDatabase", "DecommissionDeployment",
+		"Remove"} {
 		require.NoError(t, call["/dbcontroller.registry.v1.RegistryService/"+method](), method)
 		found, err := c.ListRevisions(t.Context(), &registryv1.ListRevisionsRequest{PageSize: 1})
 		require.NoError(t, err)
@@ -107,7 +112,8 @@ func TestADryRunOfApplyChangesNothing(t *testing.T) {
 	t.Parallel()
 	c := serve(t, database(t), identity.Identity{Role: identity.RoleOperator, Name: "o"})
 	apply(t, c, example)
-	apply(t, c, "rights: {default: deny, grants: [{identity: user/ann, verbs: [read, delete], name: projects/acme}, {group: sre, verbs: [read]}]}")
+	apply(t, c,
+		"rights: {default: deny, grants: [{identity: user/ann, verbs: [read, delete], name: projects/acme}, {group: sre, verbs: [read]}]}")
 	before, err := c.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
 	require.NoError(t, err)
 	answer, err := dryRun(t, c, `
@@ -135,6 +141,8 @@ func dryRun(t *testing.T, c registryv1.RegistryServiceClient, yaml string) (*reg
 	t.Helper()
 	file, err := schema.ParseFile("f", strings.NewReader(yaml))
 	require.NoError(t, err)
-	env := wire.EnvironmentProto(&schema.Environment{Regions: file.Regions, Services: file.Services, Deployments: file.Deployments, Rights: file.Rights})
-	return c.Apply(context.Background(), &registryv1.ApplyRequest{Services: env.GetServices(), Deployments: env.GetDeployments(), Rights: env.GetRights(), ValidateOnly: true})
+	env := wire.EnvironmentProto(&schema.Environment{Regions: file.Regions, Services: file.Services,
+		Deployments: file.Deployments, Rights: file.Rights})
+	return c.Apply(context.Background(), &registryv1.ApplyRequest{Services: env.GetServices(),
+		Deployments: env.GetDeployments(), Rights: env.GetRights(), ValidateOnly: true})
 }

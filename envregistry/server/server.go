@@ -1,5 +1,5 @@
-// Package server is the environment registry, over PostgreSQL. Several servers may run over one database: all state is there, and a
-// watch reads it again after a change by its own server, and at least every second.
+// Package server is the environment registry, over PostgreSQL. Several servers may run over one database: all
+// state is there, and a watch reads it again after a change by its own server, and at least every second.
 package server
 
 import (
@@ -63,8 +63,8 @@ type Server struct {
 	followers atomic.Int64
 }
 
-// New makes a server over a migrated database. The audit log, which may be nil, records changes. The authorities verify the signatures of operators; nil
-// accepts none.
+// New makes a server over a migrated database. The audit log, which may be nil, records changes. The
+// authorities verify the signatures of operators; nil accepts none.
 func New(pool *pgxpool.Pool, audit *auditlog.Log, authorities *identity.Credentials, log *zap.Logger) *Server {
 	log, _ = postgres.LogOutageOnce(log)
 	return &Server{store: newStore(pool), pace: newPace(), audit: audit, authorities: authorities, log: log}
@@ -93,7 +93,8 @@ func (s *Server) fail(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
 	}
-	out := &requestid.Fault{Log: s.log, Level: zap.ErrorLevel, Message: "request failed", Cause: err, Told: status.Error(codes.Internal, "internal error: the registry's log says more")}
+	out := &requestid.Fault{Log: s.log, Level: zap.ErrorLevel, Message: "request failed", Cause: err,
+		Told: status.Error(codes.Internal, "internal error: the registry's log says more")}
 	if postgres.Unavailable(err) || postgres.Busy(err) {
 		out.Level, out.Message = zap.WarnLevel, "a request needs the database"
 		out.Told = status.Error(codes.Unavailable, "the registry's database is unavailable: try again")
@@ -101,14 +102,17 @@ func (s *Server) fail(err error) error {
 	return out
 }
 
-// Apply sets the given regions, services, deployments and rights, and leaves all others. The result is checked as a whole.
+// Apply sets the given regions, services, deployments and rights, and leaves all others. The result is
+// checked as a whole.
 func (s *Server) Apply(ctx context.Context, req *registryv1.ApplyRequest) (*registryv1.ApplyResponse, error) {
-	in := wire.Environment(&registryv1.Environment{Regions: req.GetRegions(), Services: req.GetServices(), Deployments: req.GetDeployments(), Rights: req.GetRights()})
+	in := wire.Environment(&registryv1.Environment{Regions: req.GetRegions(), Services: req.GetServices(),
+		Deployments: req.GetDeployments(), Rights: req.GetRights()})
 	by, err := s.author(ctx, "Apply", "")
 	if err != nil {
 		return nil, err
 	}
-	changes, err := s.store.change(ctx, change{by: by, unused: patternsOf(req.GetPatternsUnused()), validateOnly: req.GetValidateOnly(), vouches: in.Deployments, edit: applied(in)})
+	changes, err := s.store.change(ctx, change{by: by, unused: patternsOf(req.GetPatternsUnused()),
+		validateOnly: req.GetValidateOnly(), vouches: in.Deployments, edit: applied(in)})
 	if err == nil && !req.GetValidateOnly() {
 		err = s.store.vouch(ctx, in.Deployments)
 	}
@@ -119,7 +123,8 @@ func (s *Server) Apply(ctx context.Context, req *registryv1.ApplyRequest) (*regi
 }
 
 // GetEnvironment returns the whole environment; to a person, of the rights the own ones.
-func (s *Server) GetEnvironment(ctx context.Context, req *registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
+func (s *Server) GetEnvironment(ctx context.Context,
+	req *registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
 	if _, err := s.check(ctx, seen{req.GetSeenRevision(), req.GetSeenHistory()}); err != nil {
 		return nil, s.fail(err)
 	}
@@ -130,7 +135,8 @@ func (s *Server) GetEnvironment(ctx context.Context, req *registryv1.GetEnvironm
 	if err != nil {
 		return nil, s.fail(err)
 	}
-	out := &registryv1.GetEnvironmentResponse{Environment: wire.EnvironmentProto(env), Incomplete: env.Incomplete, Unheard: env.Unheard}
+	out := &registryv1.GetEnvironmentResponse{Environment: wire.EnvironmentProto(env), Incomplete: env.Incomplete,
+		Unheard: env.Unheard}
 	all := out.GetEnvironment().GetRights()
 	if out.Environment.Rights, err = visible(ctx, out.GetEnvironment().GetRights()); err != nil {
 		return nil, s.fail(err)
@@ -140,20 +146,22 @@ func (s *Server) GetEnvironment(ctx context.Context, req *registryv1.GetEnvironm
 }
 
 // SetDeploymentVersion switches a deployment to another described version.
-func (s *Server) SetDeploymentVersion(ctx context.Context, req *registryv1.SetDeploymentVersionRequest) (*registryv1.Deployment, error) {
+func (s *Server) SetDeploymentVersion(ctx context.Context,
+	req *registryv1.SetDeploymentVersionRequest) (*registryv1.Deployment, error) {
 	id := schema.DeploymentID{Service: req.GetService(), Region: req.GetRegion()}
 	by, err := s.author(ctx, "SetDeploymentVersion", "")
 	if err != nil {
 		return nil, err
 	}
-	_, err = s.store.change(ctx, change{by: by, unused: patternsOf(req.GetPatternsUnused()), edit: func(env *schema.Environment) error {
-		d := find(env, id)
-		if d == nil {
-			return fmt.Errorf("%w: %s", errUnknownDeployment, id)
-		}
-		d.Version = req.GetVersion()
-		return nil
-	}})
+	_, err = s.store.change(ctx, change{by: by, unused: patternsOf(req.GetPatternsUnused()),
+		edit: func(env *schema.Environment) error {
+			d := find(env, id)
+			if d == nil {
+				return fmt.Errorf("%w: %s", errUnknownDeployment, id)
+			}
+			d.Version = req.GetVersion()
+			return nil
+		}})
 	if err != nil {
 		return nil, s.fail(err)
 	}
@@ -161,7 +169,8 @@ func (s *Server) SetDeploymentVersion(ctx context.Context, req *registryv1.SetDe
 }
 
 // RegisterDeployment stores the address of the caller's own deployment.
-func (s *Server) RegisterDeployment(ctx context.Context, req *registryv1.RegisterDeploymentRequest) (*registryv1.Deployment, error) {
+func (s *Server) RegisterDeployment(ctx context.Context,
+	req *registryv1.RegisterDeploymentRequest) (*registryv1.Deployment, error) {
 	id := schema.DeploymentID{Service: req.GetService(), Region: req.GetRegion()}
 	who, err := identity.FromContext(ctx)
 	if err != nil {
@@ -187,7 +196,8 @@ func (s *Server) RegisterDeployment(ctx context.Context, req *registryv1.Registe
 			if err == nil && gone[id] != "" {
 				err = fmt.Errorf("%w: %s", errDecommissioned, gone[id])
 			}
-			return cmp.Or(err, fmt.Errorf("%w: %s: apply a file that lists it under deployments", errUnknownDeployment, id))
+			return cmp.Or(err, fmt.Errorf("%w: %s: apply a file that lists it under deployments",
+				errUnknownDeployment, id))
 		}
 		d.Database = cmp.Or(d.Database, database) // another one needs an operator: AcceptDatabase
 		return register(d, req.GetAddress(), req.GetGeneration())
@@ -198,14 +208,16 @@ func (s *Server) RegisterDeployment(ctx context.Context, req *registryv1.Registe
 	return s.deployment(ctx, id)
 }
 
-// register sets the address of a deployment, if the generation is the next one: otherwise another process has registered since the caller
-// read the environment.
+// register sets the address of a deployment, if the generation is the next one: otherwise another process has
+// registered since the caller read the environment.
 func register(d *schema.Deployment, address string, generation int64) error {
 	switch {
 	case d.Address == address && generation == d.Generation:
 		return nil // repeated
 	case generation != d.Generation+1:
-		return fmt.Errorf("%w: the registration of %s has generation %d, at %q: read the environment, and register with the next one", errSuperseded, d.DeploymentID, d.Generation, d.Address)
+		return fmt.Errorf(
+			"%w: the registration of %s has generation %d, at %q: read the environment, and register with the next one",
+			errSuperseded, d.DeploymentID, d.Generation, d.Address)
 	}
 	d.Address, d.Generation = address, generation
 	return nil
@@ -225,7 +237,8 @@ func databaseOf(s string) (uuid.UUID, error) {
 
 // AcceptDatabase stores that another database has replaced a deployment's database for good. A repeated call
 // changes nothing.
-func (s *Server) AcceptDatabase(ctx context.Context, req *registryv1.AcceptDatabaseRequest) (*registryv1.Deployment, error) {
+func (s *Server) AcceptDatabase(ctx context.Context,
+	req *registryv1.AcceptDatabaseRequest) (*registryv1.Deployment, error) {
 	id := schema.DeploymentID{Service: req.GetService(), Region: req.GetRegion()}
 	database, err := databaseOf(req.GetDatabase())
 	if err == nil && database == uuid.Nil {

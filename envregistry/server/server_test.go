@@ -63,17 +63,21 @@ func connect(t *testing.T, dsn string, who identity.Identity) *grpc.ClientConn {
 	t.Cleanup(pool.Close)
 	listener := bufconn.Listen(1 << 20)
 	s := grpc.NewServer(
-		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
+			h grpc.UnaryHandler) (any, error) {
 			return h(identity.NewContext(ctx, who), req)
 		}),
-		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
+			h grpc.StreamHandler) error {
 			return h(srv, identified{stream, who})
 		}))
 	registryv1.RegisterRegistryServiceServer(s, server.New(pool, nil, nil, zap.NewNop()))
 	go func() { _ = s.Serve(listener) }()
 	t.Cleanup(s.Stop)
 	conn, err := grpc.NewClient("passthrough:registry", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return listener.DialContext(ctx)
+		}))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
@@ -101,8 +105,10 @@ func apply(t *testing.T, c registryv1.RegistryServiceClient, yaml string) []stri
 	t.Helper()
 	file, err := schema.ParseFile("f", strings.NewReader(yaml))
 	require.NoError(t, err)
-	env := wire.EnvironmentProto(&schema.Environment{Regions: file.Regions, Services: file.Services, Deployments: file.Deployments, Rights: file.Rights})
-	answer, err := c.Apply(context.Background(), &registryv1.ApplyRequest{Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments(), Rights: env.GetRights()})
+	env := wire.EnvironmentProto(&schema.Environment{Regions: file.Regions, Services: file.Services,
+		Deployments: file.Deployments, Rights: file.Rights})
+	answer, err := c.Apply(context.Background(), &registryv1.ApplyRequest{Regions: env.GetRegions(),
+		Services: env.GetServices(), Deployments: env.GetDeployments(), Rights: env.GetRights()})
 	require.NoError(t, err)
 	return answer.GetChanges()
 }
@@ -111,11 +117,14 @@ func TestApplyReturnsTheChanges(t *testing.T) {
 	t.Parallel()
 	c := serve(t, database(t), identity.Identity{Role: identity.RoleOperator, Name: "o"})
 	require.Equal(t, []string{
-		"region eastus2: created", "region us-west2: created", "service iam.example.com@v1: created", "service iam.example.com@v2: created",
-		"deployment iam.example.com/us-west2: created\n  version: v1", "deployment iam.example.com/eastus2: created\n  version: v1",
+		"region eastus2: created", "region us-west2: created", "service iam.example.com@v1: created",
+		"service iam.example.com@v2: created",
+		"deployment iam.example.com/us-west2: created\n  version: v1",
+		"deployment iam.example.com/eastus2: created\n  version: v1",
 	}, apply(t, c, example))
 	require.Empty(t, apply(t, c, example))
-	require.Equal(t, []string{"deployment iam.example.com/us-west2: changed\n  version: v1 → v2"}, apply(t, c, "regions: []\ndeployments: [{deployment: iam.example.com/us-west2, version: v2}]"))
+	require.Equal(t, []string{"deployment iam.example.com/us-west2: changed\n  version: v1 → v2"},
+		apply(t, c, "regions: []\ndeployments: [{deployment: iam.example.com/us-west2, version: v2}]"))
 }
 
 func TestADeploymentRegistersOnlyItselfAndTheNewerProcessCounts(t *testing.T) {
@@ -124,7 +133,8 @@ func TestADeploymentRegistersOnlyItselfAndTheNewerProcessCounts(t *testing.T) {
 	apply(t, serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"}), example)
 	c, ctx := serve(t, dsn, identity.Deployment(west)), context.Background()
 	register := func(region, address string, generation int64) error {
-		_, err := c.RegisterDeployment(ctx, &registryv1.RegisterDeploymentRequest{Service: west.Service, Region: region, Address: address, Generation: generation})
+		_, err := c.RegisterDeployment(ctx, &registryv1.RegisterDeploymentRequest{Service: west.Service, Region: region,
+			Address: address, Generation: generation})
 		return err
 	}
 	require.NoError(t, register("us-west2", "new:1", 1))
@@ -144,7 +154,8 @@ func TestARepeatedOrLateRegistrationReplacesNoOther(t *testing.T) {
 	apply(t, serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"}), example)
 	c := serve(t, dsn, identity.Deployment(west))
 	register := func(address string, generation int64) (*registryv1.Deployment, error) {
-		return c.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: west.Service, Region: west.Region, Address: address, Generation: generation})
+		return c.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: west.Service,
+			Region: west.Region, Address: address, Generation: generation})
 	}
 	first, err := register("first:1", 1)
 	require.NoError(t, err)
@@ -161,8 +172,8 @@ func TestARepeatedOrLateRegistrationReplacesNoOther(t *testing.T) {
 	require.Equal(t, codes.FailedPrecondition, status.Code(err), "without a generation")
 }
 
-// The registry's database refuses connections for a while, and closes the existing ones: calls fail with UNAVAILABLE, and one
-// line is logged for all calls.
+// The registry's database refuses connections for a while, and closes the existing ones: calls fail with
+// UNAVAILABLE, and one line is logged for all calls.
 func TestARegistryWithoutItsDatabaseIsUnavailable(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
@@ -182,7 +193,8 @@ func TestARegistryWithoutItsDatabaseIsUnavailable(t *testing.T) {
 	name := pgx.Identifier{cfg.Database}.Sanitize()
 	_, err = conn.Exec(t.Context(), "ALTER DATABASE "+name+" ALLOW_CONNECTIONS false")
 	require.NoError(t, err)
-	_, err = conn.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", cfg.Database)
+	_, err = conn.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1",
+		cfg.Database)
 	require.NoError(t, err)
 	for range 20 {
 		for _, call := range []grpc.UnaryHandler{
@@ -190,7 +202,8 @@ func TestARegistryWithoutItsDatabaseIsUnavailable(t *testing.T) {
 				return c.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{})
 			},
 			func(ctx context.Context, _ any) (any, error) {
-				return c.RegisterDeployment(ctx, &registryv1.RegisterDeploymentRequest{Service: west.Service, Region: west.Region, Address: "x:1", Generation: 1})
+				return c.RegisterDeployment(ctx, &registryv1.RegisterDeploymentRequest{Service: west.Service,
+					Region: west.Region, Address: "x:1", Generation: 1})
 			},
 			func(ctx context.Context, _ any) (any, error) { return c.Apply(ctx, &registryv1.ApplyRequest{}) },
 		} {
@@ -219,34 +232,42 @@ func TestRemove(t *testing.T) {
 	_, err = remove(&registryv1.RemoveRequest{Regions: []string{"eastus2"}, Services: []string{"iam.example.com@v1"}})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 	require.ErrorContains(t, err, "iam.example.com/eastus2 has a deployment there; remove it as well")
-	require.ErrorContains(t, err, "iam.example.com/us-west2 runs iam.example.com@v1; switch its version first, or remove it as well")
+	require.ErrorContains(t, err,
+		"iam.example.com/us-west2 runs iam.example.com@v1; switch its version first, or remove it as well")
 	_, err = remove(&registryv1.RemoveRequest{Deployments: []string{"nothing"}})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 	after, err := c.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
 	require.NoError(t, err)
 	require.True(t, proto.Equal(before, after), "all or nothing")
 
-	changes, err := remove(&registryv1.RemoveRequest{Deployments: []string{"iam.example.com/eastus2"}, Regions: []string{"eastus2"}, Services: []string{"iam.example.com@v2"}})
+	changes, err := remove(&registryv1.RemoveRequest{Deployments: []string{"iam.example.com/eastus2"},
+		Regions: []string{"eastus2"}, Services: []string{"iam.example.com@v2"}})
 	require.NoError(t, err)
-	require.Equal(t, []string{"deployment iam.example.com/eastus2: removed", "service iam.example.com@v2: removed", "region eastus2: removed"}, changes)
+	require.Equal(t, []string{"deployment iam.example.com/eastus2: removed", "service iam.example.com@v2: removed",
+		"region eastus2: removed"}, changes)
 	changes, err = remove(&registryv1.RemoveRequest{Deployments: []string{"iam.example.com/eastus2"}})
 	require.NoError(t, err)
 	require.Empty(t, changes)
-	require.Equal(t, []string{"region eastus2: created", "service iam.example.com@v2: created", "deployment iam.example.com/eastus2: created\n  version: v1"}, apply(t, c, example), "it can be applied again")
+	require.Equal(t, []string{"region eastus2: created", "service iam.example.com@v2: created",
+		"deployment iam.example.com/eastus2: created\n  version: v1"}, apply(t, c, example), "it can be applied again")
 }
 
 func TestADecommissionedDeploymentNeverComesBack(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
-	operator, selfClient := serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "ann"}), serve(t, dsn, identity.Deployment(west))
+	operator, selfClient := serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "ann"}),
+		serve(t, dsn, identity.Deployment(west))
 	apply(t, operator, example)
 	gone := func(region string) error {
-		_, err := operator.DecommissionDeployment(t.Context(), &registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: region, Reason: "fire"})
+		_, err := operator.DecommissionDeployment(t.Context(),
+			&registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: region, Reason: "fire"})
 		return err
 	}
 	require.Equal(t, codes.NotFound, status.Code(gone("mars")))
 	stranger := func(region string) error {
-		_, err := operator.DecommissionDeployment(t.Context(), &registryv1.DecommissionDeploymentRequest{Service: "evil.example.com", Region: region, Reason: "stolen", Unlisted: true})
+		_, err := operator.DecommissionDeployment(t.Context(),
+			&registryv1.DecommissionDeploymentRequest{Service: "evil.example.com", Region: region, Reason: "stolen",
+				Unlisted: true})
 		return err
 	}
 	require.NoError(t, stranger("mars"), "others may know one that the registry does not list")
@@ -256,10 +277,13 @@ func TestADecommissionedDeploymentNeverComesBack(t *testing.T) {
 	env, err := selfClient.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
 	require.NoError(t, err)
 	require.Len(t, env.GetEnvironment().GetDeployments(), 1)
-	_, err = selfClient.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: west.Service, Region: west.Region, Address: "x:1", Generation: 9})
+	_, err = selfClient.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: west.Service,
+		Region: west.Region, Address: "x:1", Generation: 9})
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
 	require.ErrorContains(t, err, "was decommissioned by operator/ann")
-	_, err = operator.Apply(t.Context(), &registryv1.ApplyRequest{Deployments: []*registryv1.Deployment{{Service: west.Service, Region: west.Region, Version: "v1"}}})
+	_, err = operator.Apply(t.Context(),
+		&registryv1.ApplyRequest{Deployments: []*registryv1.Deployment{{Service: west.Service, Region: west.Region,
+			Version: "v1"}}})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 	require.ErrorContains(t, err, "its name is not used again")
 	apply(t, operator, "regions: [moon]\ndeployments: [{deployment: iam.example.com/moon, version: v2}]")
@@ -298,7 +322,8 @@ func TestTheClientFollowsWhatIsAppliedThroughAnotherServer(t *testing.T) {
 	client.Lead(true)
 	d, _ = (<-client.Environments()).Deployment(west)
 	require.Equal(t, "here:1", d.Address)
-	_, err = operator.SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: west.Service, Region: west.Region, Version: "v2"})
+	_, err = operator.SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: west.Service,
+		Region: west.Region, Version: "v2"})
 	require.NoError(t, err)
 	d, _ = (<-client.Environments()).Deployment(west)
 	require.Equal(t, "v2", d.Version)
@@ -321,19 +346,25 @@ func TestRightsAreReplacedByDeclarationsAlone(t *testing.T) {
 	apply(t, operator, example)
 	go func() { done <- client.Run(ctx) }()
 	require.Nil(t, (<-client.Environments()).Rights)
-	require.Equal(t, []string{"rights: created\n  everybody loses refer where no grant allows it: the default is deny\n  group sre gains read on everything"}, apply(t, operator, "rights: {default: deny, grants: [{group: sre, verbs: [read]}]}"))
+	require.Equal(t,
+		[]string{
+			"rights: created\n  everybody loses refer where no grant allows it: the default is deny\n  group sre gains read on everything"}, apply(t, operator, "rights: {default: deny, grants: [{group: sre, verbs: [read]}]}"))
 	rights := (<-client.Environments()).Rights
 	require.True(t, rights.Deny)
 	require.Len(t, rights.Grants, 1)
 	apply(t, operator, "regions: [moon]")
 	require.True(t, (<-client.Environments()).Rights.Deny)
-	require.Equal(t, []string{"rights: changed\n  every user gains read, write, delete: the default is allow\n  everybody gains refer: the default is not deny"}, apply(t, operator, "rights: {default: allow}"))
+	require.Equal(t,
+		[]string{
+			"rights: changed\n  every user gains read, write, delete: the default is allow\n  everybody gains refer: the default is not deny"}, apply(t, operator, "rights: {default: allow}"))
 	rights = (<-client.Environments()).Rights
 	require.NotNil(t, rights)
 	require.False(t, rights.Deny)
 	require.Empty(t, rights.Grants)
-	require.Equal(t, []string{"rights: declared again\n  nobody gains or loses a right"}, apply(t, operator, "rights: {default: allow}"))
-	require.Greater(t, (<-client.Environments()).Rights.Declaration, rights.Declaration, "deployments that have another one take it")
+	require.Equal(t, []string{"rights: declared again\n  nobody gains or loses a right"},
+		apply(t, operator, "rights: {default: allow}"))
+	require.Greater(t, (<-client.Environments()).Rights.Declaration, rights.Declaration,
+		"deployments that have another one take it")
 	cancel()
 	require.NoError(t, <-done)
 	answer, err := operator.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
@@ -341,8 +372,8 @@ func TestRightsAreReplacedByDeclarationsAlone(t *testing.T) {
 	require.NotNil(t, answer.GetEnvironment().GetRights())
 }
 
-// A registry whose database was restored or failed over may lack deployments: its list counts as complete when an operator has
-// applied each deployment in it since. An empty list never does (I15).
+// A registry whose database was restored or failed over may lack deployments: its list counts as complete
+// when an operator has applied each deployment in it since. An empty list never does (I15).
 func TestARegistryThatMayLackDeploymentsSaysSo_I15(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)

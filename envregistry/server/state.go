@@ -8,8 +8,8 @@ import (
 // State is the state of the environment for the registry's metrics.
 type State struct {
 	Revision int64
-	// Complete is false while the list of deployments may lack some, as after a failover that has lost commits: deletions wait for those
-	// that may refer to their resources.
+	// Complete is false while the list of deployments may lack some, as after a failover that has lost
+	// commits: deletions wait for those that may refer to their resources.
 	Complete bool
 	// Deployments by state: registered, awaited (no process of it has registered yet) and disabled.
 	Registered, Awaited, Disabled int64
@@ -24,7 +24,8 @@ GROUP BY m.singleton`
 
 // State reads the state of the environment with one statement.
 func (s *Server) State(ctx context.Context) (st State, err error) {
-	err = s.store.pool.QueryRow(ctx, environmentStateSQL).Scan(&st.Revision, &st.Complete, &st.Registered, &st.Awaited, &st.Disabled)
+	err = s.store.pool.QueryRow(ctx, environmentStateSQL).Scan(&st.Revision, &st.Complete, &st.Registered, &st.Awaited,
+		&st.Disabled)
 	if err != nil {
 		return st, fmt.Errorf("read the state of the registry: %w", err)
 	}

@@ -40,7 +40,8 @@ type store struct {
 
 func newStore(pool *pgxpool.Pool) *store {
 	wake := feed.NewBroadcast()
-	return &store{pool: pool, wake: wake, feeds: feed.NewLog(feed.Config{Pool: pool, StateSQL: stateSQL, WrittenSQL: writtenSQL, Wake: wake})}
+	return &store{pool: pool, wake: wake,
+		feeds: feed.NewLog(feed.Config{Pool: pool, StateSQL: stateSQL, WrittenSQL: writtenSQL, Wake: wake})}
 }
 
 const (
@@ -83,9 +84,10 @@ WITH new AS (
 )
 INSERT INTO dbcontroller_registry.change (revision, gone, service, region, version, address, generation, disabled, database)
 SELECT m.revision, false, new.service, new.region, new.version, new.address, new.generation, new.disabled, new.database FROM new, dbcontroller_registry.meta m`
-	// The list of deployments is complete when there is at least one, all that run have reported the revision that they have seen since the
-	// database came to its server (unheardSQL), and none of them has seen more than the database has; where none runs, or the database is known to
-	// have lost commits, when an operator has applied each of them since.
+	// The list of deployments is complete when there is at least one, all that run have reported the revision
+	// that they have seen since the database came to its server (unheardSQL), and none of them has seen more
+	// than the database has; where none runs, or the database is known to have lost commits, when an operator
+	// has applied each of them since.
 	incompleteSQL = `SELECT ` + incompleteOfSQL + ` FROM dbcontroller_registry.meta m`
 
 	incompleteOfSQL = `(NOT EXISTS (SELECT FROM dbcontroller_registry.deployment) OR EXISTS (
@@ -147,7 +149,8 @@ func readEnvironment(ctx context.Context, tx pgx.Tx, revisionSQL string) (*schem
 	b.Queue(selectDeploymentsSQL).Query(func(rows pgx.Rows) error {
 		var d schema.Deployment
 		var database *uuid.UUID
-		_, err := pgx.ForEachRow(rows, []any{&d.Service, &d.Region, &d.Version, &d.Address, &d.Generation, &d.Disabled, &database}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&d.Service, &d.Region, &d.Version, &d.Address, &d.Generation, &d.Disabled,
+			&database}, func() error {
 			if d.Database = uuid.Nil; database != nil {
 				d.Database = *database
 			}
@@ -176,13 +179,16 @@ func rightsOf(raw []byte) (*schema.Rights, error) {
 	return wire.Rights(p), nil
 }
 
-// applied sets regions, services, deployments and rights; a deployment keeps its registered address unless another one is given.
+// applied sets regions, services, deployments and rights; a deployment keeps its registered address unless
+// another one is given.
 func applied(in *schema.Environment) func(*schema.Environment) error {
 	return func(env *schema.Environment) error {
 		env.Regions = append(env.Regions, in.Regions...)
 		env.Rights = cmp.Or(in.Rights.After(env.Rights, time.Now()), env.Rights)
 		for _, d := range in.Services {
-			i := slices.IndexFunc(env.Services, func(e *schema.Descriptor) bool { return e.ServiceVersion == d.ServiceVersion })
+			i := slices.IndexFunc(env.Services, func(e *schema.Descriptor) bool {
+				return e.ServiceVersion == d.ServiceVersion
+			})
 			if i < 0 {
 				env.Services = append(env.Services, d)
 				continue
@@ -192,7 +198,8 @@ func applied(in *schema.Environment) func(*schema.Environment) error {
 			}
 			if runs := runsVersion(env, d.ServiceVersion); runs != nil {
 				return schema.Problems{{
-					Pos: d.Pos, Message: fmt.Sprintf("%s runs on %s and cannot change", d.ServiceVersion, runs.DeploymentID),
+					Pos: d.Pos, Message: fmt.Sprintf("%s runs on %s and cannot change", d.ServiceVersion,
+						runs.DeploymentID),
 					Remedy: "describe the change as a new version",
 				}}
 			}
@@ -250,8 +257,8 @@ type change struct {
 
 var errValidated = errors.New("the change was only to be validated")
 
-// change edits the environment under the lock of its revision, checks the whole, and writes the differences and who made them. It returns the differences
-// for the caller.
+// change edits the environment under the lock of its revision, checks the whole, and writes the differences
+// and who made them. It returns the differences for the caller.
 func (s *store) change(ctx context.Context, c change) ([]string, error) {
 	var changes []string
 	var revision int64
@@ -262,7 +269,8 @@ func (s *store) change(ctx context.Context, c change) ([]string, error) {
 			return err
 		}
 		after := &schema.Environment{
-			Regions: slices.Clone(before.Regions), Services: slices.Clone(before.Services), Deployments: slices.Clone(before.Deployments), Rights: before.Rights,
+			Regions: slices.Clone(before.Regions), Services: slices.Clone(before.Services),
+			Deployments: slices.Clone(before.Deployments), Rights: before.Rights,
 		}
 		if err := c.edit(after); err != nil {
 			return err

@@ -11,8 +11,9 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// visible returns the rights that the caller of a request may see: deployments, which decide by them, and operators who may read everything see all rights; other callers see
-// their own ones. Grants name tenants and their projects.
+// visible returns the rights that the caller of a request may see: deployments, which decide by them, and
+// operators who may read everything see all rights; other callers see their own ones. Grants name tenants and
+// their projects.
 func visible(ctx context.Context, rights *registryv1.Rights) (*registryv1.Rights, error) {
 	who, err := identity.CallerFromContext(ctx)
 	if err != nil || rights == nil || who.Role != identity.RoleUser && who.Role != identity.RoleOperator {
@@ -22,9 +23,12 @@ func visible(ctx context.Context, rights *registryv1.Rights) (*registryv1.Rights
 	if all.Operator(grant.Subject{Identity: who.Identity.String()}, schema.Read, schema.DeploymentID{}) {
 		return rights, nil
 	}
-	own := &registryv1.Rights{Deny: rights.GetDeny(), Allow: rights.GetAllow(), CascadeNeedsDelete: rights.GetCascadeNeedsDelete(), MaxRemovals: rights.GetMaxRemovals(), TwoOperators: rights.GetTwoOperators(), Declaration: rights.GetDeclaration()}
+	own := &registryv1.Rights{Deny: rights.GetDeny(), Allow: rights.GetAllow(),
+		CascadeNeedsDelete: rights.GetCascadeNeedsDelete(), MaxRemovals: rights.GetMaxRemovals(),
+		TwoOperators: rights.GetTwoOperators(), Declaration: rights.GetDeclaration()}
 	for _, g := range rights.GetGrants() {
-		if id := g.GetIdentity(); id == schema.Every || id == who.Identity.String() || g.GetGroup() != "" && slices.Contains(who.Groups, g.GetGroup()) {
+		if id := g.GetIdentity(); id == schema.Every || id == who.Identity.String() || g.GetGroup() != "" &&
+			slices.Contains(who.Groups, g.GetGroup()) {
 			own.Grants = append(own.Grants, g)
 		}
 	}

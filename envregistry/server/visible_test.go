@@ -10,7 +10,8 @@ import (
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
 
-// Grants name tenants and their projects: a person sees the own ones, by any method that has rights in its answer.
+// Grants name tenants and their projects: a person sees the own ones, by any method that has rights in its
+// answer.
 func TestPeopleSeeTheirOwnGrants(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
@@ -21,13 +22,17 @@ func TestPeopleSeeTheirOwnGrants(t *testing.T) {
 		{Group: "sre", Verbs: []string{"operate"}},
 		{Identity: "*", Verbs: []string{"read"}, Name: "projects/public"},
 	}
-	_, err := operator.Apply(t.Context(), &registryv1.ApplyRequest{Rights: &registryv1.Rights{Deny: true, Grants: grants}})
+	_, err := operator.Apply(t.Context(),
+		&registryv1.ApplyRequest{Rights: &registryv1.Rights{Deny: true, Grants: grants}})
 	require.NoError(t, err)
 	for who, want := range map[identity.Identity][]string{
-		{Role: identity.RoleUser, Name: "ann"}:                                                   {"projects/ann", "projects/public"},
-		{Role: identity.RoleUser, Name: "eve"}:                                                   {"projects/public"},
-		{Role: identity.RoleOperator, Name: "olga"}:                                              {"projects/ann", "projects/bob", "", "projects/public"},
-		identity.Deployment(schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}): {"projects/ann", "projects/bob", "", "projects/public"},
+		{Role: identity.RoleUser, Name: "ann"}: {"projects/ann",
+			"projects/public"},
+		{Role: identity.RoleUser, Name: "eve"}: {"projects/public"},
+		{Role: identity.RoleOperator, Name: "olga"}: {"projects/ann",
+			"projects/bob", "", "projects/public"},
+		identity.Deployment(schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}): {"projects/ann",
+			"projects/bob", "", "projects/public"},
 	} {
 		c := serve(t, dsn, who)
 		names := func(r *registryv1.Rights) (out []string) {

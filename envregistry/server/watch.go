@@ -20,18 +20,21 @@ import (
 // environmentFeed is the one topic of the registry.
 const environmentFeed feed.Topics = 1
 
-// environmentFilter binds tokens to this kind of watch; change it when the events change, so that old tokens are reset.
+// environmentFilter binds tokens to this kind of watch; change it when the events change, so that old tokens
+// are reset.
 const environmentFilter = "environment with rights and databases"
 
-var writtenSQL = feed.WrittenBegin + feed.AnyNew("dbcontroller_registry.change") + `::int` + feed.WrittenFrom + `dbcontroller_registry.meta` + feed.StateEnd
+var writtenSQL = feed.WrittenBegin + feed.AnyNew("dbcontroller_registry.change") + `::int` + feed.WrittenFrom +
+	`dbcontroller_registry.meta` + feed.StateEnd
 
 const (
 	otherServerSQL = `
 SELECT m.server IS DISTINCT FROM ` + feed.ServerSQL + ` OR ` + feed.EpochSQL + ` IS NULL FROM dbcontroller_registry.meta m`
 	lockServerSQL = otherServerSQL + ` FOR UPDATE`
 
-	// Tokens of the former epoch are void. The changes that were kept for them may have ids of transactions that another server has used, and
-	// this one will: every watch would receive them. Logical replication copies rows without their sequences.
+	// Tokens of the former epoch are void. The changes that were kept for them may have ids of transactions
+	// that another server has used, and this one will: every watch would receive them. Logical replication
+	// copies rows without their sequences.
 	beginEpochSQL = `
 WITH old AS (
     DELETE FROM dbcontroller_registry.change WHERE xid >= pg_snapshot_xmin(pg_current_snapshot())
@@ -94,7 +97,8 @@ func scanChanged(row pgx.CollectableRow) (out changed, _ int64, _ error) {
 	var region, service, version, address *string
 	var raw, rights []byte
 	var database *uuid.UUID
-	err := row.Scan(&seq, &revision, &gone, &region, &service, &version, &address, &generation, &disabled, &raw, &rights, &database)
+	err := row.Scan(&seq, &revision, &gone, &region, &service, &version, &address, &generation, &disabled, &raw,
+		&rights, &database)
 	if err != nil || seq == nil {
 		return out, 0, err
 	}
@@ -115,7 +119,8 @@ func scanChanged(row pgx.CollectableRow) (out changed, _ int64, _ error) {
 		}
 		out.change.Item = &registryv1.WatchEnvironmentResponse_Change_Service{Service: d}
 	default:
-		d := &registryv1.Deployment{Service: *service, Region: *region, Version: *version, Address: *address, Generation: *generation, Disabled: *disabled}
+		d := &registryv1.Deployment{Service: *service, Region: *region, Version: *version, Address: *address,
+			Generation: *generation, Disabled: *disabled}
 		if database != nil {
 			d.Database = database.String()
 		}
@@ -124,8 +129,9 @@ func scanChanged(row pgx.CollectableRow) (out changed, _ int64, _ error) {
 	return out, *seq, nil
 }
 
-// noticeServer begins an epoch, and a part of the history, when the database runs on another server than before: tokens of the former epoch are void,
-// and each deployment tells the revision that it has seen before the list of deployments counts.
+// noticeServer begins an epoch, and a part of the history, when the database runs on another server than
+// before: tokens of the former epoch are void, and each deployment tells the revision that it has seen before
+// the list of deployments counts.
 func (s *store) noticeServer(ctx context.Context) error {
 	var other bool
 	err := s.pool.QueryRow(ctx, otherServerSQL).Scan(&other)
@@ -146,9 +152,11 @@ func (s *store) noticeServer(ctx context.Context) error {
 	return nil
 }
 
-// WatchEnvironment sends the whole environment, the end of the snapshot, and then every change; with a token, the changes since. At
-// the end of the snapshot, and at each bookmark, the events before it are a whole environment.
-func (s *Server) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
+// WatchEnvironment sends the whole environment, the end of the snapshot, and then every change; with a token,
+// the changes since. At the end of the snapshot, and at each bookmark, the events before it are a whole
+// environment.
+func (s *Server) WatchEnvironment(req *registryv1.WatchEnvironmentRequest,
+	stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
 	s.followers.Add(1)
 	defer s.followers.Add(-1)
 	at, err := s.stream(stream.Context(), seen{req.GetSeenRevision(), req.GetSeenHistory()})
@@ -157,7 +165,8 @@ func (s *Server) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, strea
 	}
 	err = feed.Follow(stream.Context(), s.store.feeds, feed.Feed[changed]{
 		Filter: environmentFilter, Topic: environmentFeed, Chunk: 100, Aged: true, Keyed: true,
-		SnapshotSQL: environmentSnapshotSQL + feed.SnapshotEnd(`kind, name COLLATE "C"`, 1), FirstSQL: environmentNewSQL + feed.FirstPage(2), NextSQL: environmentNewSQL + feed.NextPage(2),
+		SnapshotSQL: environmentSnapshotSQL + feed.SnapshotEnd(`kind, name COLLATE "C"`, 1),
+		FirstSQL:    environmentNewSQL + feed.FirstPage(2), NextSQL: environmentNewSQL + feed.NextPage(2),
 		Scan: scanChanged,
 	}, req.GetResumeToken(), func(e schema.Event[changed]) error {
 		for _, c := range e.Items {
@@ -178,13 +187,17 @@ func (s *Server) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, strea
 		}
 		switch {
 		case e.EndOfSnapshot:
-			return stream.Send(&registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_EndOfSnapshot_{
-				EndOfSnapshot: &registryv1.WatchEnvironmentResponse_EndOfSnapshot{Revision: at.revision, ResumeToken: e.Token, History: at.stamp},
-			}})
+			return stream.Send(
+				&registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_EndOfSnapshot_{
+					EndOfSnapshot: &registryv1.WatchEnvironmentResponse_EndOfSnapshot{Revision: at.revision,
+						ResumeToken: e.Token, History: at.stamp},
+				}})
 		case e.Token != "":
-			return stream.Send(&registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Bookmark_{
-				Bookmark: &registryv1.WatchEnvironmentResponse_Bookmark{Revision: at.revision, ResumeToken: e.Token, History: at.stamp},
-			}})
+			return stream.Send(
+				&registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Bookmark_{
+					Bookmark: &registryv1.WatchEnvironmentResponse_Bookmark{Revision: at.revision, ResumeToken: e.Token,
+						History: at.stamp},
+				}})
 		}
 		return nil
 	})
@@ -193,7 +206,8 @@ func (s *Server) WatchEnvironment(req *registryv1.WatchEnvironmentRequest, strea
 
 func response(c changed) *registryv1.WatchEnvironmentResponse {
 	if c.gone {
-		return &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Delete{Delete: c.change}}
+		return &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Delete{
+			Delete: c.change}}
 	}
 	return &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Upsert{Upsert: c.change}}
 }

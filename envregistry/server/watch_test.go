@@ -32,7 +32,8 @@ func heard(msg *registryv1.WatchEnvironmentResponse) string {
 		case *registryv1.WatchEnvironmentResponse_Change_Service:
 			return item.Service.GetService() + "@" + item.Service.GetVersion()
 		default:
-			return fmt.Sprintf("%s/%s %s", c.GetDeployment().GetService(), c.GetDeployment().GetRegion(), c.GetDeployment().GetVersion())
+			return fmt.Sprintf("%s/%s %s", c.GetDeployment().GetService(), c.GetDeployment().GetRegion(),
+				c.GetDeployment().GetVersion())
 		}
 	}
 	switch e := msg.GetEvent().(type) {
@@ -48,7 +49,8 @@ func heard(msg *registryv1.WatchEnvironmentResponse) string {
 }
 
 // listen returns the events of a watch, and its last token, when there are enough events or the watch ends.
-func listen(t *testing.T, c registryv1.RegistryServiceClient, token string, enough func(heard []string) bool) (all []string, last string, err error) {
+func listen(t *testing.T, c registryv1.RegistryServiceClient, token string,
+	enough func(heard []string) bool) (all []string, last string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
@@ -73,7 +75,8 @@ func ends(with ...string) func([]string) bool {
 	return func(all []string) bool { return len(all) >= len(with) && slices.Equal(all[len(all)-len(with):], with) }
 }
 
-// The watch of the environment follows the rules of all watches: a snapshot, one end of it, then every change, and tokens.
+// The watch of the environment follows the rules of all watches: a snapshot, one end of it, then every
+// change, and tokens.
 func TestTheWatchOfTheEnvironmentFollowsTheRulesOfWatches_I23(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
@@ -92,17 +95,21 @@ func TestTheWatchOfTheEnvironmentFollowsTheRulesOfWatches_I23(t *testing.T) {
 	require.Equal(t, snapshot, all)
 	all, _, err = listen(t, c, empty, ends("bookmark"))
 	require.NoError(t, err)
-	require.ElementsMatch(t, append(slices.Clone(snapshot[:6]), "bookmark"), all, "all of one transaction, and no second end")
+	require.ElementsMatch(t, append(slices.Clone(snapshot[:6]), "bookmark"), all,
+		"all of one transaction, and no second end")
 
 	for _, version := range []string{"v2", "v1"} {
-		_, err = c.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: west.Service, Region: west.Region, Version: version})
+		_, err = c.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: west.Service,
+			Region: west.Region, Version: version})
 		require.NoError(t, err)
 	}
-	_, err = c.DecommissionDeployment(t.Context(), &registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: west.Region, Reason: "fire"})
+	_, err = c.DecommissionDeployment(t.Context(), &registryv1.DecommissionDeploymentRequest{Service: west.Service,
+		Region: west.Region, Reason: "fire"})
 	require.NoError(t, err)
 	all, token, err = listen(t, c, token, ends("bookmark"))
 	require.NoError(t, err)
-	require.Equal(t, []string{"+ iam.example.com/us-west2 v2", "+ iam.example.com/us-west2 v1", "- iam.example.com/us-west2 v1", "bookmark"}, all)
+	require.Equal(t, []string{"+ iam.example.com/us-west2 v2", "+ iam.example.com/us-west2 v1",
+		"- iam.example.com/us-west2 v1", "bookmark"}, all)
 	all, _, err = listen(t, c, token, ends("bookmark"))
 	require.NoError(t, err)
 	require.Equal(t, []string{"bookmark"}, all, "nothing is said twice, and an idle watch speaks")
@@ -145,11 +152,12 @@ func TestATokenOfTheEnvironmentThatCannotBeResumedIsReset_I24(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, server.New(pool, nil, nil, zap.NewNop()).Tidy(t.Context()))
 	reset(c, token, "older than the retention of changes")
-	// A transaction that was open all the time, in any database of the server, would make the next token older than the removed changes,
-	// which are not really a day old.
+	// A transaction that was open all the time, in any database of the server, would make the next token
+	// older than the removed changes, which are not really a day old.
 	require.Eventually(t, func() bool {
 		var passed bool
-		err := pool.QueryRow(t.Context(), `SELECT pg_snapshot_xmin(pg_current_snapshot()) > compacted FROM dbcontroller_registry.meta`).Scan(&passed)
+		err := pool.QueryRow(t.Context(),
+			`SELECT pg_snapshot_xmin(pg_current_snapshot()) > compacted FROM dbcontroller_registry.meta`).Scan(&passed)
 		require.NoError(t, err)
 		return passed
 	}, wait.Limit, 10*time.Millisecond)
@@ -166,8 +174,9 @@ func TestATokenOfTheEnvironmentThatCannotBeResumedIsReset_I24(t *testing.T) {
 	require.NoError(t, err, "the epoch that was begun goes on")
 }
 
-// The registry's rows on another server, which has used fewer transactions and whose sequences have not moved: a dump, or a subscriber of logical
-// replication. A server starts, and a watch receives the environment once, and later changes alone.
+// The registry's rows on another server, which has used fewer transactions and whose sequences have not
+// moved: a dump, or a subscriber of logical replication. A server starts, and a watch receives the
+// environment once, and later changes alone.
 func TestTheRowsOfAnotherServer_I23_I24(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
@@ -191,8 +200,10 @@ func TestTheRowsOfAnotherServer_I23_I24(t *testing.T) {
 	c := start()
 	all, token, err := listen(t, c, "", ends("bookmark"))
 	require.NoError(t, err)
-	require.Equal(t, []string{"+ eastus2", "+ us-west2", "+ iam.example.com@v1", "+ iam.example.com@v2", "+ iam.example.com/eastus2 v1", "+ iam.example.com/us-west2 v1", "end", "bookmark"}, all)
-	_, err = c.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: west.Service, Region: west.Region, Version: "v2"})
+	require.Equal(t, []string{"+ eastus2", "+ us-west2", "+ iam.example.com@v1", "+ iam.example.com@v2",
+		"+ iam.example.com/eastus2 v1", "+ iam.example.com/us-west2 v1", "end", "bookmark"}, all)
+	_, err = c.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: west.Service,
+		Region: west.Region, Version: "v2"})
 	require.NoError(t, err)
 	all, _, err = listen(t, c, token, ends("bookmark"))
 	require.NoError(t, err)

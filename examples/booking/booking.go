@@ -1,5 +1,6 @@
-// Package booking is an application with tables of its own: it books rooms. A booking is a resource, with a reference to a project of
-// another service, and a row of the application's calendar. Both are stored together, or neither is.
+// Package booking is an application with tables of its own: it books rooms. A booking is a resource, with a
+// reference to a project of another service, and a row of the application's calendar. Both are stored
+// together, or neither is.
 package booking
 
 import (
@@ -56,7 +57,8 @@ type App struct {
 	log    *zap.Logger
 }
 
-// New returns the application. certs is the folder with its certificate (application/rooms.example.com/booking).
+// New returns the application. certs is the folder with its certificate
+// (application/rooms.example.com/booking).
 func New(ctx context.Context, pool *pgxpool.Pool, c *client.Client, certs string, log *zap.Logger) (*App, error) {
 	kind, err := client.KindOf[Booking](ctx, c, Here.Service, "Booking")
 	if err != nil {
@@ -75,9 +77,11 @@ var ErrTaken = errors.New("the room is taken")
 // Book books a room. Ids are used once: a late removal from the calendar concerns no later booking.
 func (a *App) Book(ctx context.Context, b Booking) (id string, err error) {
 	id = uuid.NewString()
-	write := embed.Write{Mode: embed.Create, Name: "bookings/" + id, Body: map[string]any{"room": b.Room, "day": b.Day, "project": b.Project}}
+	write := embed.Write{Mode: embed.Create, Name: "bookings/" + id, Body: map[string]any{"room": b.Room, "day": b.Day,
+		"project": b.Project}}
 	_, err = a.embed.Save(ctx, []embed.Write{write}, func(tx pgx.Tx) error {
-		done, err := tx.Exec(ctx, `INSERT INTO public.calendar VALUES ($1, $2::text::date, $3) ON CONFLICT DO NOTHING`, b.Room, b.Day, id)
+		done, err := tx.Exec(ctx, `INSERT INTO public.calendar VALUES ($1, $2::text::date, $3) ON CONFLICT DO NOTHING`,
+			b.Room, b.Day, id)
 		if err == nil && done.RowsAffected() == 0 {
 			err = ErrTaken // the booking is not stored either
 		}

@@ -1,4 +1,5 @@
-// Package address has the addresses of deployments: host:port, and nothing else; and the networks that clients come from.
+// Package address has the addresses of deployments: host:port, and nothing else; and the networks that
+// clients come from.
 package address
 
 import (
@@ -16,8 +17,8 @@ import (
 // hostName is a name of DNS, or of a network that is as lenient as container networks are.
 var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?$`)
 
-// Check returns an error unless an address is host:port. gRPC would take other texts for URLs, whose schemes lead to files
-// and to other resolvers.
+// Check returns an error unless an address is host:port. gRPC would take other texts for URLs, whose schemes
+// lead to files and to other resolvers.
 func Check(address string) error {
 	i := strings.LastIndexByte(address, ':')
 	if i < 0 {
@@ -40,7 +41,8 @@ func Check(address string) error {
 	return nil
 }
 
-// Target returns the address of a deployment in the form of gRPC's targets, in which nothing in it is taken for a scheme.
+// Target returns the address of a deployment in the form of gRPC's targets, in which nothing in it is taken
+// for a scheme.
 func Target(d schema.Deployment) (string, error) {
 	if d.Address == "" {
 		return "", errors.New("deployment " + d.String() + " has not registered yet")
@@ -48,7 +50,8 @@ func Target(d schema.Deployment) (string, error) {
 	return "dns:///" + d.Address, Check(d.Address)
 }
 
-// networkBits are the bits of an IPv6 address that one customer of a provider does not choose: the others are of one machine, or one home.
+// networkBits are the bits of an IPv6 address that one customer of a provider does not choose: the others are
+// of one machine, or one home.
 const networkBits = 64
 
 // Network returns the network by which a connection without a certificate is counted: its IPv4 address, or

@@ -7,8 +7,8 @@ import (
 // frames are the words that gRPC puts around the error of a connection.
 var frames = []string{`connection error: desc = "`, `transport: `, `Error while dialing: `} //nolint:misspell // as gRPC spells it
 
-// Reason returns the text of a status of a connection that failed without the words that gRPC puts around the error, and whether it
-// had such words: it is not the answer of a server then.
+// Reason returns the text of a status of a connection that failed without the words that gRPC puts around the
+// error, and whether it had such words: it is not the answer of a server then.
 func Reason(text string) (string, bool) {
 	inner, framed := strings.CutPrefix(text, frames[0])
 	if !framed {
@@ -38,7 +38,8 @@ func Alert(text string) string {
 	case strings.Contains(alert, "certificate required"):
 		return "the other end wants a certificate: it takes tokens with --tokens only"
 	case strings.Contains(alert, "certificate"):
-		return "the other end refused the certificate of this one (" + alert + "): it is expired, revoked, not yet valid, or of an authority that the ca.crt there lacks"
+		return "the other end refused the certificate of this one (" + alert +
+			"): it is expired, revoked, not yet valid, or of an authority that the ca.crt there lacks"
 	}
 	return "the other end ended the handshake: " + alert
 }

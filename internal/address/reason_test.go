@@ -25,12 +25,19 @@ func TestAReasonHasNoWordsOfGRPC(t *testing.T) {
 
 // An alert about a certificate is put into words that a reader of the log, or of an error, can act upon.
 func TestARefusedCertificateIsSaid(t *testing.T) {
-	got, _ := address.Reason(`connection error: desc = "error reading server preface: remote error: tls: expired certificate"`)
-	require.Equal(t, "the other end refused the certificate of this one (expired certificate): it is expired, revoked, not yet valid, or of an authority that the ca.crt there lacks", got)
-	require.Contains(t, address.Alert("remote error: tls: bad certificate"), "the other end refused the certificate of this one (bad certificate)")
-	require.Equal(t, "the other end wants a certificate: it takes tokens with --tokens only", address.Alert("remote error: tls: certificate required"))
-	got, _ = address.Reason(`connection error: desc = "transport: authentication handshake failed: context deadline exceeded"`)
+	got, _ := address.Reason(
+		`connection error: desc = "error reading server preface: remote error: tls: expired certificate"`)
+	require.Equal(t,
+		"the other end refused the certificate of this one (expired certificate): it is expired, revoked, not yet valid, or of an authority that the ca.crt there lacks", got)
+	require.Contains(t, address.Alert("remote error: tls: bad certificate"),
+		"the other end refused the certificate of this one (bad certificate)")
+	require.Equal(t, "the other end wants a certificate: it takes tokens with --tokens only",
+		address.Alert("remote error: tls: certificate required"))
+	got, _ = address.Reason(
+		`connection error: desc = "transport: authentication handshake failed: context deadline exceeded"`)
 	require.Equal(t, "it takes the connection, and does not answer: its process, or its machine, may stand still", got)
-	require.Equal(t, "the other end ended the handshake: protocol version not supported", address.Alert("remote error: tls: protocol version not supported"))
-	require.Equal(t, "tls: client didn't provide a certificate", address.Alert("tls: client didn't provide a certificate"))
+	require.Equal(t, "the other end ended the handshake: protocol version not supported",
+		address.Alert("remote error: tls: protocol version not supported"))
+	require.Equal(t, "tls: client didn't provide a certificate",
+		address.Alert("tls: client didn't provide a certificate"))
 }

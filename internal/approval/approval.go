@@ -1,6 +1,6 @@
-// Package approval has the decisions that two operators take together. The first one signs the requests with the key of the certificate; the second
-// one sends them, with these signatures. A server carries out a request that another operator has signed: it compares the
-// request with the signed one, and stores nothing.
+// Package approval has the decisions that two operators take together. The first one signs the requests with
+// the key of the certificate; the second one sends them, with these signatures. A server carries out a
+// request that another operator has signed: it compares the request with the signed one, and stores nothing.
 package approval
 
 import (
@@ -73,7 +73,8 @@ func Sign(by *identity.Credentials, server string, req Request, now time.Time) (
 	return by.Sign(kind, raw)
 }
 
-// Open returns the proposal in a text of Sign, whose certificate must be trusted now. It fails when the time of the proposal is over.
+// Open returns the proposal in a text of Sign, whose certificate must be trusted now. It fails when the time
+// of the proposal is over.
 func Open(trusted *identity.Credentials, text string, now time.Time) (p Proposal, err error) {
 	raw, by, err := trusted.Signed(kind, text)
 	if err != nil {
@@ -95,9 +96,11 @@ func Open(trusted *identity.Credentials, text string, now time.Time) (p Proposal
 	case p.By.Role != identity.RoleOperator:
 		return p, fmt.Errorf("%s has signed it, who is no operator", p.By)
 	case now.After(p.Until()):
-		return p, fmt.Errorf("%s has signed it at %s, and it ended after %s: sign it again", p.By, p.At.Format(time.RFC3339), Lifetime)
+		return p, fmt.Errorf("%s has signed it at %s, and it ended after %s: sign it again", p.By,
+			p.At.Format(time.RFC3339), Lifetime)
 	case p.At.After(now.Add(skew)):
-		return p, fmt.Errorf("%s has signed it at %s, which is in the future: compare the clocks", p.By, p.At.Format(time.RFC3339))
+		return p, fmt.Errorf("%s has signed it at %s, which is in the future: compare the clocks", p.By,
+			p.At.Format(time.RFC3339))
 	}
 	return p, nil
 }
@@ -119,8 +122,10 @@ func (p Proposal) Covers(server string, req Request) error {
 	return nil
 }
 
-// Verify returns the operator who has signed a request that another one sends. Without an approval in the request it returns the zero identity.
-func Verify(trusted *identity.Credentials, server string, sender identity.Identity, req Request, now time.Time) (identity.Identity, error) {
+// Verify returns the operator who has signed a request that another one sends. Without an approval in the
+// request it returns the zero identity.
+func Verify(trusted *identity.Credentials, server string, sender identity.Identity, req Request,
+	now time.Time) (identity.Identity, error) {
 	if req.GetApproval() == "" {
 		return identity.Identity{}, nil
 	}
@@ -132,7 +137,8 @@ func Verify(trusted *identity.Credentials, server string, sender identity.Identi
 	case err != nil:
 		return identity.Identity{}, err
 	case p.By == sender:
-		return identity.Identity{}, fmt.Errorf("%s has signed it, and sends it: another operator has to send it", sender)
+		return identity.Identity{}, fmt.Errorf("%s has signed it, and sends it: another operator has to send it",
+			sender)
 	}
 	return p.By, p.Covers(server, req)
 }

@@ -25,7 +25,8 @@ func authority(t testing.TB) *playground.Authority {
 	return a
 }
 
-func load(t testing.TB, a *playground.Authority, role identity.Role, name string, changes ...func(*x509.Certificate)) *identity.Credentials {
+func load(t testing.TB, a *playground.Authority, role identity.Role, name string,
+	changes ...func(*x509.Certificate)) *identity.Credentials {
 	t.Helper()
 	dir := t.TempDir()
 	require.NoError(t, a.Issue(dir, identity.Identity{Role: role, Name: name}, changes...))
@@ -34,11 +35,13 @@ func load(t testing.TB, a *playground.Authority, role identity.Role, name string
 	return c
 }
 
-// A request counts as signed only by another operator, whose certificate is trusted now, for this server, within the time, and when nothing in it was changed.
+// A request counts as signed only by another operator, whose certificate is trusted now, for this server,
+// within the time, and when nothing in it was changed.
 func TestASignedRequestCountsForWhatItIs(t *testing.T) {
 	t.Parallel()
 	a, now := authority(t), time.Now()
-	ada, ann, trusted := load(t, a, identity.RoleOperator, "ada"), load(t, a, identity.RoleUser, "ann"), load(t, a, identity.RoleOperator, "server")
+	ada, ann, trusted := load(t, a, identity.RoleOperator, "ada"), load(t, a, identity.RoleUser, "ann"),
+		load(t, a, identity.RoleOperator, "server")
 	stranger := load(t, authority(t), identity.RoleOperator, "ada")
 	omar := identity.Identity{Role: identity.RoleOperator, Name: "omar"}
 	request := func() *adminv1.ForceReleaseRequest {
@@ -57,22 +60,35 @@ func TestASignedRequestCountsForWhatItIs(t *testing.T) {
 		sender     identity.Identity
 		change     func(*adminv1.ForceReleaseRequest)
 	}{
-		"signed by another operator":  {text: good, sender: omar},
-		"for all deployments":         {text: sign(ada, approval.AllDeployments, now), sender: omar},
-		"none":                        {text: "", sender: omar},
-		"by the sender":               {text: good, sender: ada.Identity, want: "another operator has to send it"},
-		"by a user":                   {text: sign(ann, server, now), sender: omar, want: "no operator"},
-		"by another authority":        {text: sign(stranger, server, now), sender: omar, want: "unknown authority"},
-		"for another deployment":      {text: sign(ada, "iam.example.com/eastus2", now), sender: omar, want: "another request"},
-		"for the registry":            {text: sign(ada, approval.Registry, now), sender: omar, want: "another request"},
-		"too old":                     {text: sign(ada, server, now.Add(-approval.Lifetime-time.Minute)), sender: omar, want: "sign it again"},
-		"of the future":               {text: sign(ada, server, now.Add(time.Hour)), sender: omar, want: "compare the clocks"},
-		"another key":                 {text: good, sender: omar, want: "another request", change: func(r *adminv1.ForceReleaseRequest) { r.Keys[1] = "e|f" }},
-		"one key less":                {text: good, sender: omar, want: "another request", change: func(r *adminv1.ForceReleaseRequest) { r.Keys = r.GetKeys()[:1] }},
-		"more than was signed":        {text: good, sender: omar, want: "another request", change: func(r *adminv1.ForceReleaseRequest) { r.Unanswered = true }},
+		"signed by another operator": {text: good, sender: omar},
+		"for all deployments":        {text: sign(ada, approval.AllDeployments, now), sender: omar},
+		"none":                       {text: "", sender: omar},
+		"by the sender":              {text: good, sender: ada.Identity, want: "another operator has to send it"},
+		"by a user":                  {text: sign(ann, server, now), sender: omar, want: "no operator"},
+		"by another authority":       {text: sign(stranger, server, now), sender: omar, want: "unknown authority"},
+		"for another deployment": {text: sign(ada, "iam.example.com/eastus2", now), sender: omar,
+			want: "another request"},
+		"for the registry": {text: sign(ada, approval.Registry, now), sender: omar, want: "another request"},
+		"too old": {text: sign(ada, server, now.Add(-approval.Lifetime-time.Minute)), sender: omar,
+			want: "sign it again"},
+		"of the future": {text: sign(ada, server, now.Add(time.Hour)), sender: omar,
+			want: "compare the clocks"},
+		"another key": {text: good, sender: omar, want: "another request",
+			change: func(r *adminv1.ForceReleaseRequest) {
+				r.Keys[1] = "e|f"
+			}},
+		"one key less": {text: good, sender: omar, want: "another request",
+			change: func(r *adminv1.ForceReleaseRequest) {
+				r.Keys = r.GetKeys()[:1]
+			}},
+		"more than was signed": {text: good, sender: omar, want: "another request",
+			change: func(r *adminv1.ForceReleaseRequest) {
+				r.Unanswered = true
+			}},
 		"a signature for another use": {text: other, sender: omar, want: "signed as"},
-		"a changed text":              {text: good[:len(good)-8] + "AAAAAAAA", sender: omar, want: "signature is wrong"},
-		"no signature":                {text: "yes", sender: omar, want: "no signature"},
+		"a changed text": {text: good[:len(good)-8] + "AAAAAAAA", sender: omar,
+			want: "signature is wrong"},
+		"no signature": {text: "yes", sender: omar, want: "no signature"},
 	} {
 		r := request()
 		if r.Approval = c.text; c.change != nil {
@@ -102,7 +118,8 @@ func TestASignatureOfARevokedCertificateDoesNotCount(t *testing.T) {
 	a, dir := authority(t), t.TempDir()
 	theirs, ours := filepath.Join(dir, "ada"), filepath.Join(dir, "server")
 	require.NoError(t, a.Issue(theirs, identity.Identity{Role: identity.RoleOperator, Name: "ada"}))
-	require.NoError(t, a.Issue(ours, identity.Deployment(schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"})))
+	require.NoError(t,
+		a.Issue(ours, identity.Deployment(schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"})))
 	ada, err := identity.Load(identity.InDir(theirs))
 	require.NoError(t, err)
 	text, err := approval.Sign(ada, server, &adminv1.WaiveComparisonRequest{Deployment: "x/y"}, time.Now())

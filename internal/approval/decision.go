@@ -9,7 +9,8 @@ import (
 	registryv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/registry/v1"
 )
 
-// Decision returns the one of schema.Decisions that a request is a part of; empty for a request that changes nothing.
+// Decision returns the one of schema.Decisions that a request is a part of; empty for a request that changes
+// nothing.
 func Decision(req Request) string {
 	switch r := req.(type) {
 	case *adminv1.DecommissionRequest:
@@ -27,7 +28,8 @@ func Decision(req Request) string {
 
 // Missing is the error of a decision that needs an approval and has none.
 func Missing(decision string) error {
-	return status.Errorf(codes.PermissionDenied, "%s needs two operators here: sign it with --propose FILE, and let another operator send it with --approve FILE", decision)
+	return status.Errorf(codes.PermissionDenied,
+		"%s needs two operators here: sign it with --propose FILE, and let another operator send it with --approve FILE", decision)
 }
 
 // Proof adds the operator who has signed a request to the proof of the sender's identity.

@@ -11,7 +11,8 @@ import (
 	adminv1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/admin/v1"
 )
 
-// Any text is refused unless an operator has signed it, and any text that an operator has signed approves the request in it alone.
+// Any text is refused unless an operator has signed it, and any text that an operator has signed approves the
+// request in it alone.
 func FuzzApprovals(f *testing.F) {
 	a, now := authority(f), time.Now()
 	ada, trusted := load(f, a, identity.RoleOperator, "ada"), load(f, a, identity.RoleOperator, "server")
@@ -21,8 +22,10 @@ func FuzzApprovals(f *testing.F) {
 	require.NoError(f, err)
 	at := `{"server":"` + server + `","time":"` + now.UTC().Format(time.RFC3339) + `","request":`
 	for _, text := range []string{
-		good, good[:40], "", ".", "a.b.c", "eyJhbGciOiJub25lIn0.e30.", "{}", "null", at + "null}", at + `{"@type":"type.googleapis.com/dbcontroller.admin.v1.ForceReleaseRequest","keys":["a|b"],"reason":"r"}}`,
-		at + `{"@type":"type.googleapis.com/google.protobuf.Any"}}`, at + `{"@type":"x"}}`, `{"time":"0000-00-00","request":[[[[]]]]}`,
+		good, good[:40], "", ".", "a.b.c", "eyJhbGciOiJub25lIn0.e30.", "{}", "null", at + "null}",
+		at + `{"@type":"type.googleapis.com/dbcontroller.admin.v1.ForceReleaseRequest","keys":["a|b"],"reason":"r"}}`,
+		at + `{"@type":"type.googleapis.com/google.protobuf.Any"}}`, at + `{"@type":"x"}}`,
+		`{"time":"0000-00-00","request":[[[[]]]]}`,
 	} {
 		f.Add(text)
 	}

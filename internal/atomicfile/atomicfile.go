@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// Write replaces the content of a file, which gets the permissions 0600: a reader, and a crash, find the former content or the new one. It writes a file beside it
-// and renames that.
+// Write replaces the content of a file, which gets the permissions 0600: a reader, and a crash, find the
+// former content or the new one. It writes a file beside it and renames that.
 func Write(path string, content []byte) (err error) {
 	beside, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {

@@ -28,7 +28,8 @@ func TestReadersFindAWholeFile(t *testing.T) {
 					return
 				default:
 				}
-				if found, err := os.ReadFile(path); err != nil || !bytes.Equal(found, contents[0]) && !bytes.Equal(found, contents[1]) {
+				if found, err := os.ReadFile(path); err != nil || !bytes.Equal(found, contents[0]) &&
+					!bytes.Equal(found, contents[1]) {
 					t.Errorf("%d bytes: %v", len(found), err)
 					return
 				}

@@ -29,7 +29,8 @@ type Plan struct {
 	// Statements change the table; none when it is attached with this definition.
 	Statements []string
 
-	// Deletes is the number of resources whose deletion is carried out when the table is attached: a column that was not declared before says that their rows are deleted.
+	// Deletes is the number of resources whose deletion is carried out when the table is attached: a column
+	// that was not declared before says that their rows are deleted.
 	Deletes int64
 
 	kindID   int32
@@ -58,9 +59,11 @@ func Deployment(ctx context.Context, conn *pgx.Conn) (d schema.DeploymentID, err
 	var pg *pgconn.PgError
 	switch {
 	case errors.As(err, &pg) && (pg.Code == "42P01" || pg.Code == "3F000"):
-		return d, errors.New("the database is not that of a deployment yet: the tables have to be in the database of db-controller serve; run db-controller migrate up, and then serve, there first")
+		return d, errors.New(
+			"the database is not that of a deployment yet: the tables have to be in the database of db-controller serve; run db-controller migrate up, and then serve, there first")
 	case errors.Is(err, pgx.ErrNoRows):
-		return d, errors.New("no process has served a deployment from this database yet: run db-controller serve there first")
+		return d, errors.New(
+			"no process has served a deployment from this database yet: run db-controller serve there first")
 	case errors.As(err, &pg) && pg.Code == "42501":
 		return d, strange(ctx, conn, err)
 	case err != nil:
@@ -72,8 +75,8 @@ func Deployment(ctx context.Context, conn *pgx.Conn) (d schema.DeploymentID, err
 // errDry rolls back.
 var errDry = errors.New("nothing is changed")
 
-// Prepare checks the kinds of a model that have tables, and plans their attachment. It changes nothing, except that kinds get their
-// numbers unless dry is set.
+// Prepare checks the kinds of a model that have tables, and plans their attachment. It changes nothing,
+// except that kinds get their numbers unless dry is set.
 func Prepare(ctx context.Context, conn *pgx.Conn, model *schema.Model, dry bool) ([]*Plan, error) {
 	var plans []*Plan
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
@@ -108,9 +111,10 @@ func Prepare(ctx context.Context, conn *pgx.Conn, model *schema.Model, dry bool)
 	return plans, err
 }
 
-// CreateIndexes creates the indexes that plans lack and need, one after another, beside the statements of applications. told is called before each. It reports
-// whether there was one.
-func CreateIndexes(ctx context.Context, conn *pgx.Conn, plans []*Plan, told func(sql string)) (created bool, err error) {
+// CreateIndexes creates the indexes that plans lack and need, one after another, beside the statements of
+// applications. told is called before each. It reports whether there was one.
+func CreateIndexes(ctx context.Context, conn *pgx.Conn, plans []*Plan,
+	told func(sql string)) (created bool, err error) {
 	done := map[string]bool{} // several references may need one
 	for _, p := range plans {
 		for _, f := range p.Findings {
@@ -143,7 +147,8 @@ WHERE t.isleaf AND t.level > 0 AND NOT EXISTS (
             JOIN pg_catalog.pg_attribute a ON a.attrelid = t.relid AND a.attnum = k.attnum ORDER BY k.n) = $2::text[])
 ORDER BY t.relid`
 
-// ofPartitions returns the statements that create an index on each partition of a table beside the statements of applications. The index of the table takes them over.
+// ofPartitions returns the statements that create an index on each partition of a table beside the statements
+// of applications. The index of the table takes them over.
 func ofPartitions(ctx context.Context, conn *pgx.Conn, table schema.TableName, columns []string) ([]string, error) {
 	rows, err := conn.Query(ctx, partitionsSQL, table.SQL(), columns)
 	if err != nil {
@@ -173,7 +178,8 @@ func checkVersion(ctx context.Context, tx pgx.Tx, model *schema.Model) ([]Findin
 	if running == model.Descriptor.Version {
 		return nil, nil
 	}
-	return []Finding{{Text: fmt.Sprintf("the deployment runs version %q: while its version does not declare the table as %s does, no row is read; see db-controller set-version",
+	return []Finding{{Text: fmt.Sprintf(
+		"the deployment runs version %q: while its version does not declare the table as %s does, no row is read; see db-controller set-version",
 		running, model.Descriptor.Version)}}, nil
 }
 
@@ -183,7 +189,8 @@ WITH made AS (
 )
 SELECT id FROM made UNION ALL SELECT id FROM dbcontroller.kind WHERE service = $1 AND kind = $2`
 
-func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *schema.Model, k *schema.Kind) (*Plan, error) {
+func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *schema.Model,
+	k *schema.Kind) (*Plan, error) {
 	id := schema.KindID{Service: model.Descriptor.Service, Kind: k.Name}
 	n, err := namesOf(ctx, tx, db, model.Root(id), k.Table)
 	if err != nil {
@@ -360,7 +367,8 @@ func (p *Plan) sources() map[string]string {
 }
 
 const (
-	// Rows count under the former references until each value has its new right. A former reference whose columns are gone is left out.
+	// Rows count under the former references until each value has its new right. A former reference whose
+	// columns are gone is left out.
 	insertAttachmentSQL = `
 INSERT INTO dbcontroller.attachment AS a (kind_id, kind, definition, checksum, functions, strict, ready, partitions)
 VALUES (@kind_id, @kind, @definition, @checksum, @functions, @strict, true,
@@ -383,19 +391,21 @@ ON CONFLICT (kind_id) DO UPDATE SET kind = EXCLUDED.kind, partitions = EXCLUDED.
 	// Rows of resources may have been deleted while no trigger saw it.
 	anyGoneSQL = `INSERT INTO dbcontroller.deleted_row (kind_id) VALUES ($1)`
 
-	// Another table of the kind before, under another name. One that has the name of that table has taken its place.
+	// Another table of the kind before, under another name. One that has the name of that table has taken its
+	// place.
 	otherTableSQL = `
 SELECT definition FROM dbcontroller.attachment
 WHERE kind_id = $1 AND definition -> 'table' <> $2::jsonb -> 'table' AND COALESCE(dbcontroller.attached_relation($1) <> pg_catalog.to_regclass($3), true)`
 
-	// The triggers belong to the schema's owner, who may write the tables of the controller and is, where roles are divided, no
-	// superuser.
+	// The triggers belong to the schema's owner, who may write the tables of the controller and is, where
+	// roles are divided, no superuser.
 	schemaOwnerSQL = `SELECT pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(nspowner)) FROM pg_catalog.pg_namespace WHERE nspname = 'dbcontroller'`
 )
 
-// Apply carries a plan out in one transaction: the triggers of a table are there together or not at all. It waits for the lock of the
-// table at most 200 ms at a time, so that no statement of the application waits behind it for longer, and tries again until ctx ends.
-// Told is called before each pause, with an error that names the locked table.
+// Apply carries a plan out in one transaction: the triggers of a table are there together or not at all. It
+// waits for the lock of the table at most 200 ms at a time, so that no statement of the application waits
+// behind it for longer, and tries again until ctx ends. Told is called before each pause, with an error that
+// names the locked table.
 func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error {
 	raw, err := json.Marshal(p.Definition)
 	if err != nil {
@@ -407,7 +417,8 @@ func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error
 	}
 	return patiently(ctx, conn, told, func(tx pgx.Tx) error {
 		var present bool
-		if err := tx.QueryRow(ctx, `SELECT pg_catalog.to_regclass($1) IS NOT DISTINCT FROM $2::oid`, p.names.table.SQL(), p.relation).Scan(&present); err != nil {
+		if err := tx.QueryRow(ctx, `SELECT pg_catalog.to_regclass($1) IS NOT DISTINCT FROM $2::oid`,
+			p.names.table.SQL(), p.relation).Scan(&present); err != nil {
 			return fmt.Errorf("read %s: %w", p.names.table, err)
 		}
 		if !present {
@@ -447,14 +458,17 @@ func Apply(ctx context.Context, conn *pgx.Conn, p *Plan, told func(error)) error
 				return err
 			}
 		}
-		if _, err := tx.Exec(ctx, `DELETE FROM dbcontroller.lacking WHERE kind_id = $1`, p.kindID); err != nil { // the walk notes them anew
+		// the walk notes them anew
+		if _, err := tx.Exec(ctx, `DELETE FROM dbcontroller.lacking WHERE kind_id = $1`, p.kindID); err != nil {
 			return lockOf("dbcontroller.lacking", err)
 		}
 		if _, err := tx.Exec(ctx, anyGoneSQL, p.kindID); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, insertAttachmentSQL, pgx.StrictNamedArgs{
-			"kind_id": p.kindID, "kind": p.Kind.Kind, "definition": string(raw), "checksum": p.Definition.Checksum(), "functions": string(functions), "strict": p.Definition.Strict(), "table": p.names.table.SQL(), "view": schema.TableView(p.kindID).SQL(), "replaced": append([]string{}, p.names.replaced...),
+			"kind_id": p.kindID, "kind": p.Kind.Kind, "definition": string(raw), "checksum": p.Definition.Checksum(),
+			"functions": string(functions), "strict": p.Definition.Strict(), "table": p.names.table.SQL(),
+			"view": schema.TableView(p.kindID).SQL(), "replaced": append([]string{}, p.names.replaced...),
 		})
 		return lockOf(attachments, err)
 	})
@@ -466,21 +480,24 @@ WITH d AS (
 )
 INSERT INTO dbcontroller.kind (service, kind) VALUES ($1, $2) ON CONFLICT DO NOTHING`
 
-// number numbers the kinds and deployments of targets: the plans of the triggers have the numbers as constants.
+// number numbers the kinds and deployments of targets: the plans of the triggers have the numbers as
+// constants.
 func (p *Plan) number(ctx context.Context, tx pgx.Tx) error {
 	for _, r := range p.Definition.References {
 		region := &r.Target.Region
 		if *region == "" {
 			region = nil
 		}
-		if _, err := tx.Exec(ctx, numberTargetsSQL, r.Target.Kind.Service, r.Target.Kind.Kind, region, r.Region != ""); err != nil {
+		if _, err := tx.Exec(ctx, numberTargetsSQL, r.Target.Kind.Service, r.Target.Kind.Kind, region,
+			r.Region != ""); err != nil {
 			return fmt.Errorf("number the targets of %s: %w", p.Table, err)
 		}
 	}
 	return nil
 }
 
-// allServe fails when a process of the deployment cannot serve references of rows. One that joins afterwards finds the attachment.
+// allServe fails when a process of the deployment cannot serve references of rows. One that joins afterwards
+// finds the attachment.
 func (p *Plan) allServe(ctx context.Context, tx pgx.Tx) error {
 	if len(p.Definition.References) == 0 {
 		return nil
@@ -493,7 +510,9 @@ func (p *Plan) allServe(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	if without > 0 {
-		return fmt.Errorf("%d processes of the deployment cannot serve references of %s: they run with --delegations=false", without, p.Table)
+		return fmt.Errorf(
+			"%d processes of the deployment cannot serve references of %s: they run with --delegations=false",
+			without, p.Table)
 	}
 	return nil
 }

@@ -43,7 +43,8 @@ func (c *checker) advise(sql, format string, args ...any) {
 
 // check compares the declaration of a kind with the catalogue of its database.
 func check(db *catalogue.Database, model *schema.Model, k *schema.Kind, n names) []Finding {
-	c := &checker{service: model.Descriptor.Service, model: model, kind: k, table: n.renamed(db, k), present: db.Table(n.table), names: n}
+	c := &checker{service: model.Descriptor.Service, model: model, kind: k, table: n.renamed(db, k),
+		present: db.Table(n.table), names: n}
 	if c.table == nil {
 		c.refuse("", "there is no table %s; names are written as in the catalogue, in upper and lower case", k.Table)
 		return c.out
@@ -63,8 +64,9 @@ func (c *checker) relation() {
 	case t.Partition:
 		c.refuse("", "%s is a partition: attach the partitioned table", t.Name)
 	case t.Form == catalogue.Partitioned:
-		c.advise("", "%s is partitioned: DETACH, DROP and ATTACH of a partition fire no trigger. A new partition needs attach again before statements name it instead of the table; "+
-			"rows that a detached or dropped partition takes away are seen by verify alone: delete rows to which others refer first", t.Name)
+		c.advise("",
+			"%s is partitioned: DETACH, DROP and ATTACH of a partition fire no trigger. A new partition needs attach again before statements name it instead of the table; "+
+				"rows that a detached or dropped partition takes away are seen by verify alone: delete rows to which others refer first", t.Name)
 	case t.Form != catalogue.Ordinary:
 		c.refuse("", "%s is no ordinary table: attach the table behind it", t.Name)
 	case t.Inherits || t.Inherited:
@@ -80,10 +82,12 @@ func (c *checker) key() {
 	for _, name := range c.kind.Key {
 		column := t.Column(name)
 		if !column.Type.Canonical() {
-			c.refuse("", "key column %s is of type %s; a key is of %s, whose values have one text (a numeric without digits behind the point)", name, column.Type, strings.Join(schema.KeyTypes, ", "))
+			c.refuse("",
+				"key column %s is of type %s; a key is of %s, whose values have one text (a numeric without digits behind the point)", name, column.Type, strings.Join(schema.KeyTypes, ", "))
 		}
 		if !column.NotNull {
-			c.refuse(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL;", c.names.table.SQL(), schema.QuoteIdentifier(c.names.column(name))), "key column %s can be NULL", name)
+			c.refuse(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL;", c.names.table.SQL(),
+				schema.QuoteIdentifier(c.names.column(name))), "key column %s can be NULL", name)
 		}
 	}
 	if !t.UniqueOn(c.kind.Key) {
@@ -101,7 +105,8 @@ func (c *checker) gone() {
 	case column.Generated:
 		c.refuse("", "gone: %s is generated: the controller says by it that it deletes a row", column.Name)
 	case t.Schema != "pg_catalog" || t.String() != schema.GoneFlag && !slices.Contains(schema.GoneTimes, t.String()):
-		c.refuse("", "gone: %s is of type %s; want %s, which is true, or %s, which is not NULL", column.Name, t, schema.GoneFlag, strings.Join(schema.GoneTimes, ", "))
+		c.refuse("", "gone: %s is of type %s; want %s, which is true, or %s, which is not NULL", column.Name, t,
+			schema.GoneFlag, strings.Join(schema.GoneTimes, ", "))
 	}
 }
 
@@ -131,7 +136,8 @@ func (c *checker) reference(r *schema.Reference) {
 	c.target(r, name)
 	c.condition(r)
 	if len(r.Targets) > 1 {
-		c.refuse("", "%s: a value of columns cannot tell which of %d kinds it names: declare one target", name, len(r.Targets))
+		c.refuse("", "%s: a value of columns cannot tell which of %d kinds it names: declare one target", name,
+			len(r.Targets))
 	}
 	if r.Behaviour.Unsets() && !r.UnsetToDefault || r.Missing == schema.MissingUnset {
 		unset := r.Unset
@@ -141,9 +147,12 @@ func (c *checker) reference(r *schema.Reference) {
 		for _, column := range unset {
 			switch col := c.table.Column(column); {
 			case c.table.InPrimaryKey(column):
-				c.refuse("", "%s: UNSET sets it to NULL, and it is a column of the primary key, which has no NULL: declare BLOCK or CASCADE_DELETE, or refer by columns outside the primary key", column)
+				c.refuse("",
+					"%s: UNSET sets it to NULL, and it is a column of the primary key, which has no NULL: declare BLOCK or CASCADE_DELETE, or refer by columns outside the primary key", column)
 			case col.NotNull:
-				c.refuse(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL;", c.names.table.SQL(), schema.QuoteIdentifier(c.names.column(column))), "%s: UNSET sets it to NULL, and it is NOT NULL", column)
+				c.refuse(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL;", c.names.table.SQL(),
+					schema.QuoteIdentifier(
+						c.names.column(column))), "%s: UNSET sets it to NULL, and it is NOT NULL", column)
 			case col.Generated:
 				c.refuse("", "%s: UNSET sets it to NULL, and it is generated", column)
 			}
@@ -152,7 +161,8 @@ func (c *checker) reference(r *schema.Reference) {
 	c.written(r, columns)
 	if finds := indexed(r); !c.table.Finds(r.Columns) && !c.table.Finds(finds) {
 		finds = c.names.all(finds)
-		c.refuse(c.present.CreateIndex(finds), "%s: no index finds the rows that refer to a target: it answers who refers (attach --create-indexes creates it)", name)
+		c.refuse(c.present.CreateIndex(finds),
+			"%s: no index finds the rows that refer to a target: it answers who refers (attach --create-indexes creates it)", name)
 		c.out[len(c.out)-1].index = finds
 	}
 	c.native(r, name)
@@ -170,7 +180,8 @@ func (c *checker) written(r *schema.Reference, columns []string) {
 	if c.table.Form == catalogue.Partitioned { // a row that moves has no value there yet when its trigger is fired
 		for _, column := range columns {
 			if c.table.Column(column).Generated {
-				c.refuse("", "%s: it is generated, and %s is partitioned: refer by an ordinary column", column, c.table.Name)
+				c.refuse("", "%s: it is generated, and %s is partitioned: refer by an ordinary column", column,
+					c.table.Name)
 			}
 		}
 	}
@@ -191,7 +202,8 @@ func (c *checker) condition(r *schema.Reference) {
 	n, err := strconv.ParseInt(value, 10, max(bits, 16))
 	switch {
 	case t.Enum && t.Domain:
-		c.refuse("", "when: %s is of a domain over an enum, which PostgreSQL compares with no literal: change its type to the enum", r.When.Column)
+		c.refuse("",
+			"when: %s is of a domain over an enum, which PostgreSQL compares with no literal: change its type to the enum", r.When.Column)
 	case t.Enum && !slices.Contains(t.Labels, value):
 		c.refuse("", "when: %s has no value %q; its values are %s", r.When.Column, value, strings.Join(t.Labels, ", "))
 	case t.Enum:
@@ -220,7 +232,8 @@ func (c *checker) native(r *schema.Reference, name string) {
 	beside := false
 	for _, n := range c.table.Natives {
 		if slices.Equal(n.Columns, r.Columns) {
-			c.advise("", "%s: the native key %s holds these columns as well; it acts beside this reference", name, n.Name)
+			c.advise("", "%s: the native key %s holds these columns as well; it acts beside this reference",
+				name, n.Name)
 			beside = true
 		}
 	}
@@ -233,7 +246,8 @@ func (c *checker) native(r *schema.Reference, name string) {
 	}
 	for i := range c.model.Descriptor.Kinds {
 		if k := &c.model.Descriptor.Kinds[i]; k.Name == id.Kind && k.Table != (schema.TableName{}) {
-			c.advise(nativeSQL(c.names.table, c.names.all(r.Columns), r, k), "%s: both tables are in one database: a native key is better than a reference of ours", name)
+			c.advise(nativeSQL(c.names.table, c.names.all(r.Columns), r, k),
+				"%s: both tables are in one database: a native key is better than a reference of ours", name)
 		}
 	}
 }
@@ -253,14 +267,16 @@ func nativeSQL(table schema.TableName, columns []string, r *schema.Reference, ta
 	case r.Behaviour.Cascades():
 		action = " ON DELETE CASCADE"
 	}
-	return fmt.Sprintf("ALTER TABLE %s ADD FOREIGN KEY (%s) REFERENCES %s (%s)%s NOT VALID;", table.SQL(), quoted(columns), target.Table.SQL(), quoted(target.Key), action)
+	return fmt.Sprintf("ALTER TABLE %s ADD FOREIGN KEY (%s) REFERENCES %s (%s)%s NOT VALID;", table.SQL(),
+		quoted(columns), target.Table.SQL(), quoted(target.Key), action)
 }
 
 // target checks the columns and keys by which a statement finds the right to refer to a target.
 func (c *checker) target(r *schema.Reference, name string) {
 	for _, column := range r.Columns {
 		if t := c.table.Column(column).Type; !t.Canonical() {
-			c.refuse("", "%s is of type %s; the columns of a reference are of %s, whose values have one text (a numeric without digits behind the point)", column, t, strings.Join(schema.KeyTypes, ", "))
+			c.refuse("",
+				"%s is of type %s; the columns of a reference are of %s, whose values have one text (a numeric without digits behind the point)", column, t, strings.Join(schema.KeyTypes, ", "))
 		}
 	}
 	for _, target := range r.Targets {
@@ -268,7 +284,8 @@ func (c *checker) target(r *schema.Reference, name string) {
 		switch {
 		case err != nil:
 		case !c.model.Delegable(id):
-			c.refuse("", "%s: %s gives no right to refer to it without asking (delegation: none, constraints_disabled, or referable_by without %s)", name, target, c.service)
+			c.refuse("",
+				"%s: %s gives no right to refer to it without asking (delegation: none, constraints_disabled, or referable_by without %s)", name, target, c.service)
 		}
 	}
 }
@@ -286,7 +303,8 @@ func checkMembers(ctx context.Context, tx pgx.Tx, k *schema.Kind) ([]Finding, er
 		return nil, fmt.Errorf("read the processes of the deployment: %w", err)
 	}
 	if without > 0 {
-		c.refuse("", "%d processes of the deployment cannot serve references of rows: run all of them without --delegations=false", without)
+		c.refuse("",
+			"%d processes of the deployment cannot serve references of rows: run all of them without --delegations=false", without)
 	}
 	return c.out, nil
 }
@@ -313,7 +331,8 @@ func checkTraits(ctx context.Context, tx pgx.Tx, k *schema.Kind, n names, attach
 	var persistence, owner, changer string
 	var secured, forced, rules, owns bool
 	var loose, odd, shuffled, cast []string
-	err := tx.QueryRow(ctx, traitsSQL, n.table.Schema, n.table.Name, n.all(k.Key), n.all(declaredColumns(k))).Scan(&persistence, &secured, &forced, &rules, &owns, &owner, &changer, &loose, &odd, &shuffled, &cast)
+	err := tx.QueryRow(ctx, traitsSQL, n.table.Schema, n.table.Name, n.all(k.Key), n.all(declaredColumns(k))).
+		Scan(&persistence, &secured, &forced, &rules, &owns, &owner, &changer, &loose, &odd, &shuffled, &cast)
 	if err != nil {
 		return nil, fmt.Errorf("read the properties of %s: %w", k.Table, err)
 	}
@@ -334,13 +353,17 @@ func checkTraits(ctx context.Context, tx pgx.Tx, k *schema.Kind, n names, attach
 		c.refuse("", "%s belongs to %s: attach as that role", k.Table, owner)
 	}
 	for _, partition := range odd {
-		c.refuse("", "the partition %s is a foreign table, unlogged, or has rules: its triggers would not see all changes", partition)
+		c.refuse("",
+			"the partition %s is a foreign table, unlogged, or has rules: its triggers would not see all changes",
+			partition)
 	}
 	for _, partition := range shuffled {
-		c.refuse("", "the partition %s has its columns in another order than the table, and triggers read rows by the places of columns: make it anew by CREATE TABLE … PARTITION OF", partition)
+		c.refuse("",
+			"the partition %s has its columns in another order than the table, and triggers read rows by the places of columns: make it anew by CREATE TABLE … PARTITION OF", partition)
 	}
 	for _, column := range cast {
-		c.refuse("", "%s is of a type with a cast to text of its own, whose code would run with the rights of the controller: DROP CAST", column)
+		c.refuse("",
+			"%s is of a type with a cast to text of its own, whose code would run with the rights of the controller: DROP CAST", column)
 	}
 	for _, column := range loose {
 		c.refuse("", "key column %s has a nondeterministic collation: equal keys may have different texts", column)

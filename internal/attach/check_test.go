@@ -39,13 +39,16 @@ func ordersModel(t *testing.T) *schema.Model {
 }
 
 func ordersTable(change func(*catalogue.Table)) *catalogue.Database {
-	bigint, text := catalogue.Type{Schema: "pg_catalog", Name: "int8"}, catalogue.Type{Schema: "pg_catalog", Name: "text"}
+	bigint, text := catalogue.Type{Schema: "pg_catalog", Name: "int8"}, catalogue.Type{Schema: "pg_catalog",
+		Name: "text"}
 	t := catalogue.Table{
 		Name: schema.TableName{Schema: "public", Name: "orders"}, Form: catalogue.Ordinary,
 		Columns: []catalogue.Column{
-			{Name: "id", Type: bigint, NotNull: true}, {Name: "customer_id", Type: bigint}, {Name: "other_id", Type: bigint}, {Name: "other_region", Type: text},
+			{Name: "id", Type: bigint, NotNull: true}, {Name: "customer_id", Type: bigint},
+			{Name: "other_id", Type: bigint}, {Name: "other_region", Type: text},
 		},
-		Indexes: []catalogue.Index{{Columns: []string{"customer_id"}, Valid: true, Method: "btree"}, {Columns: []string{"other_id"}, Valid: true, Method: "btree"}},
+		Indexes: []catalogue.Index{{Columns: []string{"customer_id"}, Valid: true, Method: "btree"},
+			{Columns: []string{"other_id"}, Valid: true, Method: "btree"}},
 	}
 	change(&t)
 	return &catalogue.Database{Tables: []*catalogue.Table{&t}}
@@ -56,24 +59,49 @@ func TestTablesAreRefusedInWords(t *testing.T) {
 	t.Parallel()
 	model := ordersModel(t)
 	for want, change := range map[string]func(*catalogue.Table){
-		"other_id: no index finds the rows that refer to a target: it answers who refers": func(t *catalogue.Table) { t.Indexes = t.Indexes[:1] },
-		"public.orders is a partition: attach the partitioned table":                      func(t *catalogue.Table) { t.Partition = true },
-		"public.orders has a parent or children by inheritance":                           func(t *catalogue.Table) { t.Inherits = true },
-		"a key is unique only in each of them":                                            func(t *catalogue.Table) { t.Inherited = true },
-		"public.orders is no ordinary table":                                              func(t *catalogue.Table) { t.Form = catalogue.Form("v") },
-		"customer_id: UNSET sets it to NULL, and it is NOT NULL":                          func(t *catalogue.Table) { t.Columns[1].NotNull = true },
-		"customer_id: UNSET sets it to NULL, and it is a column of the primary key, which has no NULL": func(t *catalogue.Table) {
-			t.Columns[1].NotNull, t.Indexes = true, []catalogue.Index{{Columns: []string{"id", "customer_id"}, Unique: true, Primary: true, Valid: true}}
+		"other_id: no index finds the rows that refer to a target: it answers who refers": func(t *catalogue.Table) {
+			t.Indexes = t.Indexes[:1]
 		},
-		"customer_id: UNSET sets it to NULL, and it is generated":        func(t *catalogue.Table) { t.Columns[1].Generated = true },
-		"key column id can be NULL":                                      func(t *catalogue.Table) { t.Columns[0].NotNull = false },
-		`columns: public.orders has no column "other_region"`:            func(t *catalogue.Table) { t.Columns = t.Columns[:3] },
-		"other_id is of type numeric; the columns of a reference are of": func(t *catalogue.Table) { t.Columns[2].Type.Name = "numeric" },
-		"no unique index has exactly the columns id":                     func(*catalogue.Table) {},
-		"there is no table public.orders":                                func(t *catalogue.Table) { t.Name.Name = "Orders" },
+		"public.orders is a partition: attach the partitioned table": func(t *catalogue.Table) {
+			t.Partition = true
+		},
+		"public.orders has a parent or children by inheritance": func(t *catalogue.Table) {
+			t.Inherits = true
+		},
+		"a key is unique only in each of them": func(t *catalogue.Table) {
+			t.Inherited = true
+		},
+		"public.orders is no ordinary table": func(t *catalogue.Table) {
+			t.Form = catalogue.Form("v")
+		},
+		"customer_id: UNSET sets it to NULL, and it is NOT NULL": func(t *catalogue.Table) {
+			t.Columns[1].NotNull = true
+		},
+		"customer_id: UNSET sets it to NULL, and it is a column of the primary key, which has no NULL": func(
+			t *catalogue.Table) {
+			t.Columns[1].NotNull, t.Indexes = true,
+				[]catalogue.Index{{Columns: []string{"id", "customer_id"}, Unique: true, Primary: true, Valid: true}}
+		},
+		"customer_id: UNSET sets it to NULL, and it is generated": func(t *catalogue.Table) {
+			t.Columns[1].Generated = true
+		},
+		"key column id can be NULL": func(t *catalogue.Table) {
+			t.Columns[0].NotNull = false
+		},
+		`columns: public.orders has no column "other_region"`: func(t *catalogue.Table) {
+			t.Columns = t.Columns[:3]
+		},
+		"other_id is of type numeric; the columns of a reference are of": func(t *catalogue.Table) {
+			t.Columns[2].Type.Name = "numeric"
+		},
+		"no unique index has exactly the columns id": func(*catalogue.Table) {},
+		"there is no table public.orders": func(t *catalogue.Table) {
+			t.Name.Name = "Orders"
+		},
 	} {
 		var said []string
-		for _, f := range check(ordersTable(change), model, &model.Descriptor.Kinds[0], names{table: model.Descriptor.Kinds[0].Table}) {
+		for _, f := range check(ordersTable(change), model, &model.Descriptor.Kinds[0],
+			names{table: model.Descriptor.Kinds[0].Table}) {
 			if f.Refuses {
 				require.False(t, strings.Contains(f.Text, "primary key") && f.SQL != "", "no statement helps")
 				said = append(said, f.Text)
@@ -83,8 +111,8 @@ func TestTablesAreRefusedInWords(t *testing.T) {
 	}
 }
 
-// Triggers compare the sides of an UPDATE in groups: PostgreSQL keeps the plan of an earlier, smaller statement, and a join of then compares
-// each row with each other.
+// Triggers compare the sides of an UPDATE in groups: PostgreSQL keeps the plan of an earlier, smaller
+// statement, and a join of then compares each row with each other.
 func TestTriggersJoinNoSides(t *testing.T) {
 	t.Parallel()
 	model := ordersModel(t)
@@ -94,9 +122,11 @@ func TestTriggersJoinNoSides(t *testing.T) {
 	for _, one := range triggersOf(7, &d) {
 		require.NotContains(t, one.body, "JOIN")
 		require.NotContains(t, one.body, "EXISTS (SELECT FROM removed")
-		require.NotContains(t, strings.ReplaceAll(one.body, "EXISTS (SELECT FROM added OFFSET 1)", "is there a second row"), "EXISTS (SELECT FROM added")
+		require.NotContains(t, strings.ReplaceAll(one.body, "EXISTS (SELECT FROM added OFFSET 1)",
+			"is there a second row"), "EXISTS (SELECT FROM added")
 		if one.event == "update" {
-			require.Equal(t, 1+2+2*2+2, strings.Count(one.body, "UNION ALL"), "moved rows, rows with other references as notes or as a batch, and each strict reference in both of its statements")
+			require.Equal(t, 1+2+2*2+2, strings.Count(one.body, "UNION ALL"),
+				"moved rows, rows with other references as notes or as a batch, and each strict reference in both of its statements")
 		}
 	}
 }
@@ -124,7 +154,8 @@ kinds:
 		Columns: []catalogue.Column{{Name: "id", Type: bigint, NotNull: true}, {Name: "order_id", Type: bigint}},
 	}
 	advised := func() (said []string) {
-		for _, f := range check(&catalogue.Database{Tables: []*catalogue.Table{lines}}, model, &model.Descriptor.Kinds[1], names{table: model.Descriptor.Kinds[1].Table}) {
+		for _, f := range check(&catalogue.Database{Tables: []*catalogue.Table{lines}}, model,
+			&model.Descriptor.Kinds[1], names{table: model.Descriptor.Kinds[1].Table}) {
 			said = append(said, f.Text+" "+f.SQL)
 		}
 		return said
@@ -134,16 +165,19 @@ kinds:
 	require.Contains(t, advised(), better)
 	lines.Natives = []catalogue.NativeKey{{Name: "lines_order_id_fkey", Columns: []string{"order_id"}}}
 	require.NotContains(t, advised(), better)
-	require.Contains(t, advised(), "order_id: the native key lines_order_id_fkey holds these columns as well; it acts beside this reference ")
+	require.Contains(t, advised(),
+		"order_id: the native key lines_order_id_fkey holds these columns as well; it acts beside this reference ")
 }
 
 // No column name ends a function's text early: the role that makes the function may do more than the owner of
 // the table.
 func TestNoColumnNameEndsTheTextOfAFunction(t *testing.T) {
 	t.Parallel()
-	for _, column := range []string{`a$attached$;ALTER ROLE mallory SUPERUSER;--`, `$attached`, `$attached_0_$attached`, `x"$attached$ y`} {
+	for _, column := range []string{`a$attached$;ALTER ROLE mallory SUPERUSER;--`, `$attached`, `$attached_0_$attached`,
+		`x"$attached$ y`} {
 		d := &schema.Definition{
-			Table: schema.TableName{Schema: "public", Name: "t"}, Collection: "orders", Key: []schema.KeyColumn{{Name: "id", Type: "bigint"}},
+			Table: schema.TableName{Schema: "public", Name: "t"}, Collection: "orders",
+			Key:        []schema.KeyColumn{{Name: "id", Type: "bigint"}},
 			References: []schema.DefinitionReference{{Path: "p", Columns: []string{column}}},
 		}
 		for _, trigger := range triggersOf(1, d) {
@@ -166,9 +200,12 @@ func TestAConditionIsOfTheColumn(t *testing.T) {
 	}{
 		``:  {catalogue.Type{Schema: "pg_catalog", Name: "text"}, "Customer"},
 		` `: {catalogue.Type{Schema: "pg_catalog", Name: "int2"}, "7"},
-		`when: x is of type smallint, and "70000" is no text of one`: {catalogue.Type{Schema: "pg_catalog", Name: "int2"}, "70000"},
-		`when: x is of type date; want an integer`:                   {catalogue.Type{Schema: "pg_catalog", Name: "date"}, "2026-01-01"},
-		`when: x has no value "Customer"; its values are a, b`:       {catalogue.Type{Schema: "public", Name: "e", Enum: true, Labels: []string{"a", "b"}}, "Customer"},
+		`when: x is of type smallint, and "70000" is no text of one`: {catalogue.Type{Schema: "pg_catalog",
+			Name: "int2"}, "70000"},
+		`when: x is of type date; want an integer`: {catalogue.Type{Schema: "pg_catalog",
+			Name: "date"}, "2026-01-01"},
+		`when: x has no value "Customer"; its values are a, b`: {catalogue.Type{Schema: "public", Name: "e",
+			Enum: true, Labels: []string{"a", "b"}}, "Customer"},
 	} {
 		checked := &checker{table: &catalogue.Table{Columns: []catalogue.Column{{Name: "x", Type: c.column}}}}
 		checked.condition(&schema.Reference{When: schema.RowCondition{Column: "x", Value: c.value}})

@@ -65,8 +65,8 @@ func (a *Attached) changes() []string {
 	return changes(key, references)
 }
 
-// Declared adds to the differences of attached tables that the version that runs declares a table otherwise, or not at all: while it does,
-// no row is read.
+// Declared adds to the differences of attached tables that the version that runs declares a table otherwise,
+// or not at all: while it does, no row is read.
 func Declared(all []*Attached, running *schema.Model) {
 	for _, a := range all {
 		if !a.Ready {
@@ -74,7 +74,8 @@ func Declared(all []*Attached, running *schema.Model) {
 		}
 		otherwise, same := false, false
 		for _, name := range running.KindNames() {
-			if kind, err := running.Kind(name); err == nil && kind.Table != nil && kind.Table.Name == a.Definition.Table {
+			if kind, err := running.Kind(name); err == nil && kind.Table != nil &&
+				kind.Table.Name == a.Definition.Table {
 				otherwise, same = true, same || a.Definition.Describes(kind)
 			}
 		}
@@ -82,9 +83,11 @@ func Declared(all []*Attached, running *schema.Model) {
 		switch {
 		case same:
 		case otherwise:
-			a.Drift = append(a.Drift, "declared otherwise in "+version+", which runs: no row is read until you attach again")
+			a.Drift = append(a.Drift, "declared otherwise in "+version+
+				", which runs: no row is read until you attach again")
 		default:
-			a.Drift = append(a.Drift, "not declared in "+version+", which runs: no row is read; detach, or let a version with the table run")
+			a.Drift = append(a.Drift, "not declared in "+version+
+				", which runs: no row is read; detach, or let a version with the table run")
 		}
 	}
 }
@@ -115,7 +118,8 @@ func list(ctx context.Context, tx pgx.Tx) ([]*Attached, error) {
 	}
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*Attached, error) {
 		a, raw := &Attached{}, []byte{}
-		err := row.Scan(&a.KindID, &a.Kind, &raw, &a.Checksum, &a.Ready, &a.Walked, &a.Waiting, &a.Missing, &a.Failed, &a.Problem, &a.Failure)
+		err := row.Scan(&a.KindID, &a.Kind, &raw, &a.Checksum, &a.Ready, &a.Walked, &a.Waiting, &a.Missing, &a.Failed,
+			&a.Problem, &a.Failure)
 		if err == nil {
 			err = json.Unmarshal(raw, &a.Definition)
 		}
@@ -187,7 +191,8 @@ JOIN pg_catalog.pg_class c ON c.oid = g.tgrelid JOIN pg_catalog.pg_namespace n O
 WHERE g.tgrelid = ANY ($1::text[]::pg_catalog.regclass[]) AND NOT g.tgisinternal AND g.tgname = ANY ($2)`
 )
 
-// driftOf returns the differences between an attachment with this definition and the triggers of the table; none when there are none.
+// driftOf returns the differences between an attachment with this definition and the triggers of the table;
+// none when there are none.
 func driftOf(ctx context.Context, tx pgx.Tx, kindID int32, d *schema.Definition) (drift []string, err error) {
 	rows, err := tx.Query(ctx, checksumSQL, kindID)
 	if err != nil {
@@ -229,7 +234,8 @@ func driftOf(ctx context.Context, tx pgx.Tx, kindID int32, d *schema.Definition)
 		Settings                        []string
 	}
 	there, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f found, err error) {
-		err = row.Scan(&f.Table.Schema, &f.Table.Name, &f.Name, &f.Enabled, &f.Function, &f.Source, &f.Definer, &f.Settings)
+		err = row.Scan(&f.Table.Schema, &f.Table.Name, &f.Name, &f.Enabled, &f.Function, &f.Source, &f.Definer,
+			&f.Settings)
 		return f, err
 	})
 	if err != nil {
@@ -265,8 +271,9 @@ func driftOf(ctx context.Context, tx pgx.Tx, kindID int32, d *schema.Definition)
 	return drift, nil
 }
 
-// DetachSQL returns the statements that remove the triggers and functions of tables, and the way by which statements ask for rights, for psql: of a copy of
-// the database, which no process works on. They may be repeated, and work without the tables.
+// DetachSQL returns the statements that remove the triggers and functions of tables, and the way by which
+// statements ask for rights, for psql: of a copy of the database, which no process works on. They may be
+// repeated, and work without the tables.
 func DetachSQL(all []*Attached) []string {
 	out := []string{"BEGIN", "SET LOCAL lock_timeout = '5s'"}
 	for _, a := range all {
@@ -278,21 +285,23 @@ func DetachSQL(all []*Attached) []string {
 	return append(out, "DROP SERVER IF EXISTS "+loopbackServer+" CASCADE", "COMMIT")
 }
 
-// dropFunction drops a function with its triggers, also on a table that was renamed, and on a partition that was detached.
+// dropFunction drops a function with its triggers, also on a table that was renamed, and on a partition that
+// was detached.
 func dropFunction(kindID int32, event string) string {
 	return "DROP FUNCTION IF EXISTS " + functionName(kindID, event) + "() CASCADE"
 }
 
 // dropView drops the view and the function by which a table is read.
 func dropView(kindID int32) []string {
-	return []string{"DROP VIEW IF EXISTS " + schema.TableView(kindID).SQL(), "DROP FUNCTION IF EXISTS " + rowFunction(kindID)}
+	return []string{"DROP VIEW IF EXISTS " + schema.TableView(kindID).SQL(), "DROP FUNCTION IF EXISTS " +
+		rowFunction(kindID)}
 }
 
 const detachedSQL = `UPDATE dbcontroller.attachment SET ready = false WHERE kind_id = $1`
 
-// Detach removes the triggers and functions of a table, and its notes, in one transaction, under short locks like Apply. It may
-// be repeated, and works without the table. The controller then returns the rights of the rows; rows to which others refer stay
-// unprotected.
+// Detach removes the triggers and functions of a table, and its notes, in one transaction, under short locks
+// like Apply. It may be repeated, and works without the table. The controller then returns the rights of the
+// rows; rows to which others refer stay unprotected.
 func Detach(ctx context.Context, conn *pgx.Conn, a *Attached, told func(error)) error {
 	return patiently(ctx, conn, told, func(tx pgx.Tx) error {
 		n, attached, err := followed(ctx, tx, a.KindID)

@@ -14,8 +14,9 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// A statement that lacks a right asks for it in a session of its own, since a question counts from its commit, and waits (dbcontroller.await_rights). That session
-// is opened by dblink: a foreign server of this name, and a role that may ask and nothing else. Its password stands in the user mapping alone.
+// A statement that lacks a right asks for it in a session of its own, since a question counts from its
+// commit, and waits (dbcontroller.await_rights). That session is opened by dblink: a foreign server of this
+// name, and a role that may ask and nothing else. Its password stands in the user mapping alone.
 const (
 	loopbackServer = "dbcontroller_loopback"
 	// loopbackSchema has the extension dblink, when attach has created that.
@@ -41,8 +42,9 @@ SELECT pg_catalog.current_database(), 'dbcontroller_ask_' || d.oid, pg_catalog.p
     current_user
 FROM pg_catalog.pg_database d, pg_catalog.pg_namespace n WHERE d.datname = pg_catalog.current_database() AND n.nspname = 'dbcontroller'`
 
-// Waiting checks that statements of strict tables can ask for rights and wait for them, and sets it up otherwise: with a DSN by that role, which exists,
-// else by a role that it makes. It returns why they cannot, with the statements that help.
+// Waiting checks that statements of strict tables can ask for rights and wait for them, and sets it up
+// otherwise: with a DSN by that role, which exists, else by a role that it makes. It returns why they cannot,
+// with the statements that help.
 func Waiting(ctx context.Context, conn *pgx.Conn, dsn string) ([]Finding, error) {
 	if dsn == "" && asks(ctx, conn) == nil {
 		return nil, nil
@@ -72,7 +74,8 @@ func Waiting(ctx context.Context, conn *pgx.Conn, dsn string) ([]Finding, error)
 	return cannot(err, ""), nil
 }
 
-// WhyNotWaiting returns why statements on strict tables do not wait for rights; nil: they do, or there is no such table.
+// WhyNotWaiting returns why statements on strict tables do not wait for rights; nil: they do, or there is no
+// such table.
 func WhyNotWaiting(ctx context.Context, conn *pgx.Conn) error {
 	var strict bool
 	if err := conn.QueryRow(ctx, strictLeftSQL).Scan(&strict); err != nil || !strict {
@@ -114,7 +117,8 @@ func cannot(err error, sql string) []Finding {
 // extend creates the extension when it is missing.
 func (p *place) extend(ctx context.Context, conn *pgx.Conn) ([]Finding, error) {
 	var there bool
-	if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname = 'dblink')`).Scan(&there); err != nil || there {
+	if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname = 'dblink')`).
+		Scan(&there); err != nil || there {
 		return nil, err
 	}
 	statements := []string{
@@ -137,7 +141,8 @@ func (p *place) extend(ctx context.Context, conn *pgx.Conn) ([]Finding, error) {
 }
 
 func (p *place) usageSQL() string {
-	return fmt.Sprintf("GRANT USAGE ON FOREIGN DATA WRAPPER dblink_fdw TO %s, %s;", schema.QuoteIdentifier(p.me), schema.QuoteIdentifier(p.owner))
+	return fmt.Sprintf("GRANT USAGE ON FOREIGN DATA WRAPPER dblink_fdw TO %s, %s;", schema.QuoteIdentifier(p.me),
+		schema.QuoteIdentifier(p.owner))
 }
 
 // ways returns the connections to try. The role has a new password, which any earlier mapping lacks.
@@ -147,37 +152,46 @@ func (p *place) ways(ctx context.Context, conn *pgx.Conn, dsn string) ([]loopbac
 	if dsn != "" {
 		cfg, err := pgconn.ParseConfig(dsn)
 		if err != nil {
-			return nil, errors.New("--loopback-dsn is not a PostgreSQL connection string") // the parser's error contains the password
+			// the parser's error contains the password
+			return nil, errors.New("--loopback-dsn is not a PostgreSQL connection string")
 		}
 		user = cfg.User
 		out = append(out, loopback{host: cfg.Host, port: fmt.Sprint(cfg.Port), user: user, password: cfg.Password})
 	} else {
 		password := newPassword()
 		var exists bool
-		if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)`, user).Scan(&exists); err != nil {
+		if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)`, user).
+			Scan(&exists); err != nil {
 			return nil, err
 		}
 		verb := "CREATE "
 		if exists {
 			verb = "ALTER "
 		}
-		if err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return execWithPassword(ctx, tx, verb+p.roleSQL(thePassword), password) }); err != nil {
+		if err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			return execWithPassword(ctx, tx, verb+p.roleSQL(thePassword), password)
+		}); err != nil {
 			return nil, err
 		}
 		for _, host := range p.hosts {
 			out = append(out, loopback{host: host, port: p.port, user: user, password: password})
 		}
 	}
-	_, err := conn.Exec(ctx, fmt.Sprintf(`GRANT USAGE ON SCHEMA dbcontroller TO %[1]s; GRANT EXECUTE ON FUNCTION dbcontroller.ask, dbcontroller.unanswered TO %[1]s`, schema.QuoteIdentifier(user)), pgx.QueryExecModeSimpleProtocol)
+	_, err := conn.Exec(ctx,
+		fmt.Sprintf(
+			`GRANT USAGE ON SCHEMA dbcontroller TO %[1]s; GRANT EXECUTE ON FUNCTION dbcontroller.ask, dbcontroller.unanswered TO %[1]s`, schema.QuoteIdentifier(user)), pgx.QueryExecModeSimpleProtocol)
 	return out, err
 }
 
-// roleSQL has the role, for CREATE and ALTER. Connections are scarce: a statement that finds none waits for its turn.
+// roleSQL has the role, for CREATE and ALTER. Connections are scarce: a statement that finds none waits for
+// its turn.
 func (p *place) roleSQL(password string) string {
-	return fmt.Sprintf("ROLE %s LOGIN NOINHERIT CONNECTION LIMIT 20 PASSWORD %s", schema.QuoteIdentifier(p.role), password)
+	return fmt.Sprintf("ROLE %s LOGIN NOINHERIT CONNECTION LIMIT 20 PASSWORD %s", schema.QuoteIdentifier(p.role),
+		password)
 }
 
-// connect makes the foreign server and its user mapping, which belong to the owner of the functions that use them.
+// connect makes the foreign server and its user mapping, which belong to the owner of the functions that use
+// them.
 func (p *place) connect(ctx context.Context, conn *pgx.Conn, w loopback) error {
 	owner := schema.QuoteIdentifier(p.owner)
 	option := func(name, value string) string {
@@ -186,7 +200,8 @@ func (p *place) connect(ctx context.Context, conn *pgx.Conn, w loopback) error {
 	server := []string{
 		option("host", w.host), option("port", w.port), option("dbname", p.database), option("connect_timeout", "2"),
 		// Short: dblink answers no cancellation of the statement that waits.
-		option("options", "-c lock_timeout=100 -c statement_timeout=2000"), option("application_name", "db-controller asks for rights"),
+		option("options", "-c lock_timeout=100 -c statement_timeout=2000"),
+		option("application_name", "db-controller asks for rights"),
 	}
 	mapping := []string{option("user", w.user)}
 	if w.password != "" {
@@ -194,7 +209,8 @@ func (p *place) connect(ctx context.Context, conn *pgx.Conn, w loopback) error {
 	}
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		var may bool
-		if err := tx.QueryRow(ctx, `SELECT pg_catalog.has_foreign_data_wrapper_privilege($1, 'dblink_fdw', 'USAGE')`, p.owner).Scan(&may); err != nil {
+		if err := tx.QueryRow(ctx, `SELECT pg_catalog.has_foreign_data_wrapper_privilege($1, 'dblink_fdw', 'USAGE')`,
+			p.owner).Scan(&may); err != nil {
 			return err
 		}
 		if !may {
@@ -205,28 +221,36 @@ func (p *place) connect(ctx context.Context, conn *pgx.Conn, w loopback) error {
 		for _, sql := range []string{
 			"SET LOCAL standard_conforming_strings = on",
 			"DROP SERVER IF EXISTS " + loopbackServer + " CASCADE",
-			fmt.Sprintf("CREATE SERVER %s FOREIGN DATA WRAPPER dblink_fdw OPTIONS (%s)", loopbackServer, strings.Join(server, ", ")),
+			fmt.Sprintf("CREATE SERVER %s FOREIGN DATA WRAPPER dblink_fdw OPTIONS (%s)", loopbackServer,
+				strings.Join(server, ", ")),
 			fmt.Sprintf("ALTER SERVER %s OWNER TO %s", loopbackServer, owner),
 		} {
 			if _, err := tx.Exec(ctx, sql); err != nil {
 				return err
 			}
 		}
-		return execWithPassword(ctx, tx, fmt.Sprintf("CREATE USER MAPPING FOR %s SERVER %s OPTIONS (%s)", owner, loopbackServer, strings.Join(mapping, ", ")), w.password)
+		return execWithPassword(ctx, tx, fmt.Sprintf("CREATE USER MAPPING FOR %s SERVER %s OPTIONS (%s)", owner,
+			loopbackServer, strings.Join(mapping, ", ")), w.password)
 	})
 }
 
 // thePassword stands in a statement for the password.
 const thePassword = "\x00"
 
-// execWithPassword executes a statement that has thePassword, which is sent as a parameter: pg_stat_statements, the activity of sessions and
-// a log of DDL have the text of a statement, and the text has no password.
+// execWithPassword executes a statement that has thePassword, which is sent as a parameter:
+// pg_stat_statements, the activity of sessions and a log of DDL have the text of a statement, and the text
+// has no password.
 func execWithPassword(ctx context.Context, tx pgx.Tx, sql, password string) error {
 	if _, err := tx.Exec(ctx, `SELECT pg_catalog.set_config('dbcontroller.password', $1, true)`, password); err != nil {
 		return err
 	}
 	format := strings.ReplaceAll(strings.ReplaceAll(sql, "%", "%%"), thePassword, "%L")
-	_, err := tx.Exec(ctx, fmt.Sprintf("DO %s", quoteLiteral(fmt.Sprintf("BEGIN EXECUTE pg_catalog.format(%s, pg_catalog.current_setting('dbcontroller.password')); END", quoteLiteral(format)))))
+	_, err := tx.Exec(ctx,
+		fmt.Sprintf("DO %s",
+			quoteLiteral(
+				fmt.Sprintf(
+					"BEGIN EXECUTE pg_catalog.format(%s, pg_catalog.current_setting('dbcontroller.password')); END",
+					quoteLiteral(format)))))
 	return err
 }
 
@@ -239,8 +263,9 @@ const mappedUserSQL = `
 SELECT COALESCE((SELECT substr(o, 6) FROM unnest(m.umoptions) AS o WHERE o LIKE 'user=%'), '')
 FROM pg_catalog.pg_user_mappings m WHERE m.srvname = $1 AND m.usename = $2`
 
-// RotatePassword gives the role by which statements ask for rights a new password. It reports false when attach has made no such role. Statements that ask meanwhile
-// use the password before, or the new one: both change in one transaction.
+// RotatePassword gives the role by which statements ask for rights a new password. It reports false when
+// attach has made no such role. Statements that ask meanwhile use the password before, or the new one: both
+// change in one transaction.
 func RotatePassword(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	var p place
 	if err := conn.QueryRow(ctx, placeSQL).Scan(&p.database, &p.role, &p.owner, &p.port, &p.hosts, &p.me); err != nil {
@@ -258,7 +283,8 @@ func RotatePassword(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		for _, sql := range []string{
 			fmt.Sprintf("ALTER ROLE %s PASSWORD %s", schema.QuoteIdentifier(p.role), thePassword),
-			fmt.Sprintf("ALTER USER MAPPING FOR %s SERVER %s OPTIONS (SET password %s)", schema.QuoteIdentifier(p.owner), loopbackServer, thePassword),
+			fmt.Sprintf("ALTER USER MAPPING FOR %s SERVER %s OPTIONS (SET password %s)",
+				schema.QuoteIdentifier(p.owner), loopbackServer, thePassword),
 		} {
 			if err := execWithPassword(ctx, tx, sql, password); err != nil {
 				return err
@@ -291,14 +317,16 @@ func StopWaiting(ctx context.Context, conn *pgx.Conn) error {
 	if err := conn.QueryRow(ctx, placeSQL).Scan(&p.database, &p.role, &p.owner, &p.port, &p.hosts, &p.me); err != nil {
 		return err
 	}
-	if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1), EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $2)`, p.role, loopbackSchema).
+	if err := conn.QueryRow(ctx,
+		`SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1), EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $2)`, p.role, loopbackSchema).
 		Scan(&exists, &extended); err != nil {
 		return err
 	}
 	statements := []string{"DROP SERVER IF EXISTS " + loopbackServer + " CASCADE"}
 	if exists {
 		role := schema.QuoteIdentifier(p.role)
-		statements = append(statements, "REVOKE ALL ON FUNCTION dbcontroller.ask, dbcontroller.unanswered FROM "+role, "REVOKE ALL ON SCHEMA dbcontroller FROM "+role, "DROP ROLE "+role)
+		statements = append(statements, "REVOKE ALL ON FUNCTION dbcontroller.ask, dbcontroller.unanswered FROM "+role,
+			"REVOKE ALL ON SCHEMA dbcontroller FROM "+role, "DROP ROLE "+role)
 	}
 	if extended {
 		statements = append(statements, "DROP SCHEMA "+loopbackSchema+" CASCADE")
@@ -307,7 +335,9 @@ func StopWaiting(ctx context.Context, conn *pgx.Conn) error {
 		for _, sql := range statements {
 			_, err := tx.Exec(ctx, sql)
 			if pg := (*pgconn.PgError)(nil); errors.As(err, &pg) && pg.Code == "42501" {
-				return fmt.Errorf("remove the role and the server of strict statements: %w; repeat it as the superuser who attached", err)
+				return fmt.Errorf(
+					"remove the role and the server of strict statements: %w; repeat it as the superuser who attached",
+					err)
 			}
 			if err != nil {
 				return fmt.Errorf("remove the role and the server of strict statements: %w", err)

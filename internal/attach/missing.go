@@ -16,8 +16,8 @@ type Missing struct {
 	Effect schema.Missing `json:"effect"` // on the rows
 	Values int64          `json:"values"`
 	Rows   int64          `json:"rows"`
-	// Waits: the rows that were there before the table was attached are too many to be unset or deleted without the word of a person: more than ten, and than one
-	// per cent of the table.
+	// Waits: the rows that were there before the table was attached are too many to be unset or deleted
+	// without the word of a person: more than ten, and than one per cent of the table.
 	Waits bool `json:"waits"`
 }
 
@@ -79,9 +79,10 @@ func (p *Plan) Acts() bool {
 const askedSQL = `
 SELECT a.walked AND NOT EXISTS (SELECT FROM dbcontroller.lacking l WHERE l.kind_id = a.kind_id AND l.tries = 0) FROM dbcontroller.attachment a WHERE a.kind_id = $1`
 
-// FindMissing waits until a process of the deployment has asked for the targets of all rows of an attached table, and returns the rows whose target does not
-// exist. asked is false when patience ends before.
-func FindMissing(ctx context.Context, conn *pgx.Conn, p *Plan, patience time.Duration) (found []Missing, asked bool, err error) {
+// FindMissing waits until a process of the deployment has asked for the targets of all rows of an attached
+// table, and returns the rows whose target does not exist. asked is false when patience ends before.
+func FindMissing(ctx context.Context, conn *pgx.Conn, p *Plan,
+	patience time.Duration) (found []Missing, asked bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
@@ -104,10 +105,12 @@ func FindMissing(ctx context.Context, conn *pgx.Conn, p *Plan, patience time.Dur
 	return found, true, err
 }
 
-// Confirm lets the rows of an attached table be unset or deleted whose targets do not exist, any number of them.
+// Confirm lets the rows of an attached table be unset or deleted whose targets do not exist, any number of
+// them.
 func Confirm(ctx context.Context, conn *pgx.Conn, p *Plan) error {
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `UPDATE dbcontroller.attachment SET confirmed = true WHERE kind_id = $1`, p.kindID); err != nil {
+		if _, err := tx.Exec(ctx, `UPDATE dbcontroller.attachment SET confirmed = true WHERE kind_id = $1`,
+			p.kindID); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, `UPDATE dbcontroller.lacking SET due = now() WHERE kind_id = $1 AND missing`, p.kindID)

@@ -14,12 +14,14 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// names are the present names of a table and of its columns. The names of an attached table are followed when they change.
+// names are the present names of a table and of its columns. The names of an attached table are followed when
+// they change.
 type names struct {
 	table    schema.TableName
 	columns  map[string]string // by the declared name; a column that is missing has that name
 	replaced []string          // columns whose declared name another column has than the attached one
-	view     []string          // the columns of the view of the table by their declared names; none when no table is attached
+	// the columns of the view of the table by their declared names; none when no table is attached
+	view []string
 }
 
 func (n names) column(declared string) string {
@@ -90,7 +92,8 @@ func followed(ctx context.Context, tx pgx.Tx, kindID int32) (n names, attached b
 
 // namesOf returns the present names of the table of a kind. It takes the table, or column, with the declared
 // name; if there is none, the attached one, which has another name now.
-func namesOf(ctx context.Context, tx pgx.Tx, db *catalogue.Database, kind schema.KindID, declared schema.TableName) (names, error) {
+func namesOf(ctx context.Context, tx pgx.Tx, db *catalogue.Database, kind schema.KindID,
+	declared schema.TableName) (names, error) {
 	none := names{table: declared}
 	var kindID int32
 	var was schema.Definition
@@ -117,7 +120,8 @@ func namesOf(ctx context.Context, tx pgx.Tx, db *catalogue.Database, kind schema
 	return n, nil
 }
 
-// surplus reports whether the view has columns that nothing needs any more, and that cannot be dropped because of it.
+// surplus reports whether the view has columns that nothing needs any more, and that cannot be dropped
+// because of it.
 func (p *Plan) surplus() bool {
 	needed := append(p.Definition.Columns(), p.former...)
 	return slices.ContainsFunc(p.names.view, func(c string) bool { return !slices.Contains(needed, c) })
@@ -175,9 +179,10 @@ func (n names) changes(declared schema.TableName, other bool) (out []string) {
 
 func rowFunction(kindID int32) string { return fmt.Sprintf("dbcontroller.attached_%d_row", kindID) }
 
-// viewStatements make the view through which the controller reads and changes the rows of a table, and the function through which triggers read one row. PostgreSQL
-// follows the names of the table and of its columns in both, until one of the columns is dropped with CASCADE. The view has no rights of its own. Rows
-// that are deleted by a column are in neither; the second argument of the function asks for them too.
+// viewStatements make the view through which the controller reads and changes the rows of a table, and the
+// function through which triggers read one row. PostgreSQL follows the names of the table and of its columns
+// in both, until one of the columns is dropped with CASCADE. The view has no rights of its own. Rows that are
+// deleted by a column are in neither; the second argument of the function asks for them too.
 func (p *Plan) viewStatements() []string {
 	view, columns := schema.TableView(p.kindID).SQL(), p.Definition.Columns()
 	for _, former := range p.former {
@@ -205,7 +210,8 @@ func (p *Plan) viewStatements() []string {
 	}
 	var defaults []string
 	for _, column := range slices.Sorted(maps.Keys(p.defaults)) {
-		defaults = append(defaults, fmt.Sprintf("ALTER VIEW %s ALTER COLUMN %s SET DEFAULT %s", view, schema.QuoteIdentifier(column), p.defaults[column]))
+		defaults = append(defaults, fmt.Sprintf("ALTER VIEW %s ALTER COLUMN %s SET DEFAULT %s", view,
+			schema.QuoteIdentifier(column), p.defaults[column]))
 	}
 	if len(p.readers) > 0 {
 		defaults = append(defaults, "GRANT SELECT, UPDATE, DELETE ON "+view+" TO "+strings.Join(p.readers, ", "))
@@ -214,7 +220,8 @@ func (p *Plan) viewStatements() []string {
 		"DROP VIEW IF EXISTS " + view,
 		fmt.Sprintf("CREATE VIEW %s WITH (security_invoker = true) AS %s%s", view, p.names.selected(columns), there),
 		"DROP FUNCTION IF EXISTS " + rowFunction(p.kindID),
-		fmt.Sprintf("CREATE FUNCTION %s(%s) RETURNS TABLE (%s) LANGUAGE sql STABLE ROWS 1 BEGIN ATOMIC SELECT %s%s; END",
+		fmt.Sprintf(
+			"CREATE FUNCTION %s(%s) RETURNS TABLE (%s) LANGUAGE sql STABLE ROWS 1 BEGIN ATOMIC SELECT %s%s; END",
 			rowFunction(p.kindID), of, strings.Join(results, ", "), strings.Join(fields, ", "), all),
 		"REVOKE ALL ON FUNCTION " + rowFunction(p.kindID) + " FROM PUBLIC",
 	}, defaults...)
@@ -241,14 +248,17 @@ func noDefaults(d *schema.Definition, table *catalogue.Table, defaults map[strin
 	for _, r := range d.References {
 		for _, column := range r.UnsetColumns() {
 			if _, ok := defaults[column]; r.ToDefault && !ok && table.Column(column).NotNull {
-				out = append(out, Finding{Text: column + ": UNSET sets it to its DEFAULT, and it is NOT NULL and has none", Refuses: true})
+				out = append(out,
+					Finding{Text: column + ": UNSET sets it to its DEFAULT, and it is NOT NULL and has none",
+						Refuses: true})
 			}
 		}
 	}
 	return out
 }
 
-// defaultsOf returns the defaults of the columns that UNSET sets to them: an UPDATE of the view takes the defaults of the view.
+// defaultsOf returns the defaults of the columns that UNSET sets to them: an UPDATE of the view takes the
+// defaults of the view.
 func defaultsOf(ctx context.Context, tx pgx.Tx, d *schema.Definition, n names) (map[string]string, error) {
 	defaults := map[string]string{}
 	for _, r := range d.References {
@@ -257,7 +267,8 @@ func defaultsOf(ctx context.Context, tx pgx.Tx, d *schema.Definition, n names) (
 			if !r.ToDefault {
 				continue
 			}
-			if err := tx.QueryRow(ctx, `SELECT dbcontroller.default_of($1::text::regclass, $2)`, n.table.SQL(), n.column(column)).Scan(&text); err != nil {
+			if err := tx.QueryRow(ctx, `SELECT dbcontroller.default_of($1::text::regclass, $2)`, n.table.SQL(),
+				n.column(column)).Scan(&text); err != nil {
 				return nil, fmt.Errorf("read the default of %s: %w", column, err)
 			}
 			if text != nil {
@@ -268,7 +279,8 @@ func defaultsOf(ctx context.Context, tx pgx.Tx, d *schema.Definition, n names) (
 	return defaults, nil
 }
 
-// goneBefore returns the number of resources whose rows were deleted by a column before it was declared: with the declaration their deletion is carried out.
+// goneBefore returns the number of resources whose rows were deleted by a column before it was declared: with
+// the declaration their deletion is carried out.
 func (p *Plan) goneBefore(ctx context.Context, tx pgx.Tx) (n int64, err error) {
 	gone := p.Definition.Gone
 	if gone == nil {
@@ -278,7 +290,8 @@ func (p *Plan) goneBefore(ctx context.Context, tx pgx.Tx) (n int64, err error) {
 	sql := fmt.Sprintf(`
 SELECT count(*) FROM dbcontroller.attachment a JOIN dbcontroller.shadow s ON s.kind_id = a.kind_id AND NOT s.hidden
 WHERE a.kind_id = $1 AND a.ready AND a.definition #>> '{gone,name}' IS DISTINCT FROM $2 AND s.name IN (SELECT %s FROM (%s WHERE t.%s%s) AS r)`,
-		unshielded(rowName(&p.Definition)), p.names.selected(p.Definition.Columns()), schema.QuoteIdentifier(p.names.column(gone.Name)), is)
+		unshielded(rowName(&p.Definition)), p.names.selected(p.Definition.Columns()),
+		schema.QuoteIdentifier(p.names.column(gone.Name)), is)
 	if err := tx.QueryRow(ctx, sql, p.kindID, gone.Name).Scan(&n); err != nil {
 		return 0, fmt.Errorf("count the deleted rows of %s: %w", p.Table, err)
 	}
@@ -292,7 +305,8 @@ SELECT DISTINCT c FROM dbcontroller.attachment a CROSS JOIN LATERAL (
     || CASE WHEN f.r ? 'when' THEN jsonb_build_array(f.r #> '{when,column}') ELSE '[]' END) AS c
 WHERE a.kind_id = $1 AND a.ready ORDER BY c`
 
-// formerColumns returns the columns of former references that the table has: rows count under them until each value has its new right.
+// formerColumns returns the columns of former references that the table has: rows count under them until each
+// value has its new right.
 func formerColumns(ctx context.Context, tx pgx.Tx, kindID int32, n names, table *catalogue.Table) ([]string, error) {
 	rows, err := tx.Query(ctx, formerColumnsSQL, kindID)
 	if err != nil {

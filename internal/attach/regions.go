@@ -35,7 +35,8 @@ func checkRegions(ctx context.Context, tx pgx.Tx, model *schema.Model, k *schema
 				}
 			}
 			if regions := regionsOf(env, id.Service); len(regions) > 1 {
-				c.refuse("", "%s: %s runs in %s: declare the region of the targets: region: same (that of the rows), a region, or {column: …}",
+				c.refuse("",
+					"%s: %s runs in %s: declare the region of the targets: region: same (that of the rows), a region, or {column: …}",
 					strings.Join(r.Columns, ", "), id.Service, strings.Join(regions, ", "))
 			}
 		}

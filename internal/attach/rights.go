@@ -24,9 +24,11 @@ func strange(ctx context.Context, conn *pgx.Conn, err error) error {
 		return errors.Join(err, e)
 	}
 	if super {
-		return fmt.Errorf("%w: schema dbcontroller belongs to the superuser %s: attach as a superuser, or give the schema an owner of its own by db-controller migrate up --roles", err, owner)
+		return fmt.Errorf(
+			"%w: schema dbcontroller belongs to the superuser %s: attach as a superuser, or give the schema an owner of its own by db-controller migrate up --roles", err, owner)
 	}
-	return fmt.Errorf("%w: attach needs a role that owns the tables and is a member of %[2]s, the owner of schema dbcontroller: GRANT %[2]s TO %[3]s", err, owner, role)
+	return fmt.Errorf(
+		"%w: attach needs a role that owns the tables and is a member of %[2]s, the owner of schema dbcontroller: GRANT %[2]s TO %[3]s", err, owner, role)
 }
 
 // lackingSQL finds the roles that have to read, lock and delete the rows of a table, and change these
@@ -68,7 +70,8 @@ func changes(key []string, references [][]string) []string {
 	return slices.Compact(columns)
 }
 
-// findLacking finds the roles that lack rights on a table, whose columns they may have to change: until they have them, none of its rows is read.
+// findLacking finds the roles that lack rights on a table, whose columns they may have to change: until they
+// have them, none of its rows is read.
 func findLacking(ctx context.Context, tx pgx.Tx, table schema.TableName, columns []string) ([]lackingRole, error) {
 	found, err := tx.Query(ctx, lackingSQL, table.Schema, table.Name, columns)
 	if err != nil {
@@ -84,9 +87,11 @@ func findLacking(ctx context.Context, tx pgx.Tx, table schema.TableName, columns
 	_, err = pgx.ForEachRow(found, []any{&l.role, &l.owns, &closed}, func() error {
 		l.grants = nil
 		if closed {
-			l.grants = append(l.grants, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", schema.QuoteIdentifier(table.Schema), l.role))
+			l.grants = append(l.grants, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s",
+				schema.QuoteIdentifier(table.Schema), l.role))
 		}
-		l.grants = append(l.grants, fmt.Sprintf("GRANT SELECT, DELETE, UPDATE (%s) ON %s TO %s", strings.Join(quoted, ", "), table.SQL(), l.role))
+		l.grants = append(l.grants, fmt.Sprintf("GRANT SELECT, DELETE, UPDATE (%s) ON %s TO %s",
+			strings.Join(quoted, ", "), table.SQL(), l.role))
 		out = append(out, l)
 		return nil
 	})
@@ -154,7 +159,9 @@ func checkOthers(ctx context.Context, tx pgx.Tx, table schema.TableName) ([]Find
 	}
 	var out []Finding
 	for _, other := range others {
-		out = append(out, Finding{Text: other + ": its code runs when the controller deletes or changes rows, with the rights of the role as which it does so, and those are the rights on all attached tables"})
+		out = append(out,
+			Finding{Text: other +
+				": its code runs when the controller deletes or changes rows, with the rights of the role as which it does so, and those are the rights on all attached tables"})
 	}
 	return out, nil
 }

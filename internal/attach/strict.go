@@ -39,12 +39,14 @@ func every(queries []string) string {
 // takeOf returns the query that locks the rights to the targets of one reference.
 func takeOf(r schema.DefinitionReference, targets string) string {
 	call := func(region, names string) string {
-		return fmt.Sprintf("dbcontroller.take(%s, %s, %s, %s, %t)", literal(r.Target.Kind.Service), literal(r.Target.Kind.Kind), region, names, r.Blocks())
+		return fmt.Sprintf("dbcontroller.take(%s, %s, %s, %s, %t)", literal(r.Target.Kind.Service),
+			literal(r.Target.Kind.Kind), region, names, r.Blocks())
 	}
 	if r.Region == "" {
 		return fmt.Sprintf("SELECT %s AS taken FROM (%s) AS t", call(ownRegion(r), "array_agg(t.name)"), targets)
 	}
-	return fmt.Sprintf("SELECT bool_and(%s) AS taken FROM (SELECT t.region, array_agg(t.name) AS names FROM (%s) AS t GROUP BY t.region) AS t",
+	return fmt.Sprintf(
+		"SELECT bool_and(%s) AS taken FROM (SELECT t.region, array_agg(t.name) AS names FROM (%s) AS t GROUP BY t.region) AS t",
 		call("t.region", "t.names"), targets)
 }
 
@@ -76,7 +78,8 @@ func dropped(d *schema.Definition, update bool) (out string) {
 		}
 		region, name, from := regionOf(r), targetName(r), "removed AS r WHERE "+strings.Join(present(r), " AND ")
 		if update {
-			from = bothSides(fmt.Sprintf("%s AS holder, %s AS region, %s AS name", rowName(d), region, name), strings.Join(present(r), " AND ")) +
+			from = bothSides(fmt.Sprintf("%s AS holder, %s AS region, %s AS name", rowName(d), region, name),
+				strings.Join(present(r), " AND ")) +
 				" GROUP BY t.holder, t.region, t.name HAVING NOT bool_or(t.added)"
 			region, name = "t.region", "t.name"
 		}
@@ -88,11 +91,13 @@ func dropped(d *schema.Definition, update bool) (out string) {
 	return out
 }
 
-// lookAll returns the calls that leave a look at each right to block a target of a kind to which the rows of a table refer, each after a word.
+// lookAll returns the calls that leave a look at each right to block a target of a kind to which the rows of
+// a table refer, each after a word.
 func lookAll(d *schema.Definition, word string) (out string) {
 	for _, r := range d.References {
 		if r.Blocks() {
-			out += fmt.Sprintf("%sdbcontroller.look_at_rights_to(%s, %s);", word, literal(r.Target.Kind.Service), literal(r.Target.Kind.Kind))
+			out += fmt.Sprintf("%sdbcontroller.look_at_rights_to(%s, %s);", word, literal(r.Target.Kind.Service),
+				literal(r.Target.Kind.Kind))
 		}
 	}
 	return out
@@ -122,7 +127,8 @@ func oneChanged(d *schema.Definition) string {
 // targetColumns are the columns of the region and the name of the target of each reference of the row r.
 func targetColumns(references []schema.DefinitionReference) (out string) {
 	for i, r := range references {
-		out += fmt.Sprintf(", %s AS g%d, CASE WHEN %s THEN %s END AS t%d", regionOf(r), i, strings.Join(present(r), " AND "), targetName(r), i)
+		out += fmt.Sprintf(", %s AS g%d, CASE WHEN %s THEN %s END AS t%d", regionOf(r), i,
+			strings.Join(present(r), " AND "), targetName(r), i)
 	}
 	return out
 }
@@ -132,8 +138,9 @@ type column struct{ variable, expression string }
 
 type columns []column
 
-// onlyTarget returns the name and the region of the only target of the row a, and which reference has it; of an UPDATE, of
-// the targets that the row b does not have. They are null when there are several, and when there is none.
+// onlyTarget returns the name and the region of the only target of the row a, and which reference has it; of
+// an UPDATE, of the targets that the row b does not have. They are null when there are several, and when
+// there is none.
 func onlyTarget(references []schema.DefinitionReference, update bool) columns {
 	var names []string
 	var target, region, place strings.Builder
@@ -141,7 +148,8 @@ func onlyTarget(references []schema.DefinitionReference, update bool) columns {
 	for i, r := range references {
 		name := fmt.Sprintf("a.t%d", i)
 		if update {
-			name = fmt.Sprintf("CASE WHEN (a.t%[1]d = b.t%[1]d AND a.g%[1]d IS NOT DISTINCT FROM b.g%[1]d) IS NOT TRUE THEN a.t%[1]d END", i)
+			name = fmt.Sprintf(
+				"CASE WHEN (a.t%[1]d = b.t%[1]d AND a.g%[1]d IS NOT DISTINCT FROM b.g%[1]d) IS NOT TRUE THEN a.t%[1]d END", i)
 		}
 		names = append(names, name)
 		fmt.Fprintf(&target, " WHEN (%s) IS NOT NULL THEN a.t%d", name, i)
@@ -154,7 +162,8 @@ func onlyTarget(references []schema.DefinitionReference, update bool) columns {
 		out = append(out, column{"target", names[0]})
 	} else {
 		several := "CASE WHEN num_nonnulls(" + strings.Join(names, ", ") + ") <> 1 THEN NULL"
-		out = append(out, column{"target", several + target.String() + " END"}, column{"place", several + place.String() + " END"})
+		out = append(out, column{"target", several + target.String() + " END"},
+			column{"place", several + place.String() + " END"})
 	}
 	if regions {
 		out = append(out, column{"region", "CASE" + region.String() + " END"})
@@ -180,14 +189,16 @@ func (c columns) names(before, after string) string {
 	return strings.Join(out, ", ")
 }
 
-// takeOne returns the statements that take the right to one target, and leave the function when it is there: PostgreSQL looks at the
-// conditions on the right again under its lock. See dbcontroller.take, which has the same conditions.
+// takeOne returns the statements that take the right to one target, and leave the function when it is there:
+// PostgreSQL looks at the conditions on the right again under its lock. See dbcontroller.take, which has the
+// same conditions.
 func takeOne(references []schema.DefinitionReference) string {
 	taken := takeTarget(references[0])
 	if len(references) > 1 {
 		var cases strings.Builder
 		for i, r := range references {
-			fmt.Fprintf(&cases, "%sIF own.place = %d THEN\n            %s\n        ", map[bool]string{true: "ELS"}[i > 0], i, takeTarget(r))
+			fmt.Fprintf(&cases, "%sIF own.place = %d THEN\n            %s\n        ",
+				map[bool]string{true: "ELS"}[i > 0], i, takeTarget(r))
 		}
 		taken = cases.String() + "END IF;"
 	}
@@ -211,7 +222,8 @@ func takeTarget(r schema.DefinitionReference) string {
 	service, kind := literal(r.Target.Kind.Service), literal(r.Target.Kind.Kind)
 	deployment := fmt.Sprintf("dbcontroller.number_of_deployment(%s, %s)", service, ownRegion(r))
 	if r.Region != "" {
-		deployment = fmt.Sprintf("(SELECT d.id FROM dbcontroller.deployment AS d WHERE d.service = %s AND d.region = own.region)", service)
+		deployment = fmt.Sprintf(
+			"(SELECT d.id FROM dbcontroller.deployment AS d WHERE d.service = %s AND d.region = own.region)", service)
 	}
 	return fmt.Sprintf(`PERFORM FROM dbcontroller.foreign_target AS f
             WHERE f.name = own.target AND f.%[1]s_epoch IS NOT NULL AND f.deployment_id = %[2]s AND f.kind_id = dbcontroller.number_of_kind(%[3]s, %[4]s)
@@ -262,10 +274,13 @@ func refer(kindID int32, d *schema.Definition, update bool) string {
 			continue
 		}
 		texts := valueOf(r)
-		from := fmt.Sprintf("(SELECT DISTINCT %s AS region, %s AS name, %s AS texts FROM added AS r WHERE %s) AS t", regionOf(r), targetName(r), texts, strings.Join(present(r), " AND "))
+		from := fmt.Sprintf("(SELECT DISTINCT %s AS region, %s AS name, %s AS texts FROM added AS r WHERE %s) AS t",
+			regionOf(r), targetName(r), texts, strings.Join(present(r), " AND "))
 		if update {
-			from = fmt.Sprintf("(SELECT DISTINCT t.region, t.name, t.texts FROM %s GROUP BY t.holder, t.region, t.name, t.texts HAVING bool_and(t.added)) AS t",
-				bothSides(fmt.Sprintf("%s AS holder, %s AS region, %s AS name, %s AS texts", rowName(d), regionOf(r), targetName(r), texts), strings.Join(present(r), " AND ")))
+			from = fmt.Sprintf(
+				"(SELECT DISTINCT t.region, t.name, t.texts FROM %s GROUP BY t.holder, t.region, t.name, t.texts HAVING bool_and(t.added)) AS t",
+				bothSides(fmt.Sprintf("%s AS holder, %s AS region, %s AS name, %s AS texts", rowName(d), regionOf(r),
+					targetName(r), texts), strings.Join(present(r), " AND ")))
 		}
 		fmt.Fprintf(&out, `PERFORM dbcontroller.refer(%d, %s, %s, %s, t.region, array_agg(t.name), array_agg(t.texts), %t) FROM %s GROUP BY t.region;
     `, kindID, literal(r.Path), literal(r.Target.Kind.Service), literal(r.Target.Kind.Kind), r.Blocks(), from)
@@ -285,7 +300,8 @@ func valueOf(r schema.DefinitionReference) string {
 	return "pg_catalog.to_json(ARRAY[" + strings.Join(texts, ", ") + `])::text COLLATE "C"`
 }
 
-// targetsOf returns the query for the distinct targets of one reference. A row counts once for each of its targets, on each side of an UPDATE.
+// targetsOf returns the query for the distinct targets of one reference. A row counts once for each of its
+// targets, on each side of an UPDATE.
 func targetsOf(d *schema.Definition, r schema.DefinitionReference, update bool) string {
 	condition, region, name := strings.Join(present(r), " AND "), regionOf(r), targetName(r)
 	from := "added AS r WHERE " + condition
@@ -305,13 +321,15 @@ func targetsOf(d *schema.Definition, r schema.DefinitionReference, update bool) 
 		literal(r.Target.Kind.Service), literal(r.Target.Kind.Kind), region, name, r.Blocks(), from)
 }
 
-// exact reports whether equal values of the columns have equal texts, and the other way round: then the distinct values are found before they
-// become texts, which takes half of the time. (By its collation, a text can be equal to another one.)
+// exact reports whether equal values of the columns have equal texts, and the other way round: then the
+// distinct values are found before they become texts, which takes half of the time. (By its collation, a text
+// can be equal to another one.)
 func exact(r schema.DefinitionReference) bool {
 	return len(r.Types) > 0 && !slices.ContainsFunc(r.Types, schema.Textual)
 }
 
-// targetName returns the expression for the name of the target of the row r, as schema.ColumnReference has it.
+// targetName returns the expression for the name of the target of the row r, as schema.ColumnReference has
+// it.
 func targetName(r schema.DefinitionReference) string {
 	if r.Target.Collection == "" {
 		return fmt.Sprintf("pg_catalog.left(r.%s::text, %d) COLLATE \"C\"", quote(r.Columns[0]), clippedName)
@@ -327,7 +345,8 @@ func literal(s string) string { return shielded("'"+strings.ReplaceAll(s, "'", "
 
 func quote(column string) string { return shielded(schema.QuoteIdentifier(column)) }
 
-// shielded keeps a text of the declaration from being taken for a part of a statement (declaredRows), whose parts have blanks. No text of PostgreSQL has a zero.
+// shielded keeps a text of the declaration from being taken for a part of a statement (declaredRows), whose
+// parts have blanks. No text of PostgreSQL has a zero.
 func shielded(text string) string { return strings.ReplaceAll(text, " ", "\x00") }
 
 func unshielded(body string) string { return strings.ReplaceAll(body, "\x00", " ") }

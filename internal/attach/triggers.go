@@ -1,5 +1,6 @@
-// Package attach installs and removes the triggers of attached tables: it checks a table, prints the statements, and runs them under
-// short locks. It runs once, as the owner of the table; the controller needs none of it afterwards.
+// Package attach installs and removes the triggers of attached tables: it checks a table, prints the
+// statements, and runs them under short locks. It runs once, as the owner of the table; the controller needs
+// none of it afterwards.
 package attach
 
 import (
@@ -18,7 +19,8 @@ type trigger struct {
 	timed       bool // it makes texts of times
 }
 
-// tables returns the tables that get the trigger, of a table and its partitions: PostgreSQL copies a trigger for each row to the partitions.
+// tables returns the tables that get the trigger, of a table and its partitions: PostgreSQL copies a trigger
+// for each row to the partitions.
 func (t trigger) tables(all []schema.TableName) []schema.TableName {
 	if t.event == moves {
 		return all[:1]
@@ -26,7 +28,8 @@ func (t trigger) tables(all []schema.TableName) []schema.TableName {
 	return all
 }
 
-// Names of triggers and functions are made of the kind's number, so that detach finds them without the definition.
+// Names of triggers and functions are made of the kind's number, so that detach finds them without the
+// definition.
 func functionName(kindID int32, event string) string {
 	return fmt.Sprintf("dbcontroller.attached_%d_%s", kindID, event)
 }
@@ -40,40 +43,50 @@ func triggerName(event string) string {
 
 var events = []string{"insert", "update", "delete", "truncate", moves}
 
-// moves is the event of a row that moves to another partition. MERGE does not tell the trigger of its statement of such a row (PostgreSQL 15).
+// moves is the event of a row that moves to another partition. MERGE does not tell the trigger of its
+// statement of such a row (PostgreSQL 15).
 const moves = "move"
 
-// triggersOf returns the triggers of a table. They are statement-level and set-based, call nothing but PostgreSQL, and fail only to
-// refuse a deletion that others block, or a strict reference without a right. Rights that an async reference lacks are noted, to be asked for after the commit.
+// triggersOf returns the triggers of a table. They are statement-level and set-based, call nothing but
+// PostgreSQL, and fail only to refuse a deletion that others block, or a strict reference without a right.
+// Rights that an async reference lacks are noted, to be asked for after the commit.
 func triggersOf(kindID int32, d *schema.Definition) []trigger {
 	gone := func(name, from string, moved bool) string {
-		return fmt.Sprintf("PERFORM dbcontroller.rows_deleted(%d, array_agg(%s), %t, TG_RELID::regclass) FROM %s HAVING count(*) > 0;", kindID, name, moved, from)
+		return fmt.Sprintf(
+			"PERFORM dbcontroller.rows_deleted(%d, array_agg(%s), %t, TG_RELID::regclass) FROM %s HAVING count(*) > 0;",
+			kindID, name, moved, from)
 	}
 	const reused = "EXISTS (SELECT FROM dbcontroller.deleted_row) OR EXISTS (SELECT FROM dbcontroller.notice)"
 	again := func(name, from string) string {
-		return fmt.Sprintf("PERFORM dbcontroller.rows_added(%d, array_agg(%s), TG_RELID::regclass) FROM %s HAVING count(*) > 0;", kindID, name, from)
+		return fmt.Sprintf(
+			"PERFORM dbcontroller.rows_added(%d, array_agg(%s), TG_RELID::regclass) FROM %s HAVING count(*) > 0;",
+			kindID, name, from)
 	}
 	added := func(name, from string) string {
 		return fmt.Sprintf("IF %s THEN\n        %s\n    END IF;\n    ", reused, again(name, from))
 	}
 	inserted := added(rowName(d), "added AS r")
 	names := func(having string) string {
-		return "(SELECT t.name FROM " + bothSides(rowName(d)+" AS name", "true") + " GROUP BY t.name HAVING " + having + ") AS m"
+		return "(SELECT t.name FROM " + bothSides(rowName(d)+" AS name", "true") + " GROUP BY t.name HAVING " +
+			having + ") AS m"
 	}
 	changed := gone("m.name", names("NOT bool_or(t.added)"), true)
 	if d.Gone != nil {
-		changed = gone("m.name", gones(d)+" WHERE NOT m.there", true) + "\n    " + gone("m.name", gones(d)+" WHERE m.there", false)
+		changed = gone("m.name", gones(d)+" WHERE NOT m.there", true) + "\n    " + gone("m.name",
+			gones(d)+" WHERE m.there", false)
 	}
 	changed += "\n    " + added("m.name", names("bool_and(t.added)"))
 	if len(d.References) > 0 {
-		inserted = full(d, false) + oneAdded(d, reused, again(rowName(d), "added AS r")) + take(d, false) + refer(kindID, d, false)
+		inserted = full(d, false) + oneAdded(d, reused, again(rowName(d), "added AS r")) + take(d, false) +
+			refer(kindID, d, false)
 		changed = oneRow(d, changed, full(d, true)+dropped(d, true), oneChanged(d)+take(d, true)+refer(kindID, d, true))
 	}
 	triggers := []trigger{
 		{"insert", "NEW TABLE AS added", inserted, timed(d)},
 		{"update", "OLD TABLE AS removed NEW TABLE AS added", changed, timed(d)},
 		{"delete", "OLD TABLE AS removed", gone(rowName(d), "removed AS r", false) + dropped(d, false), timed(d)},
-		{"truncate", "", fmt.Sprintf("PERFORM dbcontroller.table_truncated(%d, TG_RELID::regclass);", kindID) + lookAll(d, "\n    PERFORM "), false},
+		{"truncate", "", fmt.Sprintf("PERFORM dbcontroller.table_truncated(%d, TG_RELID::regclass);", kindID) +
+			lookAll(d, "\n    PERFORM "), false},
 	}
 	if d.Partitioned {
 		triggers = append(triggers, trigger{moves, "", changed, timed(d)})
@@ -90,16 +103,20 @@ func triggersOf(kindID int32, d *schema.Definition) []trigger {
 	return triggers
 }
 
-// gones returns the names that rows have lost by an UPDATE, as m, and in m.there whether a row still has the name, and is deleted by a column.
+// gones returns the names that rows have lost by an UPDATE, as m, and in m.there whether a row still has the
+// name, and is deleted by a column.
 func gones(d *schema.Definition) string {
 	side := func(from, flags string) string {
 		return fmt.Sprintf("SELECT %s AS name, %s FROM %s AS r", rowName(d), flags, from)
 	}
-	return "(SELECT t.name, bool_or(t.there) AS there FROM (" + side("added", "true AS added, false AS removed, false AS there") + " UNION ALL " + side("removed", "false, true, false") +
-		" UNION ALL " + side("any added", "false, false, true") + ") AS t GROUP BY t.name HAVING bool_or(t.removed) AND NOT bool_or(t.added)) AS m"
+	return "(SELECT t.name, bool_or(t.there) AS there FROM (" + side("added",
+		"true AS added, false AS removed, false AS there") + " UNION ALL " + side("removed", "false, true, false") +
+		" UNION ALL " + side("any added", "false, false, true") +
+		") AS t GROUP BY t.name HAVING bool_or(t.removed) AND NOT bool_or(t.added)) AS m"
 }
 
-// full returns the statements that refuse rows with NULL in some of the columns of a reference with MATCH FULL; of an UPDATE, the rows that it has changed.
+// full returns the statements that refuse rows with NULL in some of the columns of a reference with MATCH
+// FULL; of an UPDATE, the rows that it has changed.
 func full(d *schema.Definition, update bool) (out string) {
 	for _, r := range d.References {
 		if !r.MatchFull || len(r.Columns) == 1 {
@@ -115,15 +132,17 @@ func full(d *schema.Definition, update bool) (out string) {
 		}
 		from := "added AS r WHERE " + condition
 		if update {
-			from = bothSides(fmt.Sprintf("%s AS holder, ARRAY[%s::text] AS refers", rowName(d), strings.Join(columns, "::text, ")), condition) + " GROUP BY t.holder, t.refers HAVING bool_and(t.added)"
+			from = bothSides(fmt.Sprintf("%s AS holder, ARRAY[%s::text] AS refers", rowName(d),
+				strings.Join(columns, "::text, ")), condition) + " GROUP BY t.holder, t.refers HAVING bool_and(t.added)"
 		}
-		out += fmt.Sprintf("IF EXISTS (SELECT FROM %s) THEN\n        PERFORM dbcontroller.refuse_mixed(TG_RELID::regclass, %s);\n    END IF;\n    ", from, literal(strings.Join(r.Columns, ", ")))
+		out += fmt.Sprintf(
+			"IF EXISTS (SELECT FROM %s) THEN\n        PERFORM dbcontroller.refuse_mixed(TG_RELID::regclass, %s);\n    END IF;\n    ", from, literal(strings.Join(r.Columns, ", ")))
 	}
 	return out
 }
 
-// declaredRows gives the rows of transitions the names of the declaration: r is a row that the function of the table returns. gone: it leaves rows out that
-// are deleted by a column, unless any row is asked for.
+// declaredRows gives the rows of transitions the names of the declaration: r is a row that the function of
+// the table returns. gone: it leaves rows out that are deleted by a column, unless any row is asked for.
 func declaredRows(kindID int32, body string, of map[string]string, gone bool) string {
 	for name, source := range of {
 		call := fmt.Sprintf("%s AS image, %s(image.*%%s) AS r", source, rowFunction(kindID))
@@ -138,9 +157,12 @@ func declaredRows(kindID int32, body string, of map[string]string, gone bool) st
 	return body
 }
 
-// sameColumns fails for a partition that has its columns in another order than its table: a row is read by the places of its columns. attach refuses such a partition.
+// sameColumns fails for a partition that has its columns in another order than its table: a row is read by
+// the places of its columns. attach refuses such a partition.
 func sameColumns(kindID int32) string {
-	return fmt.Sprintf("PERFORM dbcontroller.refuse_other_columns(TG_RELID::regclass, dbcontroller.attached_relation(%d));\n    ", kindID)
+	return fmt.Sprintf(
+		"PERFORM dbcontroller.refuse_other_columns(TG_RELID::regclass, dbcontroller.attached_relation(%d));\n    ",
+		kindID)
 }
 
 // moved is the condition that a row may belong to another partition.
@@ -164,8 +186,8 @@ func ofRow(body string, of map[string]string) string {
 	return strings.ReplaceAll(body, "RETURN NULL;", "RETURN NEW;")
 }
 
-// stillPartition leaves a function when it is called for a table that was a partition: a detached partition keeps its triggers, and its rows do not
-// refer any more.
+// stillPartition leaves a function when it is called for a table that was a partition: a detached partition
+// keeps its triggers, and its rows do not refer any more.
 func stillPartition(kindID int32, d *schema.Definition) string {
 	if !d.Partitioned {
 		return ""
@@ -181,7 +203,9 @@ func timed(d *schema.Definition) bool {
 	if slices.ContainsFunc(d.Key, func(c schema.KeyColumn) bool { return schema.Timed(c.Type) }) {
 		return true
 	}
-	return slices.ContainsFunc(d.References, func(r schema.DefinitionReference) bool { return slices.ContainsFunc(r.Types, schema.Timed) })
+	return slices.ContainsFunc(d.References, func(r schema.DefinitionReference) bool {
+		return slices.ContainsFunc(r.Types, schema.Timed)
+	})
 }
 
 // settings returns the settings of the trigger's function, in the form of the catalogue. Each one costs two
@@ -209,13 +233,15 @@ func (t trigger) planSettings() []string {
 	return []string{path}
 }
 
-// function returns the statement that makes the function of a trigger. It runs with the rights of its owner, so the application's
-// roles need none, and finds only PostgreSQL's own operators and functions.
+// function returns the statement that makes the function of a trigger. It runs with the rights of its owner,
+// so the application's roles need none, and finds only PostgreSQL's own operators and functions.
 func (t trigger) function(kindID int32, checksum string) string {
 	source := t.source(checksum)
 	quote := dollarQuote(source)
-	return fmt.Sprintf(`CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER %s AS %s%s%[3]s`,
-		functionName(kindID, t.event), "SET "+strings.ReplaceAll(strings.Join(t.settings(), " SET "), "=", " = "), quote, source)
+	return fmt.Sprintf(
+		`CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER %s AS %s%s%[3]s`,
+		functionName(kindID, t.event), "SET "+strings.ReplaceAll(strings.Join(t.settings(), " SET "), "=", " = "),
+		quote, source)
 }
 
 // dollarQuote returns a dollar quote that a text does not contain: a column can have any name.
@@ -248,7 +274,8 @@ END `, declare, checksum, strings.TrimSpace(t.body), map[bool]string{true: "NEW"
 
 func (t trigger) create(kindID int32, d *schema.Definition, table schema.TableName) string {
 	if t.event == moves {
-		return fmt.Sprintf("CREATE TRIGGER %s BEFORE UPDATE ON %s FOR EACH ROW WHEN (%s) EXECUTE FUNCTION %s()", triggerName(t.event), table.SQL(), moved(d), functionName(kindID, t.event))
+		return fmt.Sprintf("CREATE TRIGGER %s BEFORE UPDATE ON %s FOR EACH ROW WHEN (%s) EXECUTE FUNCTION %s()",
+			triggerName(t.event), table.SQL(), moved(d), functionName(kindID, t.event))
 	}
 	referencing := ""
 	if t.transitions != "" {
@@ -258,7 +285,8 @@ func (t trigger) create(kindID int32, d *schema.Definition, table schema.TableNa
 		triggerName(t.event), strings.ToUpper(t.event), table.SQL(), referencing, functionName(kindID, t.event))
 }
 
-// clippedName is longer than any name of a resource, and short enough for an index: a longer key is noted, and reported.
+// clippedName is longer than any name of a resource, and short enough for an index: a longer key is noted,
+// and reported.
 const clippedName = schema.MaxNameBytes + 1
 
 // rowName returns the expression for the name of the row r, as schema.Definition.RowName has it. Its
@@ -281,12 +309,14 @@ func rowName(d *schema.Definition) string {
 	if plain {
 		return fmt.Sprintf("('%s/' || %s) COLLATE \"C\"", d.Collection, key)
 	}
-	return fmt.Sprintf("pg_catalog.left('%s/' || dbcontroller.segment(%s), %d) COLLATE \"C\"", d.Collection, key, clippedName)
+	return fmt.Sprintf("pg_catalog.left('%s/' || dbcontroller.segment(%s), %d) COLLATE \"C\"", d.Collection, key,
+		clippedName)
 }
 
-// bothSides returns the rows of an UPDATE before and after it, with the columns, as t, and in t.added whether a row is one of those after.
-// Rows are compared in groups and not by a join: PostgreSQL keeps the plan of an earlier statement, and a join that is right for one row
-// compares each row of a large statement with each other.
+// bothSides returns the rows of an UPDATE before and after it, with the columns, as t, and in t.added whether
+// a row is one of those after. Rows are compared in groups and not by a join: PostgreSQL keeps the plan of an
+// earlier statement, and a join that is right for one row compares each row of a large statement with each
+// other.
 func bothSides(columns, condition string) string {
 	side := func(from string, added bool) string {
 		return fmt.Sprintf("SELECT %s, %t AS added FROM %s AS r WHERE %s", columns, added, from, condition)
@@ -294,13 +324,14 @@ func bothSides(columns, condition string) string {
 	return "(" + side("added", true) + " UNION ALL " + side("removed", false) + ") AS t"
 }
 
-// oneRow returns the body of an UPDATE trigger. Most statements change one row and neither its key nor its references: one look ends them. One
-// row that keeps its key has not moved, and needs no groups.
+// oneRow returns the body of an UPDATE trigger. Most statements change one row and neither its key nor its
+// references: one look ends them. One row that keeps its key has not moved, and needs no groups.
 func oneRow(d *schema.Definition, moved, dropped, added string) string {
 	of := onlyTarget(d.References, true)
 	targets, only, into := targetColumns(d.References), ", "+of.list(), ", "+of.names("own.", "")
 	side := func(from string) string {
-		return fmt.Sprintf("(SELECT %s AS name, ARRAY[%s] AS refers%s FROM %s AS r LIMIT 1)", rowName(d), strings.Join(texts(d.References), ", "), targets, from)
+		return fmt.Sprintf("(SELECT %s AS name, ARRAY[%s] AS refers%s FROM %s AS r LIMIT 1)", rowName(d),
+			strings.Join(texts(d.References), ", "), targets, from)
 	}
 	none := "NOT FOUND"
 	if d.Gone != nil { // a row may be on one side only
@@ -315,7 +346,8 @@ func oneRow(d *schema.Definition, moved, dropped, added string) string {
     %s%s`, only, into, side("added"), side("removed"), none, moved, dropped, added)
 }
 
-// texts returns the columns of references of the row r, as texts: the types may have no operator that the function finds.
+// texts returns the columns of references of the row r, as texts: the types may have no operator that the
+// function finds.
 func texts(references []schema.DefinitionReference) []string {
 	columns := referring(references)
 	out := make([]string, len(columns))

@@ -51,8 +51,9 @@ func joined(classes []Class) string {
 // Outcome is the result of a call, as far as it is known at the time of the event.
 type Outcome string
 
-// The outcomes. Allowed is written before the call is carried out; Failed follows when it returned an error. An allowed call without a later event took effect,
-// or its process ended meanwhile. A change of the registry is Asked for, and then Changed, after its commit, Denied or Failed.
+// The outcomes. Allowed is written before the call is carried out; Failed follows when it returned an error.
+// An allowed call without a later event took effect, or its process ended meanwhile. A change of the registry
+// is Asked for, and then Changed, after its commit, Denied or Failed.
 const (
 	Asked   Outcome = "asked"
 	Allowed Outcome = "allowed"
@@ -83,11 +84,12 @@ type Event struct {
 	RequestID string   `json:"request_id,omitempty"`
 	Verb      string   `json:"verb,omitempty"`
 	Names     []string `json:"names,omitempty"` // the first 20
-	Count     int      `json:"count,omitempty"` // of the names or changes that are not listed, or of the calls that are left out
-	Code      string   `json:"code,omitempty"`  // of a failure
-	Reason    string   `json:"reason,omitempty"`
-	Revision  int64    `json:"revision,omitempty"` // of the registry
-	Changes   []string `json:"changes,omitempty"`
+	// of the names or changes that are not listed, or of the calls that are left out
+	Count    int      `json:"count,omitempty"`
+	Code     string   `json:"code,omitempty"` // of a failure
+	Reason   string   `json:"reason,omitempty"`
+	Revision int64    `json:"revision,omitempty"` // of the registry
+	Changes  []string `json:"changes,omitempty"`
 }
 
 // entry is an Event as a line.

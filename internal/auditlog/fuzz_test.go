@@ -10,7 +10,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// A log that is verified at once and a log that is verified in two parts have the same result. A log that is whole has one number for each line.
+// A log that is verified at once and a log that is verified in two parts have the same result. A log that is
+// whole has one number for each line.
 func FuzzLogs(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "audit.log")
 	for range 2 {

@@ -20,7 +20,8 @@ const (
 	maxPending = 10_000
 	// patience is how long a call waits for its line, and Close for the sink.
 	patience = 5 * time.Second
-	// atOnce is the number of lines that the sink is given at once: each of them has at most some 40 KiB, and receivers have bounds.
+	// atOnce is the number of lines that the sink is given at once: each of them has at most some 40 KiB, and
+	// receivers have bounds.
 	atOnce = 50
 )
 
@@ -61,18 +62,21 @@ func Open(cfg Config) (*Log, error) {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	l := &Log{cfg: cfg, wake: make(chan struct{}, 1), seq: last.Seq, taken: last.Seq, hash: last.Hash, moved: make(chan struct{}), stop: stop, done: make(chan struct{})}
+	l := &Log{cfg: cfg, wake: make(chan struct{}, 1), seq: last.Seq, taken: last.Seq, hash: last.Hash,
+		moved: make(chan struct{}), stop: stop, done: make(chan struct{})}
 	go l.run(ctx)
 	return l, l.Record(context.Background(), Event{Outcome: Began})
 }
 
-// Failing reports whether the sink did not take the last lines; they are kept, and tried again. A nil Log never fails.
+// Failing reports whether the sink did not take the last lines; they are kept, and tried again. A nil Log
+// never fails.
 func (l *Log) Failing() bool { return l != nil && l.failing.Load() }
 
 // Has reports whether a class is recorded.
 func (l *Log) Has(c Class) bool { return l != nil && slices.Contains(l.cfg.Classes, c) }
 
-// Record writes an event. With Config.Required it waits until the sink has it, or returns peer.ErrAuditLog; else it waits for nothing.
+// Record writes an event. With Config.Required it waits until the sink has it, or returns peer.ErrAuditLog;
+// else it waits for nothing.
 func (l *Log) Record(ctx context.Context, e Event) error {
 	if l == nil || e.Class != "" && !l.Has(e.Class) {
 		return nil
@@ -129,7 +133,8 @@ func (l *Log) add(e Event) (seq uint64, err error) {
 	if l.dropped > 0 {
 		n := l.dropped
 		l.dropped = 0
-		if err := l.append(Event{Outcome: LeftOut, Count: n, Reason: "the sink did not take them in time"}); err != nil {
+		if err := l.append(Event{Outcome: LeftOut, Count: n,
+			Reason: "the sink did not take them in time"}); err != nil {
 			return 0, err
 		}
 	}
@@ -139,7 +144,8 @@ func (l *Log) add(e Event) (seq uint64, err error) {
 
 // append adds a line; the caller holds mu.
 func (l *Log) append(e Event) error {
-	line, hash, err := (&entry{Seq: l.seq + 1, Time: time.Now().UTC(), Source: l.cfg.Source, Event: e, Previous: l.hash}).line()
+	line, hash, err := (&entry{Seq: l.seq + 1, Time: time.Now().UTC(), Source: l.cfg.Source, Event: e,
+		Previous: l.hash}).line()
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,8 @@ import (
 type Sink interface {
 	// Last returns the end of the lines that it has; the zero value for a sink that keeps none.
 	Last() (Chain, error)
-	// Write returns how many of the lines it has taken, all of them without an error. It is given the others again.
+	// Write returns how many of the lines it has taken, all of them without an error. It is given the others
+	// again.
 	Write(lines [][]byte) (taken int, err error)
 	Close() error
 }
@@ -37,8 +38,8 @@ func OpenSink(name string) (Sink, error) {
 	return newSyslog(at.Scheme, at.Host)
 }
 
-// file appends to a file, which one process has. A file that is renamed or removed, as logrotate does, is begun again: its first line follows the last one of
-// the file before.
+// file appends to a file, which one process has. A file that is renamed or removed, as logrotate does, is
+// begun again: its first line follows the last one of the file before.
 type file struct {
 	path string
 	open *os.File
@@ -51,7 +52,8 @@ func openFile(path string) (*file, error) {
 	return f, f.begin()
 }
 
-// begin opens the file and reads where its lines end. A line that was begun and not ended, when the machine stopped, was never taken: it is cut off.
+// begin opens the file and reads where its lines end. A line that was begun and not ended, when the machine
+// stopped, was never taken: it is cut off.
 func (f *file) begin() error {
 	open, err := os.OpenFile(f.path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

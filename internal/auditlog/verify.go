@@ -31,7 +31,8 @@ type Chain struct {
 	Begun int
 }
 
-// Verify reads lines that follow those before. Its error names the line, which is the first that is not as it was written.
+// Verify reads lines that follow those before. Its error names the line, which is the first that is not as it
+// was written.
 func (c *Chain) Verify(r io.Reader) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 64<<10), maxLine)

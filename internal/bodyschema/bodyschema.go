@@ -31,8 +31,8 @@ type Schema struct {
 // Decode decodes a body as Check expects it.
 func Decode(body []byte) (any, error) { return jsonschema.UnmarshalJSON(bytes.NewReader(body)) }
 
-// Check returns an error with the places at which a decoded body does not fit. It takes its steps from left, or fails with ErrTooCostly
-// before the check when there are too few.
+// Check returns an error with the places at which a decoded body does not fit. It takes its steps from left,
+// or fails with ErrTooCostly before the check when there are too few.
 func (s *Schema) Check(decoded any, left *Steps) error {
 	w := &walk{left: int64(*left)}
 	w.value(s.compiled, decoded, 0, 0)
@@ -42,7 +42,8 @@ func (s *Schema) Check(decoded any, left *Steps) error {
 	*left = Steps(w.left)
 	if w.problem > maxProblemBytes {
 		if s.fits.Validate(decoded) == nil {
-			return errors.New("body: it does not fit the JSON Schema of its kind, and is too large for a list of the places")
+			return errors.New(
+				"body: it does not fit the JSON Schema of its kind, and is too large for a list of the places")
 		}
 		return nil
 	}
@@ -135,7 +136,8 @@ func misfit(e *jsonschema.ValidationError, body any) *MisfitError {
 	var leaves func(e *jsonschema.ValidationError)
 	leaves = func(e *jsonschema.ValidationError) {
 		if len(e.Causes) == 0 && len(out.Problems) <= maxProblems {
-			out.Problems = append(out.Problems, Problem{placeOf(e.InstanceLocation, body), clip(e.ErrorKind.LocalizedString(english))})
+			out.Problems = append(out.Problems, Problem{placeOf(e.InstanceLocation, body),
+				clip(e.ErrorKind.LocalizedString(english))})
 		}
 		for _, cause := range e.Causes {
 			leaves(cause)

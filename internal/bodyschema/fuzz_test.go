@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Any schema of a descriptor compiles or is refused; its verdict on a body is the same each time, and takes the same steps.
+// Any schema of a descriptor compiles or is refused; its verdict on a body is the same each time, and takes
+// the same steps.
 func FuzzSchemas(f *testing.F) {
 	for _, seed := range [][2]string{
 		{`{"type":"object","required":["a"],"properties":{"a":{"type":"string","pattern":"^x+$","format":"date-time"}}}`, `{"a":"xx"}`},

@@ -9,24 +9,28 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// Steps are the steps that checks may still take. One step is about one value that is compared with one subschema: alternatives that
-// repeat themselves below one another take twice as many with each level of a body, and the library has no end of its own.
+// Steps are the steps that checks may still take. One step is about one value that is compared with one
+// subschema: alternatives that repeat themselves below one another take twice as many with each level of a
+// body, and the library has no end of its own.
 type Steps int64
 
 // MaxSteps is for the checks of all bodies of a request: less than a second of a processor.
 const MaxSteps Steps = 1_000_000
 
 // ErrTooCostly is the error of a check that would take too many steps.
-var ErrTooCostly = errors.New("body: the checks by JSON Schemas take too many steps: nest it less deep, or write it in parts")
+var ErrTooCostly = errors.New(
+	"body: the checks by JSON Schemas take too many steps: nest it less deep, or write it in parts")
 
 const (
-	// numberSteps is for the bounds of a number, equalSteps for a comparison of two numbers: they are fractions of any size.
+	// numberSteps is for the bounds of a number, equalSteps for a comparison of two numbers: they are
+	// fractions of any size.
 	numberSteps, equalSteps = 8, 2
 	// instructionsOfStep is the number of instructions of a pattern that one step executes.
 	instructionsOfStep = 64
 	// bytesOfStep is the number of bytes of a text that are compared in one step.
 	bytesOfStep = 64
-	// maxInPlace is the number of subschemas, each part of the one before, for one value; more: a schema that is its own part.
+	// maxInPlace is the number of subschemas, each part of the one before, for one value; more: a schema that
+	// is its own part.
 	maxInPlace = 500
 
 	// Bytes of a problem, and of each segment of its place.
@@ -58,7 +62,8 @@ func newPattern(text string) (jsonschema.Regexp, error) {
 	return &pattern{compiled, len(program.Inst)}, nil
 }
 
-// walk counts the steps of a check, without the checks. It counts each alternative, though a check may stop at the first one.
+// walk counts the steps of a check, without the checks. It counts each alternative, though a check may stop
+// at the first one.
 type walk struct {
 	left    int64
 	problem int64 // bytes, if each comparison fails
@@ -66,8 +71,8 @@ type walk struct {
 
 func (w *walk) spend(n int) { w.left -= int64(n) }
 
-// value counts the comparison of a value with a subschema: levels is the length of its place, inPlace the number of subschemas above that are
-// for the same value.
+// value counts the comparison of a value with a subschema: levels is the length of its place, inPlace the
+// number of subschemas above that are for the same value.
 func (w *walk) value(s *jsonschema.Schema, v any, levels, inPlace int) {
 	if s == nil || w.left < 0 {
 		return
@@ -106,7 +111,8 @@ func (w *walk) value(s *jsonschema.Schema, v any, levels, inPlace int) {
 	case string:
 		w.text(s, v)
 	case json.Number:
-		if s.Types != nil || s.Minimum != nil || s.Maximum != nil || s.ExclusiveMinimum != nil || s.ExclusiveMaximum != nil || s.MultipleOf != nil {
+		if s.Types != nil || s.Minimum != nil || s.Maximum != nil || s.ExclusiveMinimum != nil ||
+			s.ExclusiveMaximum != nil || s.MultipleOf != nil {
 			w.spend(numberSteps)
 		}
 	}

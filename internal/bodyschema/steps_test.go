@@ -46,38 +46,55 @@ func list(n int, element func(i int) string) string {
 	return "[" + strings.Join(elements, ",") + "]"
 }
 
-// costly are bodies within the limits of size, depth and values, whose checks by schemas as people write them took seconds to days, or hundreds
-// of megabytes.
+// costly are bodies within the limits of size, depth and values, whose checks by schemas as people write them
+// took seconds to days, or hundreds of megabytes.
 func costly() map[string][2]string {
 	const most = 85_000 // values of a request
 	same := func(text string) func(int) string { return func(int) string { return text } }
 	return map[string][2]string{
 		"alternatives below alternatives": {expressions, expression(49)},
 		"alternatives of a large list": {
-			`{"properties": {"n": {"items": {"anyOf": [` + strings.TrimSuffix(strings.Repeat(`{"required":["a"]},`, 50), ",") + `]}}}}`,
+			`{"properties": {"n": {"items": {"anyOf": [` + strings.TrimSuffix(strings.Repeat(`{"required":["a"]},`, 50),
+				",") + `]}}}}`,
 			`{"n":` + list(most/2, same(`{}`)) + `}`,
 		},
-		"an enumeration of numbers": {`{"properties": {"n": {"items": {"enum": ` + list(200, func(i int) string { return fmt.Sprint(i) }) + `}}}}`, `{"n":` + list(most, same("199")) + `}`},
+		"an enumeration of numbers": {`{"properties": {"n": {"items": {"enum": ` + list(200, func(i int) string {
+			return fmt.Sprint(i)
+		}) + `}}}}`, `{"n":` + list(most, same("199")) + `}`},
 		"an enumeration of objects": {
-			`{"properties": {"n": {"enum": ` + list(500, func(i int) string { return fmt.Sprintf(`{"a": {"b": [1, 2, 3, %d]}}`, i) }) + `}}}`,
+			`{"properties": {"n": {"enum": ` + list(500, func(i int) string {
+				return fmt.Sprintf(`{"a": {"b": [1, 2, 3, %d]}}`, i)
+			}) + `}}}`,
 			`{"n":{"a":{"b":` + list(most, same("1")) + `}}}`,
 		},
-		"a pattern of many states": {`{"additionalProperties": {"pattern": "([a-z0-9]{1,63}\\.){1,10}com"}}`, `{"n":"` + strings.Repeat("a.", 500_000) + `"}`},
+		"a pattern of many states": {`{"additionalProperties": {"pattern": "([a-z0-9]{1,63}\\.){1,10}com"}}`,
+			`{"n":"` + strings.Repeat("a.", 500_000) + `"}`},
 		"patterns of properties": {
 			`{"patternProperties": {"(x-[a-z]{1,60}){1,16}$": true}}`,
 			`{"` + strings.Repeat("x-a", 300_000) + `":1}`,
 		},
-		"fractions":             {`{"properties": {"n": {"items": {"type": "integer", "minimum": 0, "multipleOf": 0.5}}}}`, `{"n":` + list(most, same("1e-300")) + `}`},
-		"large numbers":         {`{"properties": {"n": {"items": {"type": "integer", "minimum": 0, "multipleOf": 0.5}}}}`, `{"n":` + list(most, same("1e300")) + `}`},
-		"unique numbers":        {`{"properties": {"n": {"uniqueItems": true}}}`, `{"n":` + list(most, func(i int) string { return fmt.Sprint(i) }) + `}`},
-		"unique lists in lists": {`{"$ref": "#/$defs/n", "$defs": {"n": {"uniqueItems": true, "items": {"$ref": "#/$defs/n"}, "additionalProperties": {"$ref": "#/$defs/n"}}}}`, `{"n":` + strings.Repeat("[", 90) + list(most, same("1")) + strings.Repeat("]", 90) + `}`},
+		"fractions": {
+			`{"properties": {"n": {"items": {"type": "integer", "minimum": 0, "multipleOf": 0.5}}}}`,
+			`{"n":` + list(most, same("1e-300")) + `}`},
+		"large numbers": {
+			`{"properties": {"n": {"items": {"type": "integer", "minimum": 0, "multipleOf": 0.5}}}}`,
+			`{"n":` + list(most, same("1e300")) + `}`},
+		"unique numbers": {`{"properties": {"n": {"uniqueItems": true}}}`, `{"n":` + list(most, func(i int) string {
+			return fmt.Sprint(i)
+		}) + `}`},
+		"unique lists in lists": {
+			`{"$ref": "#/$defs/n", "$defs": {"n": {"uniqueItems": true, "items": {"$ref": "#/$defs/n"}, "additionalProperties": {"$ref": "#/$defs/n"}}}}`, `{"n":` + strings.Repeat("[", 90) + list(most, same("1")) + strings.Repeat("]", 90) + `}`},
 		"problems with long places": {
 			`{"additionalProperties": {"$ref": "#/$defs/n"}, "$defs": {"n": {"type": "array", "items": {"$ref": "#/$defs/n"}}}}`,
 			`{"n":` + strings.Repeat("[", 90) + list(most, same("true")) + strings.Repeat("]", 90) + `}`,
 		},
-		"a text that is a pattern":      {`{"additionalProperties": {"format": "regex"}}`, `{"n":"` + strings.Repeat("(a{1,9}b?|c*)", 70_000) + `"}`},
-		"properties of no alternative":  {`{"allOf": [{"patternProperties": {"^a": true}}, {"patternProperties": {"^b": true}}], "unevaluatedProperties": false}`, `{` + strings.Trim(list(40_000, func(i int) string { return fmt.Sprintf(`"a%d":1`, i) }), "[]") + `}`},
-		"a schema that is its own part": {`{"properties": {"n": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"anyOf": [{"$ref": "#/$defs/n"}, {"$ref": "#/$defs/n"}]}}}`, `{"n":1}`},
+		"a text that is a pattern": {`{"additionalProperties": {"format": "regex"}}`,
+			`{"n":"` + strings.Repeat("(a{1,9}b?|c*)", 70_000) + `"}`},
+		"properties of no alternative": {`{"allOf": [{"patternProperties": {"^a": true}}, {"patternProperties": {"^b": true}}], "unevaluatedProperties": false}`, `{` + strings.Trim(list(40_000, func(i int) string {
+			return fmt.Sprintf(`"a%d":1`, i)
+		}), "[]") + `}`},
+		"a schema that is its own part": {
+			`{"properties": {"n": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"anyOf": [{"$ref": "#/$defs/n"}, {"$ref": "#/$defs/n"}]}}}`, `{"n":1}`},
 	}
 }
 
@@ -113,10 +130,14 @@ func cpu(t *testing.T) time.Duration {
 func TestOrdinaryBodiesAreCheckedInFull(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, check(t, compile(t, expressions), expression(12)))
-	require.ErrorContains(t, check(t, compile(t, expressions), strings.Replace(expression(8), `"x"`, "1", 1)), "field e.of[0]: got object, want string")
-	items := compile(t, `{"properties": {"n": {"items": {"type": "object", "required": ["id"], "properties": {"id": {"type": "integer", "minimum": 1}, "name": {"pattern": "^[a-z0-9-]{1,63}$"}}}}}}`)
+	require.ErrorContains(t, check(t, compile(t, expressions), strings.Replace(expression(8), `"x"`, "1", 1)),
+		"field e.of[0]: got object, want string")
+	items := compile(t,
+		`{"properties": {"n": {"items": {"type": "object", "required": ["id"], "properties": {"id": {"type": "integer", "minimum": 1}, "name": {"pattern": "^[a-z0-9-]{1,63}$"}}}}}}`)
 	body := func(id int) string {
-		return `{"n":` + list(3000, func(i int) string { return fmt.Sprintf(`{"id": %d, "name": "device-%d"}`, id+i, i) }) + `}`
+		return `{"n":` + list(3000, func(i int) string {
+			return fmt.Sprintf(`{"id": %d, "name": "device-%d"}`, id+i, i)
+		}) + `}`
 	}
 	require.NoError(t, check(t, items, body(1)))
 	require.ErrorContains(t, check(t, items, body(0)), "field n[0].id: minimum: got 0, want 1")
@@ -131,7 +152,8 @@ func TestProblemsOfALargeBodyAreNotListed(t *testing.T) {
 	s := compile(t, `{"properties": {"n": {"items": {"type": "number"}}}}`)
 	body := `{"n":` + list(60_000, func(int) string { return "1" }) + `}`
 	require.NoError(t, check(t, s, body))
-	require.EqualError(t, check(t, s, strings.Replace(body, "1]", `"a"]`, 1)), "body: it does not fit the JSON Schema of its kind, and is too large for a list of the places")
+	require.EqualError(t, check(t, s, strings.Replace(body, "1]", `"a"]`, 1)),
+		"body: it does not fit the JSON Schema of its kind, and is too large for a list of the places")
 }
 
 // A check does no step that the walk does not count: each keyword with subschemas is counted.
@@ -153,7 +175,8 @@ func TestEachKeywordWithSubschemasIsCounted(t *testing.T) {
 		`{"if": true, "then": {"properties": {"n": ` + below + `}}}`,
 		`{"if": false, "else": {"properties": {"n": ` + below + `}}}`,
 		`{"dependentSchemas": {"n": {"properties": {"n": ` + below + `}}}}`,
-		`{"$schema": "http://json-schema.org/draft-07/schema#", "dependencies": {"n": {"properties": {"n": ` + below + `}}}}`,
+		`{"$schema": "http://json-schema.org/draft-07/schema#", "dependencies": {"n": {"properties": {"n": ` +
+			below + `}}}}`,
 		`{"$ref": "#/$defs/x", "$defs": {"x": {"properties": {"n": ` + below + `}}}}`,
 		`{"$dynamicRef": "#x", "$defs": {"x": {"$dynamicAnchor": "x", "properties": {"n": ` + below + `}}}}`,
 		`{"$schema": "https://json-schema.org/draft/2019-09/schema", "properties": {"n": {"items": {"$recursiveRef": "#"}}}}`,
@@ -168,7 +191,9 @@ func TestEachKeywordWithSubschemasIsCounted(t *testing.T) {
 		require.GreaterOrEqual(t, int(MaxSteps-left), values-1, schema)
 	}
 	names := compile(t, `{"propertyNames": {"maxLength": 9}}`)
-	decoded, err := Decode([]byte(`{` + strings.Trim(list(values, func(i int) string { return fmt.Sprintf(`"n%d":1`, i) }), "[]") + `}`))
+	decoded, err := Decode([]byte(`{` + strings.Trim(list(values, func(i int) string {
+		return fmt.Sprintf(`"n%d":1`, i)
+	}), "[]") + `}`))
 	require.NoError(t, err)
 	left := MaxSteps
 	require.NoError(t, names.Check(decoded, &left))

@@ -1,5 +1,6 @@
-// Package budget bounds the memory that callers have in use at a server: each caller has a share of several pools, and all callers
-// together have a total. A call that waits in one pool may hold memory of the pools before it, and of no other: no two wait for each other.
+// Package budget bounds the memory that callers have in use at a server: each caller has a share of several
+// pools, and all callers together have a total. A call that waits in one pool may hold memory of the pools
+// before it, and of no other: no two wait for each other.
 package budget
 
 import (
@@ -24,13 +25,15 @@ const (
 )
 
 // Share is the memory of one caller in each pool, in bytes.
-var Share = [pools]int64{Receiving: 8 << 20, Working: 18 << 20, Streaming: 8 << 20, Converting: 12 << 20, Watching: 6 << 20, Sending: 6 << 20}
+var Share = [pools]int64{Receiving: 8 << 20, Working: 18 << 20, Streaming: 8 << 20, Converting: 12 << 20,
+	Watching: 6 << 20, Sending: 6 << 20}
 
 // DefaultTotal is the memory of all callers together.
 const DefaultTotal = 512 << 20
 
 // ErrExhausted is the error of a caller that had too much in use for as long as it waited.
-var ErrExhausted = errors.New("requests and answers of this caller, or of all together, take all the memory that they may: read the answers, and send fewer requests at a time")
+var ErrExhausted = errors.New(
+	"requests and answers of this caller, or of all together, take all the memory that they may: read the answers, and send fewer requests at a time")
 
 // Budget is the memory of all callers. Within a pool they are served in turn.
 type Budget struct {
@@ -66,8 +69,8 @@ type Account struct {
 	waiting    [pools][]*Hold
 }
 
-// Open returns the account of a comparable key, or of two: the first one's memory counts for the second as well, of whose share it may
-// have a half. Close it.
+// Open returns the account of a comparable key, or of two: the first one's memory counts for the second as
+// well, of whose share it may have a half. Close it.
 func (b *Budget) Open(keys ...any) *Account {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -111,8 +114,8 @@ type Hold struct {
 	granted chan struct{} // closed when it is granted
 }
 
-// Acquire waits until so many bytes are free, at most the share of the account. Without an account it returns a hold of
-// nothing. Release it.
+// Acquire waits until so many bytes are free, at most the share of the account. Without an account it returns
+// a hold of nothing. Release it.
 func (a *Account) Acquire(ctx context.Context, pool Pool, bytes int64) (*Hold, error) {
 	if a == nil {
 		return nil, nil //nolint:nilnil // its methods do nothing
@@ -169,8 +172,8 @@ func (a *Account) ask(pool Pool, bytes int64) *Hold {
 	return h
 }
 
-// grant serves the calls that wait in a pool, one of each caller in turn. A call that fits into its share and not into the free memory keeps its turn:
-// others, who need less, do not pass it for ever.
+// grant serves the calls that wait in a pool, one of each caller in turn. A call that fits into its share and
+// not into the free memory keeps its turn: others, who need less, do not pass it for ever.
 func (b *Budget) grant(pool Pool) {
 	for i := 0; i < len(b.turns[pool]); {
 		a := b.turns[pool][i]
@@ -207,7 +210,8 @@ func (a *Account) add(pool Pool, bytes int64) {
 	}
 }
 
-// Set changes the size of a hold. It does not wait: a call that needs more than expected gets it, and others wait longer.
+// Set changes the size of a hold. It does not wait: a call that needs more than expected gets it, and others
+// wait longer.
 func (h *Hold) Set(bytes int64) {
 	if h == nil {
 		return

@@ -38,8 +38,9 @@ func FromContext(ctx context.Context) *Account {
 // freeBytes are converted without a wait: its share of Working has room for it.
 const freeBytes = 64 << 10
 
-// Convert waits for the memory in which a call decodes or encodes stored bodies, until its end. It takes the place of the conversion
-// before: a call that waits holds nothing of the pool. The call has no transaction and no connection.
+// Convert waits for the memory in which a call decodes or encodes stored bodies, until its end. It takes the
+// place of the conversion before: a call that waits holds nothing of the pool. The call has no transaction
+// and no connection.
 func Convert(ctx context.Context, bytes int64) error {
 	c := callOf(ctx)
 	if c == nil {

@@ -69,7 +69,8 @@ func TestAConversionWaitsForThoseOfItsCaller_I20(t *testing.T) {
 	})
 }
 
-// Take never waits, even beyond the share; TakeHalf leaves the other half for answers that are smaller than expected.
+// Take never waits, even beyond the share; TakeHalf leaves the other half for answers that are smaller than
+// expected.
 func TestTakenMemoryCounts(t *testing.T) {
 	t.Parallel()
 	b := New(0)
@@ -99,7 +100,9 @@ func TestTakenMemoryCounts(t *testing.T) {
 func jsonValue(depth int) *rapid.Generator[any] {
 	leaves := rapid.OneOf(
 		rapid.Just[any](nil), rapid.Map(rapid.Bool(), func(b bool) any { return b }),
-		rapid.Map(rapid.Float64Range(-1e12, 1e12), func(f float64) any { return f }), rapid.Map(rapid.String(), func(s string) any { return s }),
+		rapid.Map(rapid.Float64Range(-1e12, 1e12), func(f float64) any {
+			return f
+		}), rapid.Map(rapid.String(), func(s string) any { return s }),
 	)
 	if depth == 0 {
 		return leaves
@@ -122,7 +125,8 @@ func TestTheEncodedSizeOfABodyIsBounded_I20(t *testing.T) {
 		require.NoError(t, stored.Encode(body))
 		message, err := structpb.NewStruct(body)
 		require.NoError(t, err)
-		require.LessOrEqual(t, int64(proto.Size(message)), EncodedBytes(bytes.TrimSpace(text.Bytes())), "%s", text.String())
+		require.LessOrEqual(t, int64(proto.Size(message)), EncodedBytes(bytes.TrimSpace(text.Bytes())), "%s",
+			text.String())
 	})
 }
 
@@ -131,7 +135,8 @@ func TestTheBoundHoldsForDenseBodies_I20(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		`{"a":[` + strings.Repeat("1,", 10_000) + `1]}`, `{"a":[` + strings.Repeat("[],", 10_000) + `[]]}`,
-		`{"a":` + strings.Repeat("[", 500) + strings.Repeat("]", 500) + `}`, `{"a":[` + strings.Repeat(`{"":1},`, 10_000) + `0]}`,
+		`{"a":` + strings.Repeat("[", 500) + strings.Repeat("]", 500) + `}`, `{"a":[` + strings.Repeat(`{"":1},`,
+			10_000) + `0]}`,
 	} {
 		message := &structpb.Struct{}
 		require.NoError(t, message.UnmarshalJSON([]byte(text)))

@@ -48,8 +48,8 @@ func DecodedBytes(text []byte) int64 {
 // Values is the number of values of a JSON text.
 func Values(text []byte) int64 { return shapeOf(text).values }
 
-// EncodedBytes is the greatest size of a JSON text that is encoded as google.protobuf.Struct: a number has 11 bytes, and a length has
-// up to 4 for each level that begins.
+// EncodedBytes is the greatest size of a JSON text that is encoded as google.protobuf.Struct: a number has 11
+// bytes, and a length has up to 4 for each level that begins.
 func EncodedBytes(text []byte) int64 {
 	s := shapeOf(text)
 	return int64(len(text)) + 11*s.values + 11*s.fields

@@ -26,11 +26,14 @@ func (r *Reference) advise(declared *schema.Reference) {
 			}
 		}
 		if !t.Table.UniqueOn(t.Key) && t.Table.stores() {
-			r.add(true, "", "%s %s has no unique key (%s), so that a value can refer to several rows", t.Database.Label, t.Table.Name, strings.Join(t.Key, ", "))
+			r.add(true, "", "%s %s has no unique key (%s), so that a value can refer to several rows", t.Database.Label,
+				t.Table.Name, strings.Join(t.Key, ", "))
 		}
 	}
 	if r.Table.stores() && !r.Table.Finds(r.Columns) {
-		r.add(true, createIndex(r.Table, r.Columns), "no index on %s (%s) finds the holders of a target: each delete would read the whole table", r.Table.Name, strings.Join(r.Columns, ", "))
+		r.add(true, createIndex(r.Table, r.Columns),
+			"no index on %s (%s) finds the holders of a target: each delete would read the whole table", r.Table.Name,
+			strings.Join(r.Columns, ", "))
 	}
 	r.adviseColumns(declared)
 	if r.Within() && len(r.Targets) == 1 {
@@ -45,14 +48,18 @@ func (r *Reference) adviseRelation(db *Database, t *Table, role string, columns 
 	name := db.Label + " " + t.Name.String()
 	switch t.Form {
 	case View, MaterializedView:
-		r.add(role == "holder", "", "%s is a view: it can be scanned, and a trigger on it would see no writes; attach the table behind it", name)
+		r.add(role == "holder", "",
+			"%s is a view: it can be scanned, and a trigger on it would see no writes; attach the table behind it",
+			name)
 	case Foreign:
-		r.add(role == "holder", "", "%s is a foreign table: its rows are read through its server, and attach needs the table there", name)
+		r.add(role == "holder", "",
+			"%s is a foreign table: its rows are read through its server, and attach needs the table there", name)
 	case Partitioned:
 		r.add(false, "", "%s is partitioned: its partitions are read through it", name)
 	case Ordinary:
 		if t.Inherited {
-			r.add(false, "", "%s has tables that inherit from it: their rows are read as its own, and native keys and unique keys do not cover them", name)
+			r.add(false, "",
+				"%s has tables that inherit from it: their rows are read as its own, and native keys and unique keys do not cover them", name)
 		}
 		if t.Inherits && !t.Partition {
 			r.add(false, "", "%s inherits from another table", name)
@@ -62,7 +69,8 @@ func (r *Reference) adviseRelation(db *Database, t *Table, role string, columns 
 		r.add(false, "", "%s is a partition: rows of the other partitions are not read", name)
 	}
 	if t.RowsHidden {
-		r.add(true, "", "row-level security hides rows of %s from this role: hidden rows are not counted, and a hidden target counts as missing; scan as a role with BYPASSRLS", name)
+		r.add(true, "",
+			"row-level security hides rows of %s from this role: hidden rows are not counted, and a hidden target counts as missing; scan as a role with BYPASSRLS", name)
 	}
 	if grant := missingGrant(db, t, columns); grant != "" {
 		r.Unscanned = fmt.Sprintf("the role may not read %s", name)
@@ -73,7 +81,8 @@ func (r *Reference) adviseRelation(db *Database, t *Table, role string, columns 
 func missingGrant(db *Database, t *Table, columns []string) string {
 	var grants, missing []string
 	if !t.SchemaUsable {
-		grants = append(grants, "GRANT USAGE ON SCHEMA "+schema.QuoteIdentifier(t.Name.Schema)+" TO "+schema.QuoteIdentifier(db.Role)+";")
+		grants = append(grants, "GRANT USAGE ON SCHEMA "+schema.QuoteIdentifier(t.Name.Schema)+" TO "+
+			schema.QuoteIdentifier(db.Role)+";")
 	}
 	for _, name := range columns {
 		if c := t.Column(name); c != nil && !c.Readable && !slices.Contains(missing, schema.QuoteIdentifier(name)) {
@@ -81,7 +90,8 @@ func missingGrant(db *Database, t *Table, columns []string) string {
 		}
 	}
 	if len(missing) > 0 {
-		grants = append(grants, "GRANT SELECT ("+strings.Join(missing, ", ")+") ON "+t.Name.SQL()+" TO "+schema.QuoteIdentifier(db.Role)+";")
+		grants = append(grants, "GRANT SELECT ("+strings.Join(missing, ", ")+") ON "+t.Name.SQL()+" TO "+
+			schema.QuoteIdentifier(db.Role)+";")
 	}
 	return strings.Join(grants, " ")
 }
@@ -97,7 +107,9 @@ func (r *Reference) adviseColumns(declared *schema.Reference) {
 			r.add(true, "", "%s cannot be unset: it is NOT NULL or generated", name)
 		}
 	}
-	if len(r.Columns) > 1 && slices.ContainsFunc(r.Columns, func(name string) bool { return !r.Table.Column(name).NotNull }) {
+	if len(r.Columns) > 1 && slices.ContainsFunc(r.Columns, func(name string) bool {
+		return !r.Table.Column(name).NotNull
+	}) {
 		r.add(false, "", "a row with NULL in one of the columns refers to nothing (MATCH SIMPLE)")
 	}
 }
@@ -115,7 +127,8 @@ func (r *Reference) adviseNative(t Target) {
 	}
 	name := constraintName(r.Table, r.Columns)
 	table, columns, key := r.Table.Name.SQL(), quoted(r.Columns), quoted(t.Key)
-	r.add(true, fmt.Sprintf("ALTER TABLE %s ADD CONSTRAINT %s FOREIGN KEY (%s) REFERENCES %s (%s) NOT VALID; ALTER TABLE %s VALIDATE CONSTRAINT %s;",
+	r.add(true, fmt.Sprintf(
+		"ALTER TABLE %s ADD CONSTRAINT %s FOREIGN KEY (%s) REFERENCES %s (%s) NOT VALID; ALTER TABLE %s VALIDATE CONSTRAINT %s;",
 		table, name, columns, t.Table.Name.SQL(), key, table, name),
 		"both tables are in one database: a native key is better than a reference of ours")
 }
@@ -135,10 +148,13 @@ func shorten(name, suffix string) string {
 
 func createIndex(t *Table, columns []string) string {
 	if t.Form == Partitioned {
-		return fmt.Sprintf("CREATE INDEX ON %s (%s); -- locks writes; or CONCURRENTLY on each partition, then on the table", t.Name.SQL(), quoted(columns))
+		return fmt.Sprintf(
+			"CREATE INDEX ON %s (%s); -- locks writes; or CONCURRENTLY on each partition, then on the table",
+			t.Name.SQL(), quoted(columns))
 	}
 	name := shorten(t.Name.Name+"_"+strings.Join(columns, "_"), "_idx")
-	return fmt.Sprintf("CREATE INDEX CONCURRENTLY %s ON %s (%s);", schema.QuoteIdentifier(name), t.Name.SQL(), quoted(columns))
+	return fmt.Sprintf("CREATE INDEX CONCURRENTLY %s ON %s (%s);", schema.QuoteIdentifier(name), t.Name.SQL(),
+		quoted(columns))
 }
 
 func quoted(columns []string) string {

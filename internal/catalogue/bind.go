@@ -45,7 +45,9 @@ type Target struct {
 
 // Within reports whether all targets are in the holder's database.
 func (r *Reference) Within() bool {
-	return len(r.Targets) > 0 && !slices.ContainsFunc(r.Targets, func(t Target) bool { return t.Database != r.Database })
+	return len(r.Targets) > 0 && !slices.ContainsFunc(r.Targets, func(t Target) bool {
+		return t.Database != r.Database
+	})
 }
 
 // Advice is an observation about a reference, with a statement that helps where there is one.
@@ -63,8 +65,8 @@ type binder struct {
 	out       []*Reference
 }
 
-// Bind binds the references of descriptors to the tables of databases. Of several versions of a service it takes the last.
-// The error is schema.Problems for tables and columns that do not exist.
+// Bind binds the references of descriptors to the tables of databases. Of several versions of a service it
+// takes the last. The error is schema.Problems for tables and columns that do not exist.
 func Bind(descriptors []*schema.Descriptor, databases []*Database) ([]*Reference, error) {
 	b := &binder{databases: databases, kinds: map[schema.KindID]*schema.Kind{}}
 	last := map[string]*schema.Descriptor{}
@@ -100,7 +102,8 @@ func (b *binder) problem(pos schema.Pos, remedy, format string, args ...any) {
 func (b *binder) kind(db *Database, k *schema.Kind) {
 	t := db.Table(k.Table)
 	if t == nil {
-		b.problem(k.Pos, "correct the name; it is written as in the catalogue, in its upper and lower case", "database %s has no table %s", db.Label, k.Table)
+		b.problem(k.Pos, "correct the name; it is written as in the catalogue, in its upper and lower case",
+			"database %s has no table %s", db.Label, k.Table)
 		return
 	}
 	ok := b.columns(db, t, k.Pos, "key", k.Key)
@@ -127,7 +130,8 @@ func (b *binder) columns(db *Database, t *Table, pos schema.Pos, what string, co
 			for i, c := range t.Columns {
 				have[i] = c.Name
 			}
-			b.problem(pos, "its columns are "+strings.Join(have, ", "), "%s: table %s of database %s has no column %q", what, t.Name, db.Label, name)
+			b.problem(pos, "its columns are "+strings.Join(have, ", "), "%s: table %s of database %s has no column %q",
+				what, t.Name, db.Label, name)
 			ok = false
 		}
 	}
@@ -136,7 +140,8 @@ func (b *binder) columns(db *Database, t *Table, pos schema.Pos, what string, co
 
 func (b *binder) reference(db *Database, t *Table, k *schema.Kind, r *schema.Reference) {
 	out := &Reference{
-		Database: db, Table: t, Kind: schema.KindID{Service: db.Service, Kind: k.Name}, Key: k.Key, Columns: r.Columns, None: r.None, When: r.When, Region: r.Region.Column, Behaviour: r.Behaviour,
+		Database: db, Table: t, Kind: schema.KindID{Service: db.Service, Kind: k.Name}, Key: k.Key, Columns: r.Columns,
+		None: r.None, When: r.When, Region: r.Region.Column, Behaviour: r.Behaviour,
 	}
 	for _, name := range r.Targets {
 		b.target(out, r, name)
@@ -210,7 +215,8 @@ func (t *Target) match(r *Reference) (reason string) {
 		c := r.Table.Column(r.Columns[i])
 		m, ok := Compare(c.Type, key.Type)
 		if !ok {
-			return fmt.Sprintf("%s has the type %s, and %s.%s has %s: their values cannot be compared", c.Name, c.Type, t.Table.Name, name, key.Type)
+			return fmt.Sprintf("%s has the type %s, and %s.%s has %s: their values cannot be compared", c.Name, c.Type,
+				t.Table.Name, name, key.Type)
 		}
 		t.Matches = append(t.Matches, m)
 	}

@@ -1,5 +1,5 @@
-// Package catalogue describes the tables of databases as values, guesses the references between them from names, types and
-// native keys, and binds declared references to tables. It reads no database.
+// Package catalogue describes the tables of databases as values, guesses the references between them from
+// names, types and native keys, and binds declared references to tables. It reads no database.
 package catalogue
 
 import (
@@ -51,7 +51,8 @@ type Table struct {
 	Natives []NativeKey
 	// Rows is the estimate of the statistics; negative when there is none.
 	Rows int64
-	// Partition belongs to a partitioned table; Inherits has an ordinary parent; Inherited has ordinary children.
+	// Partition belongs to a partitioned table; Inherits has an ordinary parent; Inherited has ordinary
+	// children.
 	Partition, Inherits, Inherited bool
 	// RowsHidden: policies of row-level security apply to the role that reads.
 	RowsHidden bool
@@ -71,7 +72,8 @@ func (t *Table) Renamed(name schema.TableName, columns map[string]string) *Table
 		return out
 	}
 	renamed := *t
-	renamed.Name, renamed.Columns, renamed.Indexes, renamed.Natives = name, slices.Clone(t.Columns), slices.Clone(t.Indexes), slices.Clone(t.Natives)
+	renamed.Name, renamed.Columns, renamed.Indexes, renamed.Natives = name, slices.Clone(t.Columns),
+		slices.Clone(t.Indexes), slices.Clone(t.Natives)
 	for i, c := range renamed.Columns {
 		renamed.Columns[i].Name = of([]string{c.Name})[0]
 	}
@@ -121,7 +123,8 @@ type Index struct {
 	Predicate       string // of a partial index
 }
 
-// Key returns the columns of the primary key, or of the first other unique key whose columns cannot be NULL; nil without one.
+// Key returns the columns of the primary key, or of the first other unique key whose columns cannot be NULL;
+// nil without one.
 func (t *Table) Key() []string {
 	for _, primary := range []bool{true, false} {
 		for _, i := range t.Indexes {
@@ -161,7 +164,9 @@ func (t *Table) Finds(columns []string) bool {
 		switch {
 		case !i.Valid || len(i.Columns) < len(columns):
 			return false
-		case i.Predicate != "" && !slices.ContainsFunc(columns, func(c string) bool { return notNullPredicate(i.Predicate, c) }):
+		case i.Predicate != "" && !slices.ContainsFunc(columns, func(c string) bool {
+			return notNullPredicate(i.Predicate, c)
+		}):
 			return false
 		case i.Method == "hash":
 			return len(columns) == 1 && i.Columns[0] == columns[0]
@@ -170,7 +175,8 @@ func (t *Table) Finds(columns []string) bool {
 	})
 }
 
-// notNullPredicate recognises WHERE column IS NOT NULL: such an index has every row that a reference can find.
+// notNullPredicate recognises WHERE column IS NOT NULL: such an index has every row that a reference can
+// find.
 func notNullPredicate(predicate, column string) bool {
 	p := strings.Trim(predicate, "() ")
 	return p == column+" IS NOT NULL" || p == schema.QuoteIdentifier(column)+" IS NOT NULL"

@@ -16,7 +16,8 @@ func (g *guesser) declare(databases []*Database) {
 	for _, holder := range g.tables {
 		found := g.found[holder.table]
 		if len(found) > 0 && holder.table.Key() == nil {
-			g.note("%s refers to %s (%s), but has neither a primary key nor another unique key without NULLs, which names its rows; not scanned",
+			g.note(
+				"%s refers to %s (%s), but has neither a primary key nor another unique key without NULLs, which names its rows; not scanned",
 				holder, found[0].place, strings.Join(found[0].columns, ", "))
 			delete(g.found, holder.table)
 		}
@@ -50,7 +51,8 @@ func (g *guesser) declare(databases []*Database) {
 	for _, holder := range g.tables {
 		for _, c := range g.found[holder.table] {
 			if !slices.Equal(kinds[c.table].Key, c.key) {
-				g.note("%s (%s) refers to %s by %s, and others by another key: a kind has one key; not scanned", holder, strings.Join(c.columns, ", "), c.place, strings.Join(c.key, ", "))
+				g.note("%s (%s) refers to %s by %s, and others by another key: a kind has one key; not scanned", holder,
+					strings.Join(c.columns, ", "), c.place, strings.Join(c.key, ", "))
 				continue
 			}
 			g.reference(holder, kinds[holder.table], c, kinds[c.table], databases)
@@ -79,7 +81,8 @@ func (g *guesser) keys() map[*Table][]string {
 }
 
 func (g *guesser) reference(holder place, k *schema.Kind, c candidate, target *schema.Kind, databases []*Database) {
-	r := schema.Reference{Columns: c.columns, Behaviour: schema.Block, Enforce: schema.EnforceAsync, Missing: schema.MissingReport}
+	r := schema.Reference{Columns: c.columns, Behaviour: schema.Block, Enforce: schema.EnforceAsync,
+		Missing: schema.MissingReport}
 	r.Targets = []string{c.db.Service + "/" + target.Name}
 	if c.db.Service == holder.db.Service {
 		r.Targets = []string{target.Name}
@@ -104,7 +107,8 @@ func regionColumn(t *Table, column string) string {
 	base, _ := stem(column)
 	for _, c := range t.Columns {
 		w := words(c.Name)
-		if c.Type.class() == text && len(w) > 1 && w[len(w)-1] == "region" && slices.Equal(noun(strings.Join(w[:len(w)-1], "_")), base) {
+		if c.Type.class() == text && len(w) > 1 && w[len(w)-1] == "region" &&
+			slices.Equal(noun(strings.Join(w[:len(w)-1], "_")), base) {
 			return c.Name
 		}
 	}
@@ -128,12 +132,13 @@ func (g *guesser) imports(byService map[string]*schema.Descriptor) {
 	}
 }
 
-// kindName names the kind of a table, and the collection of its names: without the prefix of the application where that is
-// clear.
+// kindName names the kind of a table, and the collection of its names: without the prefix of the application
+// where that is clear.
 func kindName(p place, d *schema.Descriptor) (kind, collection string) {
 	full := ascii(noun(p.table.Name.Name))
 	options := [][]string{full, slices.Concat(ascii(words(p.table.Name.Schema)), full)}
-	if label := noun(p.db.Label); len(full) > len(label) && slices.Equal(noun(strings.Join(full[:len(label)], "_")), label) {
+	if label := noun(p.db.Label); len(full) > len(label) &&
+		slices.Equal(noun(strings.Join(full[:len(label)], "_")), label) {
 		options = append([][]string{full[len(label):]}, options...)
 	} else if len(full) > 1 && (p.db.prefixes()[words(p.table.Name.Name)[0]] || singular(full[0]) == full[1]) {
 		options = append([][]string{ascii(full[1:])}, options...)

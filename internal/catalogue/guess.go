@@ -79,10 +79,12 @@ func (g *guesser) words(name string) []string {
 	return w
 }
 
-// GuessReferences guesses references between the tables of all databases, inside one database where there is no native key.
-// The first database of a service stands for all of its regions.
+// GuessReferences guesses references between the tables of all databases, inside one database where there is
+// no native key. The first database of a service stands for all of its regions.
 func GuessReferences(databases []*Database) *Guess {
-	g := &guesser{out: &Guess{Why: map[FieldID]string{}}, found: map[*Table][]candidate{}, forms: map[*Table][]form{}, spelt: map[string][]string{}, byWord: map[string][]int{}, byKey: map[string][]int{}, byLetters: map[string][]int{}, byNamedKey: map[string][]int{}, lent: map[*Table]bool{}}
+	g := &guesser{out: &Guess{Why: map[FieldID]string{}}, found: map[*Table][]candidate{}, forms: map[*Table][]form{},
+		spelt: map[string][]string{}, byWord: map[string][]int{}, byKey: map[string][]int{},
+		byLetters: map[string][]int{}, byNamedKey: map[string][]int{}, lent: map[*Table]bool{}}
 	seen := map[string]bool{}
 	for _, db := range databases {
 		if seen[db.Service] {
@@ -125,7 +127,9 @@ type unmatched struct {
 func (g *guesser) noteUnmatched() {
 	var names []string
 	for _, u := range g.unmatched {
-		if !slices.ContainsFunc(g.found[u.holder.table], func(c candidate) bool { return slices.Contains(c.columns, u.column.Name) }) {
+		if !slices.ContainsFunc(g.found[u.holder.table], func(c candidate) bool {
+			return slices.Contains(c.columns, u.column.Name)
+		}) {
 			names = append(names, u.holder.String()+" ("+u.column.Name+")")
 		}
 	}
@@ -136,7 +140,8 @@ func (g *guesser) noteUnmatched() {
 	if n := len(names) - maxUnmatched; n > 0 {
 		more = fmt.Sprintf(", and %d more", n)
 	}
-	g.note("named as references are, and no table fits: %s%s; declare those that are references", strings.Join(names[:min(len(names), maxUnmatched)], ", "), more)
+	g.note("named as references are, and no table fits: %s%s; declare those that are references",
+		strings.Join(names[:min(len(names), maxUnmatched)], ", "), more)
 }
 
 // add adds a table to the tables that columns are compared with.
@@ -165,8 +170,8 @@ func (g *guesser) add(p place, prefixes map[string]bool) {
 	}
 }
 
-// near returns the tables to which a column may refer by its name: one of its words ends a form of the table, or the table has a key of its name. It leaves
-// out the tables that no rule of candidates takes.
+// near returns the tables to which a column may refer by its name: one of its words ends a form of the table,
+// or the table has a key of its name. It leaves out the tables that no rule of candidates takes.
 func (g *guesser) near(column string) (out []place) {
 	lower := strings.ToLower(column)
 	found := slices.Clone(g.byKey[lower])
@@ -205,11 +210,14 @@ func (g *guesser) singles(holder place, keys bool) {
 		if keys != slices.Equal(holder.table.Key(), []string{c.Name}) {
 			continue
 		}
-		if slices.ContainsFunc(holder.table.Natives, func(n NativeKey) bool { return slices.Contains(n.Columns, c.Name) }) {
+		if slices.ContainsFunc(holder.table.Natives, func(n NativeKey) bool {
+			return slices.Contains(n.Columns, c.Name)
+		}) {
 			continue // PostgreSQL holds it, or the columns with it
 		}
 		if of, ok := polymorphic(holder.table, c); ok {
-			g.note("%s (%s): %s names the table, so the column refers to several; not guessed: declare a reference for each, with when: {%[3]s: VALUE}", holder, c.Name, of)
+			g.note(
+				"%s (%s): %s names the table, so the column refers to several; not guessed: declare a reference for each, with when: {%[3]s: VALUE}", holder, c.Name, of)
 			continue
 		}
 		base, word := stem(c.Name)
@@ -230,7 +238,8 @@ func (g *guesser) singles(holder place, keys bool) {
 		case ok:
 			g.found[holder.table] = append(g.found[holder.table], best)
 			g.lent[holder.table] = g.lent[holder.table] || keys
-		case len(all) == 0 && !slices.Contains(holder.table.Key(), c.Name) && slices.Contains(idWords, word) && !slices.Contains(g.noted, c):
+		case len(all) == 0 && !slices.Contains(holder.table.Key(), c.Name) && slices.Contains(idWords, word) &&
+			!slices.Contains(g.noted, c):
 			g.unmatched = append(g.unmatched, unmatched{holder, c})
 		}
 	}
@@ -254,7 +263,8 @@ func polymorphic(t *Table, c *Column) (string, bool) {
 	return "", false
 }
 
-// candidates are the keys of one table to which a column may refer, whose name has the words base and the word of a key.
+// candidates are the keys of one table to which a column may refer, whose name has the words base and the
+// word of a key.
 func (g *guesser) candidates(holder place, c *Column, base []string, word string, target place) (out []candidate) {
 	alone := slices.Equal(holder.table.Key(), []string{c.Name})
 	own := 0 // the score of the holder's own name, for a column of its key
@@ -274,7 +284,8 @@ func (g *guesser) candidates(holder place, c *Column, base []string, word string
 		score, why := 0, ""
 		if g.fits(word, key, target.table) || strings.EqualFold(c.Name, key.Name) && g.saysMore(key.Name) {
 			score, why = named(base, word, forms)
-			if full := noun(target.table.Name.Name); score < 72 && word != "" && family && len(full) > len(base) && hasSuffix(full, base) {
+			if full := noun(target.table.Name.Name); score < 72 && word != "" && family && len(full) > len(base) &&
+				hasSuffix(full, base) {
 				score, why = 72, "the table's name ends with it"
 				if within {
 					score, why = 96, "the holder's name begins with that of the table"
@@ -284,19 +295,24 @@ func (g *guesser) candidates(holder place, c *Column, base []string, word string
 				score = 0 // the keys of this database are named: actionid refers to actions, action does not
 			}
 		}
-		if holder.table == target.table && !slices.ContainsFunc(forms, func(f form) bool { return len(base) > len(f.words) }) {
+		if holder.table == target.table && !slices.ContainsFunc(forms, func(f form) bool {
+			return len(base) > len(f.words)
+		}) {
 			continue // a column of the table's own name
 		}
-		if len(base) > 0 && word == "" && score < 75 && holder.table != target.table && g.isLookup(c.Name, key, target.table) {
+		if len(base) > 0 && word == "" && score < 75 && holder.table != target.table &&
+			g.isLookup(c.Name, key, target.table) {
 			score, why = 75, "the table lists the values"
 		}
-		if primary := slices.Equal(target.table.Key(), []string{key.Name}); primary && g.saysMore(key.Name) && !alone && !g.lent[target.table] {
+		if primary := slices.Equal(target.table.Key(), []string{key.Name}); primary && g.saysMore(key.Name) && !alone &&
+			!g.lent[target.table] {
 			switch {
 			case strings.EqualFold(c.Name, key.Name) && score < byKey:
 				if score, why = byKey, "it has the name of the key"; abbreviates(target.table.Name.Name, base) {
 					score++
 				}
-			case endsWithKey(c.Name, key.Name) && score < least && abbreviates(target.table.Name.Name, base[len(base)-1:]):
+			case endsWithKey(c.Name, key.Name) && score < least && abbreviates(target.table.Name.Name,
+				base[len(base)-1:]):
 				score, why = 81, "it has the name of the key after a role"
 			case endsWithKey(c.Name, key.Name) && score > 0:
 				score, why = max(score, 90), "it has the name of the key after a role"
@@ -316,7 +332,8 @@ func (g *guesser) candidates(holder place, c *Column, base []string, word string
 		switch {
 		case !ok && score >= 95:
 			g.noted = append(g.noted, c)
-			g.note("%s (%s) looks like a reference to %s (%s), but a value of type %s cannot be compared with one of type %s", holder, c.Name, target, key.Name, c.Type, key.Type)
+			g.note(
+				"%s (%s) looks like a reference to %s (%s), but a value of type %s cannot be compared with one of type %s", holder, c.Name, target, key.Name, c.Type, key.Type)
 			continue
 		case !ok:
 			continue
@@ -325,7 +342,8 @@ func (g *guesser) candidates(holder place, c *Column, base []string, word string
 			why += ", " + match.Differ
 		}
 		if score >= least {
-			out = append(out, candidate{place: target, key: []string{key.Name}, columns: []string{c.Name}, score: score, why: why})
+			out = append(out, candidate{place: target, key: []string{key.Name}, columns: []string{c.Name},
+				score: score, why: why})
 		}
 	}
 	return out
@@ -347,8 +365,8 @@ func singleKeys(t *Table) (out []*Column) {
 	return out
 }
 
-// fits reports whether a column with this key word can mean this key: user_id the primary key, user_uuid and country_code the
-// unique key of that name.
+// fits reports whether a column with this key word can mean this key: user_id the primary key, user_uuid and
+// country_code the unique key of that name.
 func (g *guesser) fits(word string, key *Column, t *Table) bool {
 	primary := slices.Equal(t.Key(), []string{key.Name})
 	w := g.words(key.Name)
@@ -364,13 +382,15 @@ func (g *guesser) fits(word string, key *Column, t *Table) bool {
 	return primary
 }
 
-// formsOf returns the names under which columns may refer to a table; prefixes are the words that begin many names of its database.
+// formsOf returns the names under which columns may refer to a table; prefixes are the words that begin many
+// names of its database.
 func formsOf(target place, prefixes map[string]bool) []form {
 	full := noun(target.table.Name.Name)
 	label, namespace := noun(target.db.Label), words(target.table.Name.Schema)
 	forms := []form{{full, 100}, {slices.Concat(namespace, full), 100}, {slices.Concat(label, full), 100}}
 	for _, prefix := range [][]string{label, words(target.db.Label), namespace} {
-		if len(prefix) > 0 && len(full) > len(prefix) && slices.Equal(noun(strings.Join(full[:len(prefix)], "_")), noun(strings.Join(prefix, "_"))) {
+		if len(prefix) > 0 && len(full) > len(prefix) && slices.Equal(noun(strings.Join(full[:len(prefix)], "_")),
+			noun(strings.Join(prefix, "_"))) {
 			forms = append(forms, form{full[len(prefix):], 95})
 		}
 	}
@@ -387,11 +407,13 @@ func formsOf(target place, prefixes map[string]bool) []form {
 // lookups end the names of tables that list the values of a column.
 var lookups = []string{"type", "kind", "state", "status", "category", "code"}
 
-// isLookup reports whether a table lists the values of a column without the word of a key: state for lease_state (state), colour for colour_types.
+// isLookup reports whether a table lists the values of a column without the word of a key: state for
+// lease_state (state), colour for colour_types.
 func (g *guesser) isLookup(column string, key *Column, t *Table) bool {
 	w, full := g.words(column), noun(t.Name.Name)
 	if strings.EqualFold(column, key.Name) {
-		return len(full) <= len(w)+1 && (hasSuffix(full, w) || len(w) > 1 && full[len(full)-1] == w[len(w)-1] && slices.Contains(lookups, w[len(w)-1]))
+		return len(full) <= len(w)+1 && (hasSuffix(full, w) || len(w) > 1 && full[len(full)-1] == w[len(w)-1] &&
+			slices.Contains(lookups, w[len(w)-1]))
 	}
 	return len(full) == len(w)+1 && slices.Equal(full[:len(w)], w) && slices.Contains(lookups, full[len(full)-1])
 }
@@ -416,7 +438,9 @@ func named(base []string, word string, forms []form) (score int, why string) {
 		switch {
 		case slices.Equal(base, f.words) && word == "":
 			s = f.score - 25
-		case slices.Equal(base, f.words), word != "" && len(base) == 1 && len(f.words) > 1 && base[0] == strings.Join(f.words, ""): // mediatypeid
+		case slices.Equal(base, f.words), word != "" && len(base) == 1 && len(f.words) > 1 &&
+			base[0] == strings.Join(f.words, ""):
+			// mediatypeid
 			s = f.score
 		case word != "" && hasSuffix(base, f.words) && len(strings.Join(f.words, "")) > 2:
 			s = f.score - 30
@@ -446,7 +470,8 @@ func (d *Database) prefixes() map[string]bool {
 	return out
 }
 
-// best chooses the best candidate: at equal scores one in the same database, else one in the same schema, else none.
+// best chooses the best candidate: at equal scores one in the same database, else one in the same schema,
+// else none.
 func (g *guesser) best(holder place, c *Column, all []candidate) (candidate, bool) {
 	if len(all) == 0 {
 		return candidate{}, false
@@ -485,12 +510,13 @@ func (g *guesser) composites(holder place) {
 		if columns == nil || native || sameSet(columns, holder.table.Key()) && !strings.Contains(why, "named after") {
 			continue
 		}
-		g.found[holder.table] = append(g.found[holder.table], candidate{place: target, key: key, columns: columns, score: 90, why: why})
+		g.found[holder.table] = append(g.found[holder.table], candidate{place: target, key: key, columns: columns,
+			score: 90, why: why})
 	}
 }
 
-// composite finds a column for each column of a key: of the same name, or of that name after the name of the table; at least
-// one is named after the table, or all have the names of the key and say more than id.
+// composite finds a column for each column of a key: of the same name, or of that name after the name of the
+// table; at least one is named after the table, or all have the names of the key and say more than id.
 func (g *guesser) composite(from, target place, key []string) (columns []string, why string) {
 	holder, after := from.table, false
 	for _, name := range key {
@@ -501,7 +527,8 @@ func (g *guesser) composite(from, target place, key []string) (columns []string,
 		})
 		if i < 0 {
 			i = slices.IndexFunc(holder.Columns, func(c Column) bool {
-				return strings.EqualFold(c.Name, name) && !slices.Contains(keyWords, strings.ToLower(name)) && alike(c, *k)
+				return strings.EqualFold(c.Name, name) && !slices.Contains(keyWords, strings.ToLower(name)) &&
+					alike(c, *k)
 			})
 		} else {
 			after = true
@@ -518,8 +545,10 @@ func (g *guesser) composite(from, target place, key []string) (columns []string,
 		return nil, ""
 	case after:
 		return columns, "the columns are named after the table and its key"
-	case (holder.Key() == nil || !sameSet(columns, holder.Key())) && !hasPrefix(words(holder.Name.Name), noun(target.table.Name.Name)):
-		g.note("%s (%s) has columns with the names of the key of %s: declare the reference if it is one", from, strings.Join(columns, ", "), target)
+	case (holder.Key() == nil || !sameSet(columns, holder.Key())) && !hasPrefix(words(holder.Name.Name),
+		noun(target.table.Name.Name)):
+		g.note("%s (%s) has columns with the names of the key of %s: declare the reference if it is one", from,
+			strings.Join(columns, ", "), target)
 		return nil, ""
 	case holder.Key() == nil || !sameSet(columns, holder.Key()):
 		return columns, "the columns have the names of the key"

@@ -26,11 +26,13 @@ func table(name string, columns ...string) *catalogue.Table {
 			case "key":
 				primary.Columns = append(primary.Columns, c.Name)
 			case "unique", "index":
-				t.Indexes = append(t.Indexes, catalogue.Index{Name: c.Name, Columns: []string{c.Name}, Unique: word == "unique", Valid: true, Method: "btree"})
+				t.Indexes = append(t.Indexes, catalogue.Index{Name: c.Name, Columns: []string{c.Name},
+					Unique: word == "unique", Valid: true, Method: "btree"})
 			case "null":
 				c.NotNull = false
 			default: // a native key to the table of that name
-				t.Natives = append(t.Natives, catalogue.NativeKey{Name: "fk", Columns: []string{c.Name}, Target: schema.TableName{Schema: "public", Name: word}, TargetKey: []string{"id"}})
+				t.Natives = append(t.Natives, catalogue.NativeKey{Name: "fk", Columns: []string{c.Name},
+					Target: schema.TableName{Schema: "public", Name: word}, TargetKey: []string{"id"}})
 			}
 		}
 		t.Columns = append(t.Columns, c)
@@ -107,7 +109,8 @@ func TestReferencesAreGuessed(t *testing.T) {
 			[]string{"cannot be compared"},
 		},
 		"a native key holds it": {
-			[]*catalogue.Table{table("orders", "id int8 key", "customer_id int8 customers"), table("customers", "id int8 key")},
+			[]*catalogue.Table{table("orders", "id int8 key", "customer_id int8 customers"),
+				table("customers", "id int8 key")},
 			[]*catalogue.Table{table("customers", "id int8 key")},
 			nil, nil,
 		},
@@ -142,40 +145,57 @@ func TestReferencesAreGuessed(t *testing.T) {
 			[]string{"neither a primary key"},
 		},
 		"its own key": {
-			[]*catalogue.Table{table("customers", "customer_id int8 key")}, []*catalogue.Table{table("other", "id int8 key")}, nil, nil,
+			[]*catalogue.Table{table("customers", "customer_id int8 key")},
+			[]*catalogue.Table{table("other", "id int8 key")}, nil, nil,
 		},
 		"keys with the name of their table": {
 			[]*catalogue.Table{
-				table("hosts", "hostid int8 key"), table("items", "itemid int8 key", "hostid int8", "proxy_hostid int8", "templateid int8", "master_itemid int8"),
-				table("links", "linkid int8 key", "itemid_up int8", "itemid2 int8"), table("host_details", "hostid int8 key"), table("media_type", "mediatypeid int8 key"),
-				table("media", "mediaid int8 key", "mediatypeid int8"), table("hstgrp", "groupid int8 key"), table("rights", "rightid int8 key", "groupid int8", "action int8"), table("actions", "actionid int8 key"),
+				table("hosts", "hostid int8 key"), table("items", "itemid int8 key", "hostid int8", "proxy_hostid int8",
+					"templateid int8", "master_itemid int8"),
+				table("links", "linkid int8 key", "itemid_up int8", "itemid2 int8"),
+				table("host_details", "hostid int8 key"), table("media_type", "mediatypeid int8 key"),
+				table("media", "mediaid int8 key", "mediatypeid int8"), table("hstgrp", "groupid int8 key"),
+				table("rights", "rightid int8 key", "groupid int8", "action int8"),
+				table("actions", "actionid int8 key"),
 			},
 			nil,
 			[]string{
-				"items.hostid -> hosts.hostid within", "items.proxy_hostid -> hosts.hostid within", "items.templateid -> items.itemid within", "items.master_itemid -> items.itemid within",
-				"links.itemid_up -> items.itemid within", "links.itemid2 -> items.itemid within", "host_details.hostid -> hosts.hostid within", "media.mediatypeid -> media_type.mediatypeid within",
+				"items.hostid -> hosts.hostid within", "items.proxy_hostid -> hosts.hostid within",
+				"items.templateid -> items.itemid within", "items.master_itemid -> items.itemid within",
+				"links.itemid_up -> items.itemid within", "links.itemid2 -> items.itemid within",
+				"host_details.hostid -> hosts.hostid within", "media.mediatypeid -> media_type.mediatypeid within",
 				"rights.groupid -> hstgrp.groupid within",
 			},
 			nil,
 		},
 		"names relative to a family of tables": {
 			[]*catalogue.Table{
-				table("dhcp4_server", "id int8 key"), table("dhcp6_server", "id int8 key"), table("dhcp4_pool", "id int8 key", "server_id int8"), table("dhcp6_pool", "id int8 key", "server_id int8"),
-				table("dhcp4_client_class", "id int8 key"), table("dhcp4_option", "option_id int8 key", "class_id int8"), table("dhcp6_option", "option_id int8 key"),
-				table("dhcp4_client_class_order", "class_id int8 key"), table("lease_state", "state int8 key"), table("lease4", "id int8 key", "state int8"),
+				table("dhcp4_server", "id int8 key"), table("dhcp6_server", "id int8 key"),
+				table("dhcp4_pool", "id int8 key", "server_id int8"), table("dhcp6_pool", "id int8 key",
+					"server_id int8"),
+				table("dhcp4_client_class", "id int8 key"), table("dhcp4_option", "option_id int8 key",
+					"class_id int8"), table("dhcp6_option", "option_id int8 key"),
+				table("dhcp4_client_class_order", "class_id int8 key"), table("lease_state", "state int8 key"),
+				table("lease4", "id int8 key", "state int8"),
 			},
 			nil,
 			[]string{
-				"dhcp4_pool.server_id -> dhcp4_server.id within", "dhcp6_pool.server_id -> dhcp6_server.id within", "dhcp4_option.class_id -> dhcp4_client_class.id within",
-				"dhcp4_client_class_order.class_id -> dhcp4_client_class.id within", "lease4.state -> lease_state.state within",
+				"dhcp4_pool.server_id -> dhcp4_server.id within", "dhcp6_pool.server_id -> dhcp6_server.id within",
+				"dhcp4_option.class_id -> dhcp4_client_class.id within",
+				"dhcp4_client_class_order.class_id -> dhcp4_client_class.id within",
+				"lease4.state -> lease_state.state within",
 			},
 			nil,
 		},
 		"roles of people and of rows": {
-			[]*catalogue.Table{table("tasks", "id int8 key", "creator_id int8", "assigned_by int8", "created_by text", "parent_id int8", "replaced_by int8", "owner_uuid uuid")},
-			[]*catalogue.Table{table("auth_user", "id int8 key"), table("employees", "id int8 key", "manager_id int8", "reports_to int8"), table("members", "id uuid key")},
+			[]*catalogue.Table{table("tasks", "id int8 key", "creator_id int8", "assigned_by int8", "created_by text",
+				"parent_id int8", "replaced_by int8", "owner_uuid uuid")},
+			[]*catalogue.Table{table("auth_user", "id int8 key"), table("employees", "id int8 key", "manager_id int8",
+				"reports_to int8"), table("members", "id uuid key")},
 			[]string{
-				"tasks.creator_id -> auth_user.id", "tasks.assigned_by -> auth_user.id", "tasks.parent_id -> tasks.id within", "tasks.replaced_by -> tasks.id within", "tasks.owner_uuid -> members.id",
+				"tasks.creator_id -> auth_user.id", "tasks.assigned_by -> auth_user.id",
+				"tasks.parent_id -> tasks.id within", "tasks.replaced_by -> tasks.id within",
+				"tasks.owner_uuid -> members.id",
 				"employees.manager_id -> employees.id within", "employees.reports_to -> employees.id within",
 			},
 			nil,
@@ -190,10 +210,12 @@ func TestReferencesAreGuessed(t *testing.T) {
 			[]*catalogue.Table{table("vcard", "username text key", "vcard text unique")}, nil, nil, nil,
 		},
 		"an id of nothing": {
-			[]*catalogue.Table{table("payments", "id int8 key", "stripe_id text", "paid bool")}, nil, nil, []string{"no table fits: shop public.payments (stripe_id)"},
+			[]*catalogue.Table{table("payments", "id int8 key", "stripe_id text", "paid bool")}, nil, nil,
+			[]string{"no table fits: shop public.payments (stripe_id)"},
 		},
 		"a code is no id": {
-			[]*catalogue.Table{table("orders", "id int8 key", "country_code text")}, []*catalogue.Table{table("countries", "id int8 key")}, nil, nil,
+			[]*catalogue.Table{table("orders", "id int8 key", "country_code text")},
+			[]*catalogue.Table{table("countries", "id int8 key")}, nil, nil,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -205,7 +227,8 @@ func TestReferencesAreGuessed(t *testing.T) {
 			var got []string
 			for _, r := range bound {
 				require.Empty(t, r.Unscanned)
-				line := r.Table.Name.Name + "." + strings.Join(r.Columns, ",") + " -> " + r.Targets[0].Table.Name.Name + "." + strings.Join(r.Targets[0].Key, ",")
+				line := r.Table.Name.Name + "." + strings.Join(r.Columns, ",") + " -> " + r.Targets[0].Table.Name.Name +
+					"." + strings.Join(r.Targets[0].Key, ",")
 				if r.Within() {
 					line += " within"
 				}
@@ -220,16 +243,20 @@ func TestReferencesAreGuessed(t *testing.T) {
 	}
 }
 
-// A guess is written as a file that Check accepts and that binds to the same tables, with any names, and also when the services refer to one another.
+// A guess is written as a file that Check accepts and that binds to the same tables, with any names, and also
+// when the services refer to one another.
 func TestAGuessIsWrittenAsADeclaration(t *testing.T) {
 	t.Parallel()
 	databases := []*catalogue.Database{
-		database("shop", table("public.select", "id int8 key", "yes_id int8"), table("Weird Table", "Key text key", "customer_id int8"), table(`public."a.b"`, "null int8 key", "customer_id int8"),
+		database("shop", table("public.select", "id int8 key", "yes_id int8"), table("Weird Table", "Key text key",
+			"customer_id int8"), table(`public."a.b"`, "null int8 key", "customer_id int8"),
 			table("orders", "id int8 key")),
 		database("crm", table("customers", "id int8 key", "order_id int8"), table("yes", "id int8 key")),
 	}
 	g := catalogue.GuessReferences(databases)
-	raw, err := catalogue.YAML("a\nhead", catalogue.Between(g.Descriptors), func(f catalogue.FieldID) string { return "guessed: " + g.Why[f] })
+	raw, err := catalogue.YAML("a\nhead", catalogue.Between(g.Descriptors), func(f catalogue.FieldID) string {
+		return "guessed: " + g.Why[f]
+	})
 	require.NoError(t, err)
 	text := string(raw)
 	require.True(t, strings.HasPrefix(text, "# a\n# head\nservice: "), text)
@@ -248,7 +275,8 @@ func TestAGuessIsWrittenAsADeclaration(t *testing.T) {
 
 func TestADeclarationThatDoesNotFitIsRefused(t *testing.T) {
 	t.Parallel()
-	databases := []*catalogue.Database{database("shop", table("orders", "id int8 key", "customer_id int8")), database("crm", table("customers", "id int8 key"))}
+	databases := []*catalogue.Database{database("shop", table("orders", "id int8 key", "customer_id int8")),
+		database("crm", table("customers", "id int8 key"))}
 	const file = `service: shop.example.com
 version: v1
 imports: [crm.example.com@v1]
@@ -285,7 +313,8 @@ kinds:
 	require.Equal(t, "no --dsn for crm.example.com", bound[0].Unscanned)
 }
 
-// Values of other types are compared as PostgreSQL reads their texts; a text that it cannot read refers to nothing.
+// Values of other types are compared as PostgreSQL reads their texts; a text that it cannot read refers to
+// nothing.
 func TestTypesAreCompared(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -302,7 +331,8 @@ func TestTypesAreCompared(t *testing.T) {
 		{"numeric", "int8", "(v)::pg_catalog.numeric::pg_catalog.int8", true, "5.00", "5.01"},
 		{"text", "numeric", "(v)::pg_catalog.numeric", true, "1.50", "1e5x"},
 		{"text", "uuid", "(v)::pg_catalog.uuid", true, "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "a0eebc99"},
-		{"text", "uuid", "(v)::pg_catalog.uuid", true, "{a0eebc999c0b4ef8bb6d6bb9bd380a11}", "{a0eebc999c0b4ef8bb6d6bb9bd380a11"},
+		{"text", "uuid", "(v)::pg_catalog.uuid", true, "{a0eebc999c0b4ef8bb6d6bb9bd380a11}",
+			"{a0eebc999c0b4ef8bb6d6bb9bd380a11"},
 		{"varchar", "text", "(v)::pg_catalog.text", false, "x", ""},
 		{"text", "bpchar", `(v)::"pg_catalog"."bpchar"`, false, "x", ""},
 		{"uuid", "text", "(v)::pg_catalog.text", true, "x", ""},
@@ -354,7 +384,8 @@ func large(tables int) *catalogue.Database {
 	for i := range tables {
 		columns := []string{"id int8 key"}
 		for j := range 10 {
-			columns = append(columns, fmt.Sprintf("app_thing%d_id int8", (i*7+j*13)%tables), fmt.Sprintf("note%d text", j))
+			columns = append(columns, fmt.Sprintf("app_thing%d_id int8", (i*7+j*13)%tables),
+				fmt.Sprintf("note%d text", j))
 		}
 		all = append(all, table(fmt.Sprintf("app_thing%d", i), columns...))
 	}

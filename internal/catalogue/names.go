@@ -6,8 +6,8 @@ import (
 	"unicode"
 )
 
-// words splits an identifier at underscores, other signs and changes of case, in lower case: customerOrder_ID is customer,
-// order, id.
+// words splits an identifier at underscores, other signs and changes of case, in lower case: customerOrder_ID
+// is customer, order, id.
 func words(identifier string) (out []string) {
 	var word []rune
 	end := func() {
@@ -33,9 +33,12 @@ func words(identifier string) (out []string) {
 }
 
 var irregular = map[string]string{
-	"people": "person", "children": "child", "men": "man", "women": "woman", "mice": "mouse", "indices": "index", "vertices": "vertex",
-	"matrices": "matrix", "criteria": "criterion", "data": "datum", "media": "medium", "analyses": "analysis", "movies": "movie",
-	"series": "series", "species": "species", "news": "news", "addresses": "address", "statuses": "status", "caches": "cache",
+	"people": "person", "children": "child", "men": "man", "women": "woman", "mice": "mouse", "indices": "index",
+	"vertices": "vertex",
+	"matrices": "matrix", "criteria": "criterion", "data": "datum", "media": "medium", "analyses": "analysis",
+	"movies": "movie",
+	"series": "series", "species": "species", "news": "news", "addresses": "address", "statuses": "status",
+	"caches": "cache",
 }
 
 // singular returns the singular of an English noun, by its ending.
@@ -53,7 +56,8 @@ func singular(word string) string {
 			return stem + ending.singular
 		}
 	}
-	if strings.HasSuffix(word, "ss") || strings.HasSuffix(word, "us") || strings.HasSuffix(word, "is") || len(word) < 3 {
+	if strings.HasSuffix(word, "ss") || strings.HasSuffix(word, "us") || strings.HasSuffix(word, "is") ||
+		len(word) < 3 {
 		return word
 	}
 	return strings.TrimSuffix(word, "s")
@@ -69,7 +73,8 @@ func plural(word string) string {
 	switch {
 	case strings.HasSuffix(word, "y") && len(word) > 1 && !strings.ContainsRune("aeiou", rune(word[len(word)-2])):
 		return word[:len(word)-1] + "ies"
-	case strings.HasSuffix(word, "s"), strings.HasSuffix(word, "x"), strings.HasSuffix(word, "ch"), strings.HasSuffix(word, "sh"):
+	case strings.HasSuffix(word, "s"), strings.HasSuffix(word, "x"), strings.HasSuffix(word, "ch"),
+		strings.HasSuffix(word, "sh"):
 		return word + "es"
 	}
 	return word + "s"

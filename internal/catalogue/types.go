@@ -53,7 +53,8 @@ func (t Type) class() class {
 }
 
 var names = map[string]string{
-	"int2": "smallint", "int4": "integer", "int8": "bigint", "bpchar": "character", "varchar": "character varying", "bool": "boolean",
+	"int2": "smallint", "int4": "integer", "int8": "bigint", "bpchar": "character", "varchar": "character varying",
+	"bool":      "boolean",
 	"timestamp": "timestamp without time zone", "timestamptz": "timestamp with time zone",
 }
 
@@ -107,8 +108,9 @@ func isWholeDecimal(s string) bool {
 	return isWhole(whole) && strings.Trim(fraction, "0") == ""
 }
 
-// Compare returns the way to look up values of one type in a key of another, and false when there is none. A value refers to
-// the key that PostgreSQL's own reading of its text in the key's type gives; a text that it cannot read refers to nothing.
+// Compare returns the way to look up values of one type in a key of another, and false when there is none. A
+// value refers to the key that PostgreSQL's own reading of its text in the key's type gives; a text that it
+// cannot read refers to nothing.
 func Compare(holder, target Type) (Match, bool) {
 	var m Match
 	from, to := holder.class(), target.class()
@@ -122,7 +124,9 @@ func Compare(holder, target Type) (Match, bool) {
 	case to == decimal && (from == integer || from == decimal):
 		m.cast = "pg_catalog.numeric"
 	case to == decimal && from == text:
-		m.cast, m.valid = "pg_catalog.numeric", func(s string) bool { return decimalText.MatchString(strings.Trim(s, spaces)) }
+		m.cast, m.valid = "pg_catalog.numeric", func(s string) bool {
+			return decimalText.MatchString(strings.Trim(s, spaces))
+		}
 	case to == identifier && from == identifier:
 		m.cast = "pg_catalog.uuid"
 	case to == identifier && from == text:
@@ -133,7 +137,8 @@ func Compare(holder, target Type) (Match, bool) {
 		m.cast = "pg_catalog.text"
 	case to == enumeration && (from == enumeration || from == text):
 		m.cast, m.valid = target.SQL(), func(s string) bool { return slices.Contains(target.Labels, s) }
-	case to == other && from == other && holder.Name == target.Name && holder.Schema == target.Schema && target.Schema == "pg_catalog" && !strings.HasPrefix(target.Name, "_"):
+	case to == other && from == other && holder.Name == target.Name && holder.Schema == target.Schema &&
+		target.Schema == "pg_catalog" && !strings.HasPrefix(target.Name, "_"):
 		m.cast = target.SQL()
 	default:
 		return m, false

@@ -10,23 +10,28 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Between returns the part of a declaration that lies between databases: without the references that native keys serve
-// better, and without the kinds that nothing refers to any more. Services that refer to one another get two versions, since
-// imports of versions form no cycles: v1 has the kinds, and v2 the references too.
+// Between returns the part of a declaration that lies between databases: without the references that native
+// keys serve better, and without the kinds that nothing refers to any more. Services that refer to one
+// another get two versions, since imports of versions form no cycles: v1 has the kinds, and v2 the references
+// too.
 func Between(descriptors []*schema.Descriptor) []*schema.Descriptor {
 	var out []*schema.Descriptor
 	for _, d := range descriptors {
 		one := *d
 		one.Kinds = nil
 		for _, k := range d.Kinds {
-			k.References = slices.DeleteFunc(slices.Clone(k.References), func(r schema.Reference) bool { return !strings.Contains(r.Targets[0], "/") })
+			k.References = slices.DeleteFunc(slices.Clone(k.References), func(r schema.Reference) bool {
+				return !strings.Contains(r.Targets[0], "/")
+			})
 			one.Kinds = append(one.Kinds, k)
 		}
 		out = append(out, &one)
 	}
 	for _, d := range out {
 		d.Kinds = slices.DeleteFunc(d.Kinds, func(k schema.Kind) bool {
-			return len(k.References) == 0 && !slices.ContainsFunc(out, func(other *schema.Descriptor) bool { return refersTo(other, d.Service+"/"+k.Name) })
+			return len(k.References) == 0 && !slices.ContainsFunc(out, func(other *schema.Descriptor) bool {
+				return refersTo(other, d.Service+"/"+k.Name)
+			})
 		})
 	}
 	out = slices.DeleteFunc(out, func(d *schema.Descriptor) bool { return len(d.Kinds) == 0 })
@@ -35,7 +40,9 @@ func Between(descriptors []*schema.Descriptor) []*schema.Descriptor {
 
 func refersTo(d *schema.Descriptor, target string) bool {
 	return slices.ContainsFunc(d.Kinds, func(k schema.Kind) bool {
-		return slices.ContainsFunc(k.References, func(r schema.Reference) bool { return slices.Contains(r.Targets, target) })
+		return slices.ContainsFunc(k.References, func(r schema.Reference) bool {
+			return slices.Contains(r.Targets, target)
+		})
 	})
 }
 

@@ -16,7 +16,8 @@ import (
 // maxActionBytes bounds the body of an action.
 const maxActionBytes = 8 << 10
 
-// action is a request of a person to a deployment. The deployment checks the rights of the person, and stores the reason.
+// action is a request of a person to a deployment. The deployment checks the rights of the person, and stores
+// the reason.
 type action struct {
 	// Do is pause, resume, retry, delete, detach or undelete.
 	Do         string `json:"do"`
@@ -25,7 +26,8 @@ type action struct {
 	Handler string `json:"handler"`
 	// Of is the other deployment for which it is done; empty: all.
 	Of string `json:"of"`
-	// Name is the full name of the resource to retry, delete, detach or undelete; empty: the work of the deployment is retried.
+	// Name is the full name of the resource to retry, delete, detach or undelete; empty: the work of the
+	// deployment is retried.
 	Name string `json:"name"`
 	// Path and Target are the reference that detach removes from the resource.
 	Path   string `json:"path"`
@@ -35,7 +37,8 @@ type action struct {
 	Retention string `json:"retention"`
 }
 
-// AllowActions lets people pause, resume, retry, delete, detach and undelete from the page, which only reads without it. It is called before the handler serves.
+// AllowActions lets people pause, resume, retry, delete, detach and undelete from the page, which only reads
+// without it. It is called before the handler serves.
 func (h *Handler) AllowActions() *Handler {
 	h.acts = true
 	h.mux.HandleFunc("POST /api/action", h.act)
@@ -70,7 +73,8 @@ func (h *Handler) act(w http.ResponseWriter, r *http.Request) {
 	reply(w, struct{}{})
 }
 
-// ownPage reports whether a request comes from a page of this server. Both headers are of browsers, which pages cannot change.
+// ownPage reports whether a request comes from a page of this server. Both headers are of browsers, which
+// pages cannot change.
 func ownPage(r *http.Request) bool {
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" {
 		return false

@@ -21,8 +21,8 @@ const (
 	planTimeout = 25 * time.Second
 )
 
-// resources answers with a page of the resources of ?deployment=, of ?kind=, whose names begin with ?prefix=, after ?page=; with ?deleted=1
-// also those that a deletion has hidden.
+// resources answers with a page of the resources of ?deployment=, of ?kind=, whose names begin with ?prefix=,
+// after ?page=; with ?deleted=1 also those that a deletion has hidden.
 func (h *Handler) resources(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	id, err := schema.ParseDeploymentID(q.Get("deployment"))
@@ -32,7 +32,8 @@ func (h *Handler) resources(w http.ResponseWriter, r *http.Request) {
 	}
 	req := &resourcev1.ListResourcesRequest{
 		Kind: q.Get("kind"), PageSize: listedResources, PageToken: q.Get("page"), ShowDeleted: q.Get("deleted") != "",
-		ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name", "kind", "state", "uid", "create_time", "update_time", "purge_time", "labels"}},
+		ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name", "kind", "state", "uid", "create_time", "update_time",
+			"purge_time", "labels"}},
 	}
 	if prefix := q.Get("prefix"); prefix != "" {
 		if strings.ContainsAny(prefix, `"\*`) {

@@ -30,7 +30,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// browser is a headless Chromium; errors has the reports of its pages: exceptions, refused content, failed requests.
+// browser is a headless Chromium; errors has the reports of its pages: exceptions, refused content, failed
+// requests.
 type browser struct {
 	*testing.T
 	ctx context.Context
@@ -47,7 +48,8 @@ func newBrowser(t *testing.T) *browser {
 	if _, err := exec.LookPath("chromium"); err != nil {
 		t.Skip("chromium is not installed; make browser installs it and runs these tests")
 	}
-	ctx, cancel := chromedp.NewExecAllocator(t.Context(), append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath("chromium"), chromedp.NoSandbox)...)
+	ctx, cancel := chromedp.NewExecAllocator(t.Context(), append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath("chromium"), chromedp.NoSandbox)...)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
@@ -79,7 +81,8 @@ func (b *browser) do(actions ...chromedp.Action) {
 // is waits until an expression is true.
 func (b *browser) is(expression string) {
 	b.Helper()
-	require.NoError(b, chromedp.Run(b.ctx, chromedp.Poll(expression, nil, chromedp.WithPollingTimeout(20*time.Second))), expression)
+	require.NoError(b, chromedp.Run(b.ctx, chromedp.Poll(expression, nil, chromedp.WithPollingTimeout(20*time.Second))),
+		expression)
 }
 
 func (b *browser) number(expression string) (n float64) {
@@ -99,14 +102,20 @@ func (b *browser) look(name, hash, says string) {
 		scheme string
 	}{{"light", 1280, "light"}, {"dark", 1280, "dark"}, {"phone", 390, "light"}} {
 		var picture []byte
-		b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: form.scheme}}),
-			chromedp.EmulateViewport(form.width, 900), chromedp.Evaluate("scrollTo(0, 0)", nil), chromedp.Sleep(50*time.Millisecond), chromedp.FullScreenshot(&picture, 100))
+		b.do(emulation.SetEmulatedMedia().
+			WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: form.scheme}}),
+			chromedp.EmulateViewport(form.width, 900), chromedp.Evaluate("scrollTo(0, 0)", nil),
+			chromedp.Sleep(50*time.Millisecond), chromedp.FullScreenshot(&picture, 100))
 		require.NoError(b, os.WriteFile(filepath.Join(b.ArtifactDir(), name+"-"+form.name+".png"), picture, 0o600))
-		require.LessOrEqual(b, b.number("document.documentElement.scrollWidth - innerWidth"), 0.0, "%s %s: only the map scrolls to the side", name, form.name)
-		b.is("[...document.querySelectorAll('.scroll')].every((e) => e.scrollWidth <= e.clientWidth)") // no column is cut off
+		require.LessOrEqual(b, b.number("document.documentElement.scrollWidth - innerWidth"), 0.0,
+			"%s %s: only the map scrolls to the side", name, form.name)
+		// no column is cut off
+		b.is("[...document.querySelectorAll('.scroll')].every((e) => e.scrollWidth <= e.clientWidth)")
 	}
 	b.do(chromedp.EmulateViewport(1280, 900))
-	require.Zero(b, b.number("[...document.querySelectorAll('[data-state] > i')].filter((e) => !e.textContent.trim()).length"), "%s: a state has a sign beside its colour", name)
+	require.Zero(b,
+		b.number("[...document.querySelectorAll('[data-state] > i')].filter((e) => !e.textContent.trim()).length"),
+		"%s: a state has a sign beside its colour", name)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	require.Empty(b, b.errors, name)
@@ -133,14 +142,16 @@ func TestKindsInABrowser(t *testing.T) {
 	b.look("kinds", "#/kinds", "The versions that run.")
 	b.is("document.querySelector('nav a[aria-current]').textContent === 'Kinds'")
 	b.is("document.querySelector('.kinds img').naturalWidth > 200")
-	b.is("[...document.querySelectorAll('tbody tr')].some((r) => /devices.example.com.*iam.example.com/s.test(r.innerText))")
+	b.is(
+		"[...document.querySelectorAll('tbody tr')].some((r) => /devices.example.com.*iam.example.com/s.test(r.innerText))")
 }
 
 // Who changed the environment, for operators; others are told how to see it.
 func TestChangesInABrowser(t *testing.T) {
 	b := openConsole(t, NewHandler(withRegistry{newFleet(2, 2)}))
 	b.look("changes", "#/changes", "operator/olga")
-	b.is("document.querySelector('main').innerText.includes('user/ann loses delete on devices.example.com/Device at and below projects/acme')")
+	b.is(
+		"document.querySelector('main').innerText.includes('user/ann loses delete on devices.example.com/Device at and below projects/acme')")
 	b.is("document.querySelector('nav a[aria-current]').textContent === 'Changes'")
 	other := open(t, newFleet(1, 1))
 	other.do(chromedp.Evaluate(`location.hash = "#/changes"`, nil))
@@ -159,9 +170,13 @@ func TestPagesInABrowser(t *testing.T) {
 		fleet *fleet
 		says  map[string]string // by page
 	}{
-		{"healthy", newFleet(3, 3), map[string]string{"#/": "at rest", "#/deletions": "No deletion has resources", "#/stuck": "Nothing waits for long.", deployment: "host-2:7001", resource: "It waits for nothing."}},
-		{"dark", dark, map[string]string{"#/": "no answer", "#/deletions": "No deletion is known to have resources", "#/stuck": "cannot be reached", deployment: "Late: the watch", resource: "cannot be reached"}},
-		{"stuck", stuck, map[string]string{"#/": "Running deletions", "#/deletions": "60 of 960 removed, 4 of 120 references unset", "#/stuck": "200 resources in DELETING", deployment: "about 1 min 35 s left", resource: "BLOCKED"}},
+		{"healthy", newFleet(3, 3), map[string]string{"#/": "at rest", "#/deletions": "No deletion has resources",
+			"#/stuck": "Nothing waits for long.", deployment: "host-2:7001", resource: "It waits for nothing."}},
+		{"dark", dark, map[string]string{"#/": "no answer", "#/deletions": "No deletion is known to have resources",
+			"#/stuck": "cannot be reached", deployment: "Late: the watch", resource: "cannot be reached"}},
+		{"stuck", stuck, map[string]string{"#/": "Running deletions",
+			"#/deletions": "60 of 960 removed, 4 of 120 references unset", "#/stuck": "200 resources in DELETING",
+			deployment: "about 1 min 35 s left", resource: "BLOCKED"}},
 	} {
 		t.Run(state.name, func(t *testing.T) {
 			b := open(t, state.fleet)
@@ -176,14 +191,16 @@ func TestPagesInABrowser(t *testing.T) {
 	}
 }
 
-// A region that cannot be reached is one note, in words that are right from the first second on. Who waits for it alone waits. Every other failure
-// keeps its note: of another deployment, of another reason, and of a deployment that refuses to answer.
+// A region that cannot be reached is one note, in words that are right from the first second on. Who waits
+// for it alone waits. Every other failure keeps its note: of another deployment, of another reason, and of a
+// deployment that refuses to answer.
 func TestADarkRegionHidesNoOtherFailure(t *testing.T) {
 	f := newFleet(3, 3)
 	f.darken("eastus2")
 	failed := func(at schema.DeploymentID, of, text string) {
 		f.change(at, func(a *answers) {
-			a.status.Failures = append(a.status.Failures, &adminv1.Failure{Handler: "release", Deployment: of, Error: text, Time: timestamppb.New(time.Now().Add(time.Hour))})
+			a.status.Failures = append(a.status.Failures, &adminv1.Failure{Handler: "release", Deployment: of,
+				Error: text, Time: timestamppb.New(time.Now().Add(time.Hour))})
 		})
 	}
 	third := schema.DeploymentID{Service: "service-2.example.com", Region: "us-west2"}
@@ -192,28 +209,40 @@ func TestADarkRegionHidesNoOtherFailure(t *testing.T) {
 	f.change(schema.DeploymentID{Service: "iam.example.com", Region: "region-2"}, func(a *answers) {
 		a.status.Epoch.Unconfirmed = []string{"service-2.example.com/eastus2", "devices.example.com/eastus2"}
 	})
-	f.change(schema.DeploymentID{Service: "service-2.example.com", Region: "region-2"}, func(a *answers) { a.refuses = status.Error(codes.PermissionDenied, "user/ann may not call Status") })
+	f.change(schema.DeploymentID{Service: "service-2.example.com", Region: "region-2"}, func(a *answers) {
+		a.refuses = status.Error(codes.PermissionDenied, "user/ann may not call Status")
+	})
 	b := open(t, f)
 	b.is("document.querySelectorAll('.cell').length === 9 && document.querySelectorAll('.notes li').length === 5")
 	var notes []string
-	b.do(chromedp.Evaluate("[...document.querySelectorAll('.notes li')].map((e) => e.innerText.replaceAll(/\\s+/g, ' '))", &notes))
-	require.Regexp(t, `^✕ ?eastus2 ?No deployment of this region can be reached: devices.example.com, iam.example.com, service-2.example.com. The region (does not answer|has not answered for at least \d+ s)\.$`, notes[0])
-	require.Regexp(t, `service-2.example.com/region-2 ?It shows no status: PermissionDenied: user/ann may not call Status`, notes[1])
-	require.Regexp(t, `iam.example.com/region-2 ?Nothing is deleted until devices.example.com/eastus2, service-2.example.com/eastus2 confirmed`, notes[2])
-	require.Regexp(t, `iam.example.com/us-west2 ?release for devices.example.com/eastus2: it runs over another database`, notes[3])
-	require.Regexp(t, `service-2.example.com/us-west2 ?release for iam.example.com/us-west2: the disk is full`, notes[4])
+	b.do(chromedp.Evaluate(
+		"[...document.querySelectorAll('.notes li')].map((e) => e.innerText.replaceAll(/\\s+/g, ' '))", &notes))
+	require.Regexp(t,
+		`^✕ ?eastus2 ?No deployment of this region can be reached: devices.example.com, iam.example.com, service-2.example.com. The region (does not answer|has not answered for at least \d+ s)\.$`, notes[0])
+	require.Regexp(t,
+		`service-2.example.com/region-2 ?It shows no status: PermissionDenied: user/ann may not call Status`, notes[1])
+	require.Regexp(t,
+		`iam.example.com/region-2 ?Nothing is deleted until devices.example.com/eastus2, service-2.example.com/eastus2 confirmed`, notes[2])
+	require.Regexp(t,
+		`iam.example.com/us-west2 ?release for devices.example.com/eastus2: it runs over another database`, notes[3])
+	require.Regexp(t, `service-2.example.com/us-west2 ?release for iam.example.com/us-west2: the disk is full`,
+		notes[4])
 	state := func(of string) (s string) {
 		b.do(chromedp.Evaluate(fmt.Sprintf("document.querySelector('[data-deployment=%q]').dataset.state", of), &s))
 		return s
 	}
 	for of, want := range map[string]string{
-		"devices.example.com/eastus2": "away", "service-2.example.com/region-2": "away", "iam.example.com/region-2": "recovering", "iam.example.com/us-west2": "failing",
-		"service-2.example.com/us-west2": "failing", "devices.example.com/us-west2": "waits", "devices.example.com/region-2": "waits",
+		"devices.example.com/eastus2": "away", "service-2.example.com/region-2": "away",
+		"iam.example.com/region-2": "recovering", "iam.example.com/us-west2": "failing",
+		"service-2.example.com/us-west2": "failing", "devices.example.com/us-west2": "waits",
+		"devices.example.com/region-2": "waits",
 	} {
 		require.Equal(t, want, state(of), of)
 	}
 	b.is("document.querySelector('.notes li').innerText.match(/has not answered for at least [2-9]/)")
-	require.Zero(t, b.number("[...document.querySelectorAll('.cell')].filter((e) => getComputedStyle(e).backgroundColor === 'rgba(0, 0, 0, 0)').length"), "a line behind a cell is not seen through it")
+	require.Zero(t,
+		b.number(
+			"[...document.querySelectorAll('.cell')].filter((e) => getComputedStyle(e).backgroundColor === 'rgba(0, 0, 0, 0)').length"), "a line behind a cell is not seen through it")
 	b.look("dark-others", "#/", "the disk is full")
 	b.look("dark-waits", "#/deployment/devices.example.com%2Fus-west2", "waits")
 	b.do(chromedp.Evaluate("location.hash = '#/'", nil))
@@ -228,30 +257,34 @@ func TestADarkRegionHidesNoOtherFailure(t *testing.T) {
 	b.is("document.querySelector('.notes li b')?.nextElementSibling.innerText.match(/has not answered for \\d+ s/)")
 }
 
-// A deployment that cannot work is not at rest: one that is not ready, one whose processes have lost their leases, and one in which a deletion does not
-// come on. A pause is none of these.
+// A deployment that cannot work is not at rest: one that is not ready, one whose processes have lost their
+// leases, and one in which a deletion does not come on. A pause is none of these.
 func TestADeploymentThatCannotWorkIsNotAtRest(t *testing.T) {
 	f := newFleet(2, 2)
 	at := func(service, region string) schema.DeploymentID {
 		return schema.DeploymentID{Service: service + ".example.com", Region: region}
 	}
 	f.change(at("iam", "us-west2"), func(a *answers) {
-		a.status.NotReady = []*adminv1.StatusResponse_NotReady{{Check: "schema", Reason: "its user lacks DELETE on dbcontroller.attachment"}}
+		a.status.NotReady = []*adminv1.StatusResponse_NotReady{{Check: "schema",
+			Reason: "its user lacks DELETE on dbcontroller.attachment"}}
 	})
 	f.change(at("iam", "eastus2"), func(a *answers) {
 		a.status.Processes[0].ExpireTime = timestamppb.New(time.Now().Add(-39 * time.Second))
 	})
 	f.change(at("devices", "us-west2"), func(a *answers) {
 		long := timestamppb.New(time.Now().Add(-11 * time.Minute))
-		a.status.Deletions = []*adminv1.Deletion{{Id: "d", Root: root, Found: 9, Removed: 8, StartTime: long, UpdateTime: long}}
+		a.status.Deletions = []*adminv1.Deletion{{Id: "d", Root: root, Found: 9, Removed: 8, StartTime: long,
+			UpdateTime: long}}
 	})
 	f.change(at("devices", "eastus2"), func(a *answers) {
-		a.status.Pauses = []*adminv1.Pause{{Of: "devices.example.com/eastus2", Handler: "SUBSCRIBED_DELETING", Reason: "maintenance", Actor: "operator/eve", Time: timestamppb.Now()}}
+		a.status.Pauses = []*adminv1.Pause{{Of: "devices.example.com/eastus2", Handler: "SUBSCRIBED_DELETING",
+			Reason: "maintenance", Actor: "operator/eve", Time: timestamppb.Now()}}
 	})
 	b := open(t, f)
 	b.is("document.querySelectorAll('.cell').length === 4 && document.querySelectorAll('.notes li').length === 4")
 	for of, want := range map[string]string{
-		"iam.example.com/us-west2": "failing", "iam.example.com/eastus2": "failing", "devices.example.com/us-west2": "overdue", "devices.example.com/eastus2": "paused",
+		"iam.example.com/us-west2": "failing", "iam.example.com/eastus2": "failing",
+		"devices.example.com/us-west2": "overdue", "devices.example.com/eastus2": "paused",
 	} {
 		var state string
 		b.do(chromedp.Evaluate(fmt.Sprintf("document.querySelector('[data-deployment=%q]').dataset.state", of), &state))
@@ -271,7 +304,8 @@ func TestTheFirstSampleHasAllDeployments(t *testing.T) {
 	f := newFleet(1, 3)
 	for id := range f.at {
 		f.change(id, func(a *answers) {
-			a.status.Outstanding = []*adminv1.StatusResponse_Outstanding{{Group: "confirm", Deployment: west.String(), Count: 2, OldestTime: timestamppb.Now()}}
+			a.status.Outstanding = []*adminv1.StatusResponse_Outstanding{{Group: "confirm", Deployment: west.String(),
+				Count: 2, OldestTime: timestamppb.Now()}}
 		})
 	}
 	slow := make(chan struct{})
@@ -288,13 +322,17 @@ func TestTheFirstSampleHasAllDeployments(t *testing.T) {
 func TestTheChartCanBeReadOnAPhone(t *testing.T) {
 	f := newFleet(1, 3)
 	f.change(west, func(a *answers) {
-		a.status.Outstanding = []*adminv1.StatusResponse_Outstanding{{Group: "confirm", Deployment: west.String(), Count: 2, OldestTime: timestamppb.Now()}}
+		a.status.Outstanding = []*adminv1.StatusResponse_Outstanding{{Group: "confirm", Deployment: west.String(),
+			Count: 2, OldestTime: timestamppb.Now()}}
 	})
 	b := open(t, f)
 	b.do(chromedp.EmulateViewport(390, 900))
 	b.is("document.querySelectorAll('.chart text').length > 2")
-	b.is("Math.min(...[...document.querySelectorAll('.chart text')].map((l) => l.getBoundingClientRect().height)) >= 11")
-	require.LessOrEqual(t, b.number("Math.max(...[...document.querySelectorAll('.chart text')].map((l) => l.getBoundingClientRect().right))"), 390.0)
+	b.is(
+		"Math.min(...[...document.querySelectorAll('.chart text')].map((l) => l.getBoundingClientRect().height)) >= 11")
+	require.LessOrEqual(t,
+		b.number(
+			"Math.max(...[...document.querySelectorAll('.chart text')].map((l) => l.getBoundingClientRect().right))"), 390.0)
 	b.do(chromedp.EmulateViewport(1280, 900))
 }
 
@@ -306,8 +344,10 @@ func TestBlockersAreLinks(t *testing.T) {
 	b := open(t, f)
 	for _, page := range []string{"#/stuck", "#/resource/" + strings.ReplaceAll(root, "/", "%2F")} {
 		b.do(chromedp.Evaluate(fmt.Sprintf("location.hash = %q", page), nil))
-		b.is(fmt.Sprintf("[...document.querySelectorAll('main a')].some((a) => decodeURIComponent(a.hash).startsWith('#/resource/%s') && a.closest('.why, .notes'))", holder))
-		b.is(fmt.Sprintf("document.querySelector('nav a[aria-current=page]').hash === %q", map[bool]string{true: "#/stuck", false: "#/browse"}[page == "#/stuck"]))
+		b.is(fmt.Sprintf(
+			"[...document.querySelectorAll('main a')].some((a) => decodeURIComponent(a.hash).startsWith('#/resource/%s') && a.closest('.why, .notes'))", holder))
+		b.is(fmt.Sprintf("document.querySelector('nav a[aria-current=page]').hash === %q",
+			map[bool]string{true: "#/stuck", false: "#/browse"}[page == "#/stuck"]))
 		require.EqualValues(t, 1, b.number("document.querySelectorAll('nav a[aria-current]').length"))
 	}
 }
@@ -317,16 +357,19 @@ func TestAttachedRowsAreShown(t *testing.T) {
 	f := newFleet(2, 2)
 	f.change(west, func(a *answers) { a.status.AttachedRows = &adminv1.StatusResponse_AttachedRows{Incomplete: 1204} })
 	b := open(t, f)
-	b.look("attached", "#/deployment/"+strings.ReplaceAll(west.String(), "/", "%2F"), "1,204 values without a target (attach --status)")
+	b.look("attached", "#/deployment/"+strings.ReplaceAll(west.String(), "/", "%2F"),
+		"1,204 values without a target (attach --status)")
 	b.is("!document.querySelector('main').innerText.includes('waiting for a right')")
 	f.change(west, func(a *answers) {
 		a.status = f.atRest(schema.Deployment{DeploymentID: west, Version: "v1"})
 		a.status.AttachedRows = &adminv1.StatusResponse_AttachedRows{Waiting: 1}
 	})
-	b.is("document.querySelector('main').innerText.includes('1 row waiting for a right or a deletion') && !document.querySelector('main').innerText.includes('without a target')")
+	b.is(
+		"document.querySelector('main').innerText.includes('1 row waiting for a right or a deletion') && !document.querySelector('main').innerText.includes('without a target')")
 }
 
-// Many stuck resources are a few groups by reason, each with its oldest resources; the others are unfolded, and stay so. The page does not grow with them.
+// Many stuck resources are a few groups by reason, each with its oldest resources; the others are unfolded,
+// and stay so. The page does not grow with them.
 func TestManyStuckResourcesAreGroups(t *testing.T) {
 	few, many := newFleet(3, 3), newFleet(3, 3)
 	few.block(west, 400)
@@ -336,8 +379,10 @@ func TestManyStuckResourcesAreGroups(t *testing.T) {
 		b := open(t, f)
 		b.do(chromedp.Evaluate("location.hash = '#/stuck'", nil))
 		b.is("document.querySelectorAll('.group').length === 3")
-		b.is("document.querySelector('.why').innerText.includes('BLOCKED by //devices.example.com/eastus2/fleets/*/devices/* (account)')")
-		require.LessOrEqual(t, b.number("[...document.querySelectorAll('.group tr')].filter((r) => r.checkVisibility()).length"), 3.0*6)
+		b.is(
+			"document.querySelector('.why').innerText.includes('BLOCKED by //devices.example.com/eastus2/fleets/*/devices/* (account)')")
+		require.LessOrEqual(t,
+			b.number("[...document.querySelectorAll('.group tr')].filter((r) => r.checkVisibility()).length"), 3.0*6)
 		heights = append(heights, b.number("document.documentElement.scrollHeight"))
 		if f == many {
 			b.do(chromedp.Click(".group summary"))
@@ -359,7 +404,9 @@ func TestTablesFitAPhone(t *testing.T) {
 	f.darken("eastus2")
 	b := open(t, f)
 	for page, says := range map[string]string{
-		"#/": "Running deletions", "#/stuck": "resources in DELETING", "#/deployment/iam.example.com%2Fus-west2": "host-2:7001", "#/resource/" + strings.ReplaceAll(root, "/", "%2F"): "BLOCKED",
+		"#/": "Running deletions", "#/stuck": "resources in DELETING",
+		"#/deployment/iam.example.com%2Fus-west2": "host-2:7001", "#/resource/" + strings.ReplaceAll(root, "/",
+			"%2F"): "BLOCKED",
 	} {
 		b.do(chromedp.Evaluate(fmt.Sprintf("location.hash = %q", page), nil))
 		b.is(fmt.Sprintf("document.querySelector('main').innerText.includes(%q)", says))
@@ -389,17 +436,22 @@ func TestChangesArriveAndTheFocusStays(t *testing.T) {
 	b.is("document.querySelector('h1').textContent === 'iam.example.com/us-west2'")
 }
 
-// Where actions are allowed, a person pauses a handler with a reason, and sees the pause; elsewhere the page has no forms.
+// Where actions are allowed, a person pauses a handler with a reason, and sees the pause; elsewhere the page
+// has no forms.
 func TestActionsInABrowser(t *testing.T) {
 	f := newFleet(2, 2)
 	b := openConsole(t, NewHandler(f).AllowActions())
-	deployment, resource := "#/deployment/iam.example.com%2Fus-west2", "#/resource/"+strings.ReplaceAll(root, "/", "%2F")
+	deployment, resource := "#/deployment/iam.example.com%2Fus-west2", "#/resource/"+strings.ReplaceAll(root,
+		"/", "%2F")
 	b.look("actions-resource", resource, "Retry its work")
 	b.look("actions-deployment", deployment, "Pause, resume, retry")
-	b.do(chromedp.SetValue("select[name=handler]", "OWNED_PENDING"), chromedp.SetValue("select[name=of]", "devices.example.com/eastus2"), chromedp.SendKeys("input[name=reason]", "ticket 4711"+kb.Enter))
+	b.do(chromedp.SetValue("select[name=handler]", "OWNED_PENDING"), chromedp.SetValue("select[name=of]",
+		"devices.example.com/eastus2"), chromedp.SendKeys("input[name=reason]", "ticket 4711"+kb.Enter))
 	b.is("document.querySelector('.answer').textContent.includes('pause: done.')")
-	b.is("document.querySelector('main').innerText.includes('operator/eve has paused owned-pending for devices.example.com/eastus2: ticket 4711')")
-	require.Equal(t, []string{"pause iam.example.com/us-west2 OWNED_PENDING devices.example.com/eastus2 ticket 4711"}, f.did)
+	b.is(
+		"document.querySelector('main').innerText.includes('operator/eve has paused owned-pending for devices.example.com/eastus2: ticket 4711')")
+	require.Equal(t, []string{"pause iam.example.com/us-west2 OWNED_PENDING devices.example.com/eastus2 ticket 4711"},
+		f.did)
 	b.look("actions-done", deployment, "owned-pending paused")
 
 	b = open(t, newFleet(2, 2))
@@ -408,12 +460,15 @@ func TestActionsInABrowser(t *testing.T) {
 	require.Zero(t, b.number("document.querySelectorAll('.act').length"))
 }
 
-// People find a resource, see what its delete would do, delete it so that it can be undone, and find it hidden.
+// People find a resource, see what its delete would do, delete it so that it can be undone, and find it
+// hidden.
 func TestBrowsingAndDeletingInABrowser(t *testing.T) {
 	f := newFleet(2, 2)
 	f.change(west, func(a *answers) {
 		a.status.Scheduled = []*adminv1.StatusResponse_ScheduledDeletion{{
-			Root: root, Resources: 2, DeleteTime: timestamppb.Now(), PurgeTime: timestamppb.New(time.Now().Add(time.Hour)), Actor: "user/ann", Reason: "a deployment does not answer",
+			Root: root, Resources: 2, DeleteTime: timestamppb.Now(),
+			PurgeTime: timestamppb.New(time.Now().Add(time.Hour)), Actor: "user/ann",
+			Reason: "a deployment does not answer",
 		}}
 	})
 	b := openConsole(t, NewHandler(f).AllowActions())
@@ -449,7 +504,9 @@ func TestEndedDeletionsInABrowser(t *testing.T) {
 	b.is("location.hash === '#/deletion/" + endedID + "'")
 	b.look("deletion-ended", "#/deletion/"+endedID, "Deletion of "+root)
 	b.is("document.querySelector('.tree').innerText.includes('began after 20 s, ended after 1 min 30 s')")
-	require.Less(t, b.number("document.querySelector('[data-key=\"iam.example.com/us-west2\"] rect').getBoundingClientRect().right"), b.number("document.querySelector('[data-key=\"devices.example.com/eastus2\"] rect').getBoundingClientRect().right"))
+	require.Less(t,
+		b.number(
+			"document.querySelector('[data-key=\"iam.example.com/us-west2\"] rect').getBoundingClientRect().right"), b.number("document.querySelector('[data-key=\"devices.example.com/eastus2\"] rect').getBoundingClientRect().right"))
 	f.darken("eastus2")
 	b.is("document.querySelector('main').innerText.includes('did not answer')")
 }
@@ -469,12 +526,14 @@ func TestAThousandDeployments(t *testing.T) {
 	b := open(t, f)
 	b.is("document.querySelectorAll('.cell').length === 1000")
 	b.look("thousand", "#/", "no answer")
-	took := b.number("(() => { const at = performance.now(); dispatchEvent(new HashChangeEvent('hashchange')); return performance.now() - at })()")
+	took := b.number(
+		"(() => { const at = performance.now(); dispatchEvent(new HashChangeEvent('hashchange')); return performance.now() - at })()")
 	require.Less(t, took, 1500.0, "milliseconds for a whole page, on a busy machine")
 	t.Logf("drawn again in %.0f ms", took)
 }
 
-// The page of a deployment asks for a token, names the fault of a wrong one, and shows the deployment with a valid one, also after a reload.
+// The page of a deployment asks for a token, names the fault of a wrong one, and shows the deployment with a
+// valid one, also after a reload.
 func TestSigningInInABrowser(t *testing.T) {
 	valid := "good"
 	server := httptest.NewServer(NewSessions(SessionsConfig{
@@ -501,7 +560,8 @@ func TestSigningInInABrowser(t *testing.T) {
 	require.Zero(t, b.number("document.cookie.length"), "scripts do not get the token")
 }
 
-// The references of a resource are a graph: holders on the left, targets on the right. It unfolds by a link, and the address lists the unfolded resources.
+// The references of a resource are a graph: holders on the left, targets on the right. It unfolds by a link,
+// and the address lists the unfolded resources.
 func TestAGraphOfReferencesUnfolds(t *testing.T) {
 	b := open(t, newFleet(2, 2))
 	b.look("graph", "#/graph/"+url.QueryEscape("name="+url.QueryEscape(root)), "References of "+root)
@@ -512,12 +572,15 @@ func TestAGraphOfReferencesUnfolds(t *testing.T) {
 		return fmt.Sprintf("document.querySelector('#graph g.resource[data-key=%q]').getBoundingClientRect().x", name)
 	}
 	b.is(place(holder) + "<" + place(root) + "&&" + place(root) + "<" + place(root+"/serviceAccounts/robot"))
-	b.do(chromedp.Evaluate(fmt.Sprintf("document.querySelector('a[aria-label=\"Unfold %s\"]').focus()", holder), nil), chromedp.KeyEvent(kb.Enter))
+	b.do(chromedp.Evaluate(fmt.Sprintf("document.querySelector('a[aria-label=\"Unfold %s\"]').focus()", holder), nil),
+		chromedp.KeyEvent(kb.Enter))
 	b.is("document.querySelectorAll('#graph g.resource').length === 13")
 	b.is("document.querySelector('#graph').textContent.includes('2 more')")
 	b.is(fmt.Sprintf("document.activeElement.getAttribute('aria-label') === 'Fold %s'", holder))
-	b.look("graph-unfolded", "#/graph/"+url.QueryEscape("name="+url.QueryEscape(root)+"&open="+url.QueryEscape(holder)), "device-3")
+	b.look("graph-unfolded", "#/graph/"+url.QueryEscape("name="+url.QueryEscape(root)+"&open="+url.QueryEscape(holder)),
+		"device-3")
 	b.do(chromedp.Evaluate("history.back()", nil))
-	b.do(chromedp.Evaluate(fmt.Sprintf("location.hash = %q", "#/resource/"+url.QueryEscape(root)), nil), chromedp.Click(`//a[text()="All references as a graph"]`))
+	b.do(chromedp.Evaluate(fmt.Sprintf("location.hash = %q", "#/resource/"+url.QueryEscape(root)), nil),
+		chromedp.Click(`//a[text()="All references as a graph"]`))
 	b.is("document.querySelectorAll('#graph g.resource').length === 3")
 }

@@ -17,7 +17,8 @@ type registry interface {
 func (h *Handler) changes(w http.ResponseWriter, r *http.Request) {
 	of, ok := h.of.(registry)
 	if !ok {
-		refuse(w, http.StatusNotFound, "operators see who changed the environment: with db-controller console, or db-controller history")
+		refuse(w, http.StatusNotFound,
+			"operators see who changed the environment: with db-controller console, or db-controller history")
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), lookupTimeout)

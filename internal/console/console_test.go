@@ -56,7 +56,8 @@ func serve(t *testing.T, f *fleet) (*httptest.Server, *Handler) {
 	return server, h
 }
 
-// A browser gets every deployment, then only the changes, also when the environment loses a deployment or cannot be read.
+// A browser gets every deployment, then only the changes, also when the environment loses a deployment or
+// cannot be read.
 func TestEventsAreEverythingAndThenChanges(t *testing.T) {
 	t.Parallel()
 	f := newFleet(2, 2)
@@ -198,7 +199,8 @@ func TestThePageLoadsNothingFromElsewhere(t *testing.T) {
 		raw, err := fs.ReadFile(assets, file)
 		text := strings.ReplaceAll(string(raw), "http://www.w3.org/2000/svg", "")
 		require.NoError(t, err)
-		for _, never := range []string{"http:", "https:", "innerHTML =", "outerHTML", "insertAdjacentHTML", "eval(", "onclick", "<style", "@import"} {
+		for _, never := range []string{"http:", "https:", "innerHTML =", "outerHTML", "insertAdjacentHTML", "eval(",
+			"onclick", "<style", "@import"} {
 			require.NotContains(t, text, never, file)
 		}
 		resp, err := server.Client().Get(server.URL + "/" + path.Base(file)) //nolint:noctx // a test
@@ -223,7 +225,8 @@ func get(t *testing.T, server *httptest.Server, path string) (code int, body str
 	return resp.StatusCode, string(raw)
 }
 
-// Deployments that do not answer are named beside the answers of the others, and so are parts that the person may not see.
+// Deployments that do not answer are named beside the answers of the others, and so are parts that the person
+// may not see.
 func TestLookupsShowWhatTheyGet(t *testing.T) {
 	t.Parallel()
 	f := newFleet(2, 2)
@@ -254,7 +257,9 @@ func TestLookupsShowWhatTheyGet(t *testing.T) {
 	require.Contains(t, body, `"accepted":true`)
 
 	for _, wrong := range []string{
-		"/api/resources", "/api/resources?deployment=x", "/api/resources?deployment=iam.example.com/us-west2&prefix=%22", "/api/plan", "/api/plan?name=acme", "/api/stuck?longer=x", "/api/stuck?longer=-1s", "/api/resource?name=acme", "/api/resource", "/api/deletion",
+		"/api/resources", "/api/resources?deployment=x",
+		"/api/resources?deployment=iam.example.com/us-west2&prefix=%22", "/api/plan", "/api/plan?name=acme",
+		"/api/stuck?longer=x", "/api/stuck?longer=-1s", "/api/resource?name=acme", "/api/resource", "/api/deletion",
 	} {
 		code, body := get(t, server, wrong)
 		require.Equal(t, http.StatusBadRequest, code, wrong)
@@ -269,10 +274,12 @@ func TestLookupsShowWhatFailsElsewhere(t *testing.T) {
 	f := newFleet(2, 2)
 	f.block(west, 1)
 	f.change(west, func(a *answers) {
-		a.stuck.Work = append(a.stuck.Work, &adminv1.ListStuckResponse_Work{Group: "acknowledge", Deployment: "devices.example.com/us-west2", Count: 1, Reason: "it has not acted"})
+		a.stuck.Work = append(a.stuck.Work, &adminv1.ListStuckResponse_Work{Group: "acknowledge",
+			Deployment: "devices.example.com/us-west2", Count: 1, Reason: "it has not acted"})
 	})
 	f.change(schema.DeploymentID{Service: "devices.example.com", Region: "us-west2"}, func(a *answers) {
-		a.status.Failures = []*adminv1.Failure{{Handler: "subscribed_deleting", Deployment: west.String(), Error: "projects/acme: a key refuses it"}}
+		a.status.Failures = []*adminv1.Failure{{Handler: "subscribed_deleting", Deployment: west.String(),
+			Error: "projects/acme: a key refuses it"}}
 	})
 	server, _ := serve(t, f)
 	_, body := get(t, server, "/api/stuck?longer=10s")
@@ -281,7 +288,8 @@ func TestLookupsShowWhatFailsElsewhere(t *testing.T) {
 	require.Contains(t, body, "subscribed-deleting for iam.example.com/us-west2 at devices.example.com/us-west2")
 }
 
-// Only who has the printed address sees anything: not another user of the machine, and not a page of another name.
+// Only who has the printed address sees anything: not another user of the machine, and not a page of another
+// name.
 func TestTheKeyIsNeeded(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewUnstartedServer(nil)

@@ -1,6 +1,8 @@
-// Package console serves a page that shows the deployments of an environment: a map of services and regions with the watches between
-// them, outstanding work over time, running deletions, stuck resources and work with their reasons, single resources, the kinds and their references, and who changed the environment. The page
-// only reads unless actions are allowed. It is embedded, loads nothing from elsewhere, and is kept up to date by server-sent events.
+// Package console serves a page that shows the deployments of an environment: a map of services and regions
+// with the watches between them, outstanding work over time, running deletions, stuck resources and work with
+// their reasons, single resources, the kinds and their references, and who changed the environment. The page
+// only reads unless actions are allowed. It is embedded, loads nothing from elsewhere, and is kept up to date
+// by server-sent events.
 package console
 
 import (
@@ -18,7 +20,8 @@ var assets embed.FS
 // policyHeader: scripts, styles and data come from this server only, and no other page may frame it.
 const policyHeader = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// pingInterval is the pause between two lines that show a browser, and proxies on the way, that the stream lives.
+// pingInterval is the pause between two lines that show a browser, and proxies on the way, that the stream
+// lives.
 const pingInterval = 10 * time.Second
 
 // Handler serves the console for one person, with whose identity the deployments are called.

@@ -35,7 +35,8 @@ type at struct {
 }
 
 // everywhere asks every deployment, and returns the answers in the order of their names.
-func (h *Handler) everywhere(ctx context.Context, ask func(context.Context, schema.DeploymentID, adminv1.AdminServiceClient) (json.RawMessage, error)) ([]at, error) {
+func (h *Handler) everywhere(ctx context.Context, ask func(context.Context, schema.DeploymentID,
+	adminv1.AdminServiceClient) (json.RawMessage, error)) ([]at, error) {
 	env, err := h.of.Environment(ctx)
 	if err != nil {
 		return nil, err
@@ -89,13 +90,15 @@ func (h *Handler) stuck(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	var mu sync.Mutex // of answers
 	answers := map[string]*adminv1.ListStuckResponse{}
-	found, err := h.everywhere(ctx, func(ctx context.Context, d schema.DeploymentID, admin adminv1.AdminServiceClient) (json.RawMessage, error) {
-		answer, err := admin.ListStuck(ctx, &adminv1.ListStuckRequest{Longer: durationpb.New(longer), PageSize: shown})
-		mu.Lock()
-		defer mu.Unlock()
-		answers[d.String()] = answer
-		return nil, err
-	})
+	found, err := h.everywhere(ctx,
+		func(ctx context.Context, d schema.DeploymentID, admin adminv1.AdminServiceClient) (json.RawMessage, error) {
+			answer, err := admin.ListStuck(ctx, &adminv1.ListStuckRequest{Longer: durationpb.New(longer),
+				PageSize: shown})
+			mu.Lock()
+			defer mu.Unlock()
+			answers[d.String()] = answer
+			return nil, err
+		})
 	if err != nil {
 		refuse(w, http.StatusBadGateway, plain(err))
 		return
@@ -116,13 +119,14 @@ func (h *Handler) deletion(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), lookupTimeout)
 	defer cancel()
-	found, err := h.everywhere(ctx, func(ctx context.Context, _ schema.DeploymentID, admin adminv1.AdminServiceClient) (json.RawMessage, error) {
-		answer, err := admin.ListDeletions(ctx, &adminv1.ListDeletionsRequest{Deletion: id})
-		if err != nil || len(answer.GetDeletions()) == 0 {
-			return nil, err
-		}
-		return message(answer.GetDeletions()[0]), nil
-	})
+	found, err := h.everywhere(ctx,
+		func(ctx context.Context, _ schema.DeploymentID, admin adminv1.AdminServiceClient) (json.RawMessage, error) {
+			answer, err := admin.ListDeletions(ctx, &adminv1.ListDeletionsRequest{Deletion: id})
+			if err != nil || len(answer.GetDeletions()) == 0 {
+				return nil, err
+			}
+			return message(answer.GetDeletions()[0]), nil
+		})
 	if err != nil {
 		refuse(w, http.StatusBadGateway, plain(err))
 		return
@@ -134,13 +138,14 @@ func (h *Handler) deletion(w http.ResponseWriter, r *http.Request) {
 func (h *Handler) ended(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), lookupTimeout)
 	defer cancel()
-	found, err := h.everywhere(ctx, func(ctx context.Context, _ schema.DeploymentID, admin adminv1.AdminServiceClient) (json.RawMessage, error) {
-		answer, err := admin.ListDeletions(ctx, &adminv1.ListDeletionsRequest{Ended: true, PageSize: endedShown})
-		if err != nil {
-			return nil, err
-		}
-		return message(answer), nil
-	})
+	found, err := h.everywhere(ctx,
+		func(ctx context.Context, _ schema.DeploymentID, admin adminv1.AdminServiceClient) (json.RawMessage, error) {
+			answer, err := admin.ListDeletions(ctx, &adminv1.ListDeletionsRequest{Ended: true, PageSize: endedShown})
+			if err != nil {
+				return nil, err
+			}
+			return message(answer), nil
+		})
 	if err != nil {
 		refuse(w, http.StatusBadGateway, plain(err))
 		return
@@ -195,7 +200,8 @@ func (h *Handler) resource(w http.ResponseWriter, r *http.Request) {
 }
 
 // referrers asks the resource's own deployment, and then each that it names.
-func (h *Handler) referrers(ctx context.Context, of schema.FullName, resources resourcev1.ResourceServiceClient) ([]at, error) {
+func (h *Handler) referrers(ctx context.Context, of schema.FullName,
+	resources resourcev1.ResourceServiceClient) ([]at, error) {
 	here, err := resources.ListReferrers(ctx, &resourcev1.ListReferrersRequest{Target: of.String(), PageSize: shown})
 	if err != nil {
 		return nil, err
@@ -206,7 +212,8 @@ func (h *Handler) referrers(ctx context.Context, of schema.FullName, resources r
 	g.SetLimit(askAtOnce)
 	for i, there := range here.GetDeployments() {
 		g.Go(func() error {
-			out[i+1] = h.referrersAt(ctx, there, &resourcev1.ListReferrersRequest{Target: of.String(), TargetUid: here.GetTargetUid(), PageSize: shown})
+			out[i+1] = h.referrersAt(ctx, there, &resourcev1.ListReferrersRequest{Target: of.String(),
+				TargetUid: here.GetTargetUid(), PageSize: shown})
 			return nil
 		})
 	}
@@ -230,7 +237,8 @@ func (h *Handler) referrersAt(ctx context.Context, deployment string, req *resou
 	return at{Deployment: deployment, Answer: message(found)}
 }
 
-func (h *Handler) viewOf(ctx context.Context, name schema.FullName, admin adminv1.AdminServiceClient, resources resourcev1.ResourceServiceClient) *resourceView {
+func (h *Handler) viewOf(ctx context.Context, name schema.FullName, admin adminv1.AdminServiceClient,
+	resources resourcev1.ResourceServiceClient) *resourceView {
 	view := &resourceView{Name: name.String(), Errors: map[string]string{}}
 	var found *resourcev1.Resource
 	var mu sync.Mutex // of view.Errors

@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// askInterval is the pause between two looks at all deployments, askTimeout the patience with one of them.
+	// askInterval is the pause between two looks at all deployments, askTimeout the patience with one of
+	// them.
 	askInterval = 2 * time.Second
 	askTimeout  = 3 * time.Second
 	// askAtOnce bounds the deployments that are asked at the same time.
@@ -33,7 +34,8 @@ type Poller struct {
 	running sync.WaitGroup       // of the looks
 }
 
-// viewer has the changes that a browser has not received yet: the newest state of each deployment, so that a slow one costs no more.
+// viewer has the changes that a browser has not received yet: the newest state of each deployment, so that a
+// slow one costs no more.
 type viewer struct {
 	wake    chan struct{} // one place
 	pending map[string]State
@@ -92,7 +94,8 @@ func (p *Poller) join() *viewer {
 		}
 	}
 	problem := p.problem
-	v := &viewer{whole: p.whole, wake: make(chan struct{}, 1), pending: maps.Clone(p.states), gone: map[string]bool{}, problem: &problem}
+	v := &viewer{whole: p.whole, wake: make(chan struct{}, 1), pending: maps.Clone(p.states), gone: map[string]bool{},
+		problem: &problem}
 	v.wake <- struct{}{}
 	p.viewers[v] = struct{}{}
 	if p.stop == nil {
@@ -115,7 +118,8 @@ func (p *Poller) leave(v *viewer) {
 func (p *Poller) take(v *viewer) Change {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c := Change{Deployments: slices.SortedFunc(maps.Values(v.pending), byName), Gone: slices.Sorted(maps.Keys(v.gone)), Problem: v.problem, Whole: v.whole}
+	c := Change{Deployments: slices.SortedFunc(maps.Values(v.pending), byName), Gone: slices.Sorted(maps.Keys(v.gone)),
+		Problem: v.problem, Whole: v.whole}
 	v.pending, v.gone, v.problem, v.whole = map[string]State{}, map[string]bool{}, nil, false
 	return c
 }

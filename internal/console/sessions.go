@@ -19,7 +19,8 @@ const (
 	maxTokenBytes = 2800
 	// readTimeout is the patience with a browser that does not read its answer.
 	readTimeout = 30 * time.Second
-	// streamTime is how long one stream of events lasts: its token is verified when it begins, and the browser opens it again.
+	// streamTime is how long one stream of events lasts: its token is verified when it begins, and the
+	// browser opens it again.
 	streamTime = 5 * time.Minute
 )
 
@@ -55,12 +56,14 @@ type session struct {
 
 // NewSessions returns the console below SessionsPath.
 func NewSessions(cfg SessionsConfig) *Sessions {
-	return &Sessions{cfg: cfg, page: http.StripPrefix(strings.TrimSuffix(SessionsPath, "/"), newPage()), open: map[[sha256.Size]byte]*session{}}
+	return &Sessions{cfg: cfg, page: http.StripPrefix(strings.TrimSuffix(SessionsPath, "/"), newPage()),
+		open: map[[sha256.Size]byte]*session{}}
 }
 
 // ServeHTTP implements http.Handler.
 func (s *Sessions) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readTimeout)) // a stream of events sets later ones
+	// a stream of events sets later ones
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readTimeout))
 	switch path := strings.TrimPrefix(r.URL.Path, SessionsPath); {
 	case foreign(r):
 		harden(w)
@@ -82,9 +85,11 @@ func foreign(r *http.Request) bool {
 	return site != "" && site != "same-origin" && site != "none" && r.Header.Get("Sec-Fetch-Mode") != "navigate"
 }
 
-// session begins a session with the token of the header (POST), ends it (DELETE), or reports whether there is one (GET).
+// session begins a session with the token of the header (POST), ends it (DELETE), or reports whether there is
+// one (GET).
 func (s *Sessions) session(w http.ResponseWriter, r *http.Request) {
-	cookie := &http.Cookie{Name: sessionCookie, Path: SessionsPath, HttpOnly: true, Secure: true, SameSite: http.SameSiteStrictMode}
+	cookie := &http.Cookie{Name: sessionCookie, Path: SessionsPath, HttpOnly: true, Secure: true,
+		SameSite: http.SameSiteStrictMode}
 	switch r.Method {
 	case http.MethodGet:
 		_, err := s.cfg.Verify(r.Context(), tokenOf(r))

@@ -39,7 +39,9 @@ func (h *hasty) SetWriteDeadline(until time.Time) error { h.until = until; retur
 // A client that reads nothing does not keep its connection, with or without a token.
 func TestAnAnswerThatIsNotReadEnds_I20(t *testing.T) {
 	t.Parallel()
-	pages := NewSessions(SessionsConfig{Verify: func(context.Context, string) (string, error) { return "", errors.New("no token") }})
+	pages := NewSessions(SessionsConfig{Verify: func(context.Context, string) (string, error) {
+		return "", errors.New("no token")
+	}})
 	for _, path := range []string{"", "app.js", "session", "api/stuck", "api/events"} {
 		w := &hasty{ResponseRecorder: httptest.NewRecorder()}
 		pages.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "https://here"+SessionsPath+path, nil))
@@ -107,7 +109,8 @@ func TestAConsoleOfSessionsAsksWithTheTokenOfWhoLooks(t *testing.T) {
 	require.NoError(t, began.Body.Close())
 	require.Equal(t, 204, began.StatusCode)
 	cookie := began.Cookies()[0]
-	require.True(t, cookie.HttpOnly && cookie.Secure && cookie.SameSite == http.SameSiteStrictMode && cookie.Path == "/console/", cookie.String())
+	require.True(t, cookie.HttpOnly && cookie.Secure && cookie.SameSite == http.SameSiteStrictMode &&
+		cookie.Path == "/console/", cookie.String())
 	require.Empty(t, asked)
 	for want, c := range map[string]*http.Cookie{"{\"signed_in\":true}\n": cookie, "{\"signed_in\":false}\n": nil} {
 		body, err := io.ReadAll(do("GET", "/console/session", "", c).Body)
@@ -116,10 +119,14 @@ func TestAConsoleOfSessionsAsksWithTheTokenOfWhoLooks(t *testing.T) {
 	}
 	require.Equal(t, 200, do("GET", "/console/api/stuck", "", cookie).StatusCode)
 	require.Equal(t, []string{"ann"}, asked)
-	require.Equal(t, 403, do("GET", "/console/api/stuck", "", cookie, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "cors").StatusCode)
-	require.Equal(t, 403, do("POST", "/console/session", "ann", cookie, "Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "cors").StatusCode)
-	require.Equal(t, 200, do("GET", "/console/", "", cookie, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate").StatusCode, "a link")
-	require.Equal(t, 429, do("GET", "/console/api/stuck", "", do("POST", "/console/session", "bob", nil).Cookies()[0]).StatusCode)
+	require.Equal(t, 403, do("GET", "/console/api/stuck", "", cookie, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode",
+		"cors").StatusCode)
+	require.Equal(t, 403, do("POST", "/console/session", "ann", cookie, "Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode",
+		"cors").StatusCode)
+	require.Equal(t, 200, do("GET", "/console/", "", cookie, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode",
+		"navigate").StatusCode, "a link")
+	require.Equal(t, 429, do("GET", "/console/api/stuck", "", do("POST", "/console/session", "bob", nil).
+		Cookies()[0]).StatusCode)
 	require.Equal(t, 405, do("PUT", "/console/session", "ann", cookie).StatusCode)
 	require.Equal(t, 405, do("POST", "/console/api/stuck", "", cookie).StatusCode, "it only reads")
 	require.Equal(t, 405, do("POST", "/console/api/action", "", cookie).StatusCode, "it only reads")

@@ -15,8 +15,8 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// Deployments are the data of the console: the deployments of an environment, called with the identity of the person who looks.
-// *client.Client implements it.
+// Deployments are the data of the console: the deployments of an environment, called with the identity of the
+// person who looks. *client.Client implements it.
 type Deployments interface {
 	Environment(ctx context.Context) (*schema.Environment, error)
 	Admin(ctx context.Context, id schema.DeploymentID) (adminv1.AdminServiceClient, error)
@@ -39,7 +39,8 @@ type State struct {
 	// Status is dbcontroller.admin.v1.StatusResponse as JSON; nothing when it did not answer.
 	Status json.RawMessage `json:"status,omitempty"`
 	Error  string          `json:"error,omitempty"`
-	// SilentSince is when it did not answer first, of the looks without an answer until now; nothing when it answered.
+	// SilentSince is when it did not answer first, of the looks without an answer until now; nothing when it
+	// answered.
 	SilentSince *time.Time `json:"silentSince,omitempty"`
 	// Answered: it answered before that. Else it may have been silent for longer.
 	Answered bool `json:"answered,omitempty"`
@@ -49,7 +50,8 @@ type State struct {
 
 // changed reports whether there is anything new but the time.
 func (s State) changed(from State) bool {
-	return s.Error != from.Error || s.Version != from.Version || s.Disabled != from.Disabled || string(s.Status) != string(from.Status) ||
+	return s.Error != from.Error || s.Version != from.Version || s.Disabled != from.Disabled ||
+		string(s.Status) != string(from.Status) ||
 		(s.SilentSince == nil) != (from.SilentSince == nil)
 }
 
@@ -71,8 +73,9 @@ func look(ctx context.Context, of Deployments, env *schema.Environment, d schema
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	s := State{
-		Deployment: d.String(), Service: d.Service, Region: d.Region, Version: d.Version, Disabled: d.Disabled, Asked: time.Now().UTC(),
-		Ring: schema.RingSize, Imports: importsOf(env, d),
+		Deployment: d.String(), Service: d.Service, Region: d.Region, Version: d.Version, Disabled: d.Disabled,
+		Asked: time.Now().UTC(),
+		Ring:  schema.RingSize, Imports: importsOf(env, d),
 	}
 	admin, err := of.Admin(ctx, d.DeploymentID)
 	if err == nil {

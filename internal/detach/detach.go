@@ -1,5 +1,5 @@
-// Package detach removes one reference of a resource to another one, as the rights of the caller allow: for people who delete a resource
-// although others refer to it.
+// Package detach removes one reference of a resource to another one, as the rights of the caller allow: for
+// people who delete a resource although others refer to it.
 package detach
 
 import (
@@ -20,9 +20,11 @@ import (
 // OwnerPath is in the place of the field of an owner reference.
 const OwnerPath = "@owner"
 
-// Reference removes the reference at a path of a holder to a target, a full name; of a path with several elements, those that name it. It fails as the
-// calls do, with ABORTED when another writer was first or the body does not have the reference, and for a path that no body has.
-func Reference(ctx context.Context, resources resourcev1.ResourceServiceClient, holder schema.FullName, path, target string) error {
+// Reference removes the reference at a path of a holder to a target, a full name; of a path with several
+// elements, those that name it. It fails as the calls do, with ABORTED when another writer was first or the
+// body does not have the reference, and for a path that no body has.
+func Reference(ctx context.Context, resources resourcev1.ResourceServiceClient, holder schema.FullName, path,
+	target string) error {
 	stored, err := resources.GetResource(ctx, &resourcev1.GetResourceRequest{Name: holder.Name, Latest: true})
 	if err != nil {
 		return err
@@ -33,9 +35,13 @@ func Reference(ctx context.Context, resources resourcev1.ResourceServiceClient, 
 		}
 		return value == target
 	}
-	update := &resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{Name: holder.Name, Uid: stored.GetUid(), Revision: stored.GetRevision()}}
+	update := &resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{Name: holder.Name, Uid: stored.GetUid(),
+		Revision: stored.GetRevision()}}
 	if path == OwnerPath {
-		update.Resource.OwnerReferences = slices.DeleteFunc(stored.GetOwnerReferences(), func(o *resourcev1.OwnerReference) bool { return same(o.GetName()) })
+		update.Resource.OwnerReferences = slices.DeleteFunc(stored.GetOwnerReferences(),
+			func(o *resourcev1.OwnerReference) bool {
+				return same(o.GetName())
+			})
 		update.UpdateMask = &fieldmaskpb.FieldMask{Paths: []string{"owner_references"}}
 	} else {
 		at, err := schema.ParsePath(path)
@@ -44,7 +50,8 @@ func Reference(ctx context.Context, resources resourcev1.ResourceServiceClient, 
 		}
 		body := stored.GetBody().AsMap()
 		if at.Unset(body, same) == 0 {
-			return status.Errorf(codes.Aborted, "%s of its body does not name the resource: it has changed meanwhile, or it is a row of a table, which SQL changes", path)
+			return status.Errorf(codes.Aborted,
+				"%s of its body does not name the resource: it has changed meanwhile, or it is a row of a table, which SQL changes", path)
 		}
 		if update.Resource.Body, err = structpb.NewStruct(body); err != nil {
 			return err

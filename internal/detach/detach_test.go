@@ -24,24 +24,30 @@ type stored struct {
 	update   *resourcev1.UpdateResourceRequest
 }
 
-func (s *stored) GetResource(_ context.Context, req *resourcev1.GetResourceRequest, _ ...grpc.CallOption) (*resourcev1.Resource, error) {
+func (s *stored) GetResource(_ context.Context, req *resourcev1.GetResourceRequest,
+	_ ...grpc.CallOption) (*resourcev1.Resource, error) {
 	s.asked = req
 	return s.resource, nil
 }
 
-func (s *stored) UpdateResource(_ context.Context, req *resourcev1.UpdateResourceRequest, _ ...grpc.CallOption) (*resourcev1.Resource, error) {
+func (s *stored) UpdateResource(_ context.Context, req *resourcev1.UpdateResourceRequest,
+	_ ...grpc.CallOption) (*resourcev1.Resource, error) {
 	s.update = req
 	return s.resource, nil
 }
 
-// The reference goes, relative or full, and nothing else; the update is for the revision that was read, which is the latest.
+// The reference goes, relative or full, and nothing else; the update is for the revision that was read, which
+// is the latest.
 func TestOneReferenceIsRemoved(t *testing.T) {
 	t.Parallel()
-	holder := schema.FullName{Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "eu"}, Name: "accounts/a"}
-	body, err := structpb.NewStruct(map[string]any{"project": "projects/acme", "others": []any{target, "projects/other"}, "title": "A"})
+	holder := schema.FullName{Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "eu"},
+		Name: "accounts/a"}
+	body, err := structpb.NewStruct(map[string]any{"project": "projects/acme",
+		"others": []any{target, "projects/other"}, "title": "A"})
 	require.NoError(t, err)
 	fresh := func() *stored {
-		return &stored{resource: &resourcev1.Resource{Uid: "u", Revision: 7, Body: body, OwnerReferences: []*resourcev1.OwnerReference{{Name: "projects/acme"}, {Name: "projects/other"}}}}
+		return &stored{resource: &resourcev1.Resource{Uid: "u", Revision: 7, Body: body,
+			OwnerReferences: []*resourcev1.OwnerReference{{Name: "projects/acme"}, {Name: "projects/other"}}}}
 	}
 	for path, want := range map[string]map[string]any{
 		"project":  {"others": []any{target, "projects/other"}, "title": "A"},
@@ -52,7 +58,8 @@ func TestOneReferenceIsRemoved(t *testing.T) {
 		require.True(t, s.asked.GetLatest())
 		require.Equal(t, want, s.update.GetResource().GetBody().AsMap(), path)
 		require.Equal(t, []string{"body"}, s.update.GetUpdateMask().GetPaths())
-		require.Equal(t, []any{"u", int64(7)}, []any{s.update.GetResource().GetUid(), s.update.GetResource().GetRevision()})
+		require.Equal(t, []any{"u", int64(7)}, []any{s.update.GetResource().GetUid(), s.update.GetResource().
+			GetRevision()})
 	}
 	s := fresh()
 	require.NoError(t, Reference(t.Context(), s, holder, OwnerPath, target))

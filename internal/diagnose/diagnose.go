@@ -1,4 +1,5 @@
-// Package diagnose finds out why the deployments that a resource waits for do not act: the reason is known only there.
+// Package diagnose finds out why the deployments that a resource waits for do not act: the reason is known
+// only there.
 package diagnose
 
 import (
@@ -71,7 +72,8 @@ func (d Deployments) keptBy(ctx context.Context, other, own string) (reasons []*
 		return nil // it answers, though not to this caller
 	}
 	if err != nil {
-		return []*adminv1.ExplainResponse_Reason{{Type: "SILENT", Message: other + " does not answer", LastError: d.Plain(err)}}
+		return []*adminv1.ExplainResponse_Reason{{Type: "SILENT", Message: other + " does not answer",
+			LastError: d.Plain(err)}}
 	}
 	for _, p := range answer.GetPauses() {
 		if p.GetOf() != other && p.GetOf() != own {
@@ -85,12 +87,14 @@ func (d Deployments) keptBy(ctx context.Context, other, own string) (reasons []*
 			what += " for " + own
 		}
 		reasons = append(reasons, &adminv1.ExplainResponse_Reason{
-			Type: "PAUSED", Message: fmt.Sprintf("%s has paused %s at %s: %s", p.GetActor(), what, other, p.GetReason()), Since: p.GetTime(),
+			Type: "PAUSED", Message: fmt.Sprintf("%s has paused %s at %s: %s", p.GetActor(), what, other,
+				p.GetReason()), Since: p.GetTime(),
 		})
 	}
 	for _, f := range failingFor(answer, own) {
 		reasons = append(reasons, &adminv1.ExplainResponse_Reason{
-			Type: "FAILING", Message: fmt.Sprintf("%s for %s at %s", handlerText(f), own, other), LastError: f.GetError() + again(f),
+			Type: "FAILING", Message: fmt.Sprintf("%s for %s at %s", handlerText(f), own, other),
+			LastError: f.GetError() + again(f),
 		})
 	}
 	return reasons
@@ -104,7 +108,8 @@ func (d Deployments) Stuck(ctx context.Context, answers map[string]*adminv1.List
 	waited := map[string][]func(*adminv1.StatusResponse){}
 	for own, answer := range answers {
 		for _, w := range answer.GetWork() {
-			if w.GetGroup() != acknowledge || w.GetLastError() != "" || len(waited) == asked && waited[w.GetDeployment()] == nil {
+			if w.GetGroup() != acknowledge || w.GetLastError() != "" || len(waited) == asked &&
+				waited[w.GetDeployment()] == nil {
 				continue
 			}
 			waited[w.GetDeployment()] = append(waited[w.GetDeployment()], func(s *adminv1.StatusResponse) {
@@ -128,8 +133,8 @@ func (d Deployments) Stuck(ctx context.Context, answers map[string]*adminv1.List
 	_ = g.Wait() // of a deployment that does not answer nothing is known
 }
 
-// failingFor returns the last failures of a deployment's handlers in their work for another deployment, in the process that has answered.
-// A handler that is paused fails for that reason, which the pauses show.
+// failingFor returns the last failures of a deployment's handlers in their work for another deployment, in
+// the process that has answered. A handler that is paused fails for that reason, which the pauses show.
 func failingFor(answer *adminv1.StatusResponse, other string) (found []*adminv1.Failure) {
 	paused := map[string]bool{}
 	for _, p := range answer.GetPauses() {

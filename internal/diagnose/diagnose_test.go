@@ -23,7 +23,8 @@ type answering struct {
 	err    error
 }
 
-func (a answering) Status(context.Context, *adminv1.StatusRequest, ...grpc.CallOption) (*adminv1.StatusResponse, error) {
+func (a answering) Status(context.Context, *adminv1.StatusRequest,
+	...grpc.CallOption) (*adminv1.StatusResponse, error) {
 	return a.status, a.err
 }
 
@@ -54,17 +55,33 @@ func TestWhoMayNotAskIsToldNothing(t *testing.T) {
 		answers map[string]answering
 		types   []string
 	}{
-		"not shown":   {nil, nil},
-		"may not":     {map[string]answering{other: {err: status.Error(codes.PermissionDenied, "no")}}, nil},
-		"dark":        {map[string]answering{other: {err: status.Error(codes.Unavailable, "dark")}}, []string{"SILENT"}},
-		"unknown":     {map[string]answering{other: {err: errors.New("no address")}}, []string{"SILENT"}},
-		"works":       {map[string]answering{other: {status: &adminv1.StatusResponse{}}}, nil},
-		"fails":       {map[string]answering{other: {status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "subscribed_deleting", Deployment: own}}}}}, []string{"FAILING"}},
-		"fails again": {map[string]answering{other: {status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "subscribed_deleting_again", Deployment: own}}}}}, []string{"FAILING"}},
-		"of another":  {map[string]answering{other: {status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "subscribed_deleting", Deployment: other}}}}}, nil},
-		"no handler":  {map[string]answering{other: {status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "database", Deployment: own}}}}}, nil},
+		"not shown": {nil, nil},
+		"may not":   {map[string]answering{other: {err: status.Error(codes.PermissionDenied, "no")}}, nil},
+		"dark": {map[string]answering{other: {err: status.Error(codes.Unavailable, "dark")}},
+			[]string{"SILENT"}},
+		"unknown": {map[string]answering{other: {err: errors.New("no address")}}, []string{"SILENT"}},
+		"works":   {map[string]answering{other: {status: &adminv1.StatusResponse{}}}, nil},
+		"fails": {
+			map[string]answering{
+				other: {status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "subscribed_deleting",
+					Deployment: own}}}}}, []string{"FAILING"}},
+		"fails again": {
+			map[string]answering{
+				other: {status: &adminv1.StatusResponse{
+					Failures: []*adminv1.Failure{{Handler: "subscribed_deleting_again", Deployment: own}}}}}, []string{
+				"FAILING"}},
+		"of another": {
+			map[string]answering{
+				other: {status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "subscribed_deleting",
+					Deployment: other}}}}}, nil},
+		"no handler": {
+			map[string]answering{
+				other: {status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "database",
+					Deployment: own}}}}}, nil},
 		"paused": {map[string]answering{other: {status: &adminv1.StatusResponse{
-			Failures: []*adminv1.Failure{{Handler: "subscribed_deleting", Deployment: own}, {Handler: "subscribed_deleting_again", Deployment: own}}, Pauses: []*adminv1.Pause{{Of: other, Handler: "SUBSCRIBED_DELETING"}},
+			Failures: []*adminv1.Failure{{Handler: "subscribed_deleting", Deployment: own},
+				{Handler: "subscribed_deleting_again", Deployment: own}}, Pauses: []*adminv1.Pause{{Of: other,
+				Handler: "SUBSCRIBED_DELETING"}},
 		}}}, []string{"PAUSED"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -84,10 +101,13 @@ func TestStuckDeletionsHaveWhatFailsThere(t *testing.T) {
 	t.Parallel()
 	next := timestamppb.New(time.Now().Add(time.Hour))
 	answers := map[string]*adminv1.ListStuckResponse{own: {Work: []*adminv1.ListStuckResponse_Work{
-		{Group: "acknowledge", Deployment: other}, {Group: "acknowledge", Deployment: "dark.example.com/r"}, {Group: "release", Deployment: other},
+		{Group: "acknowledge", Deployment: other}, {Group: "acknowledge", Deployment: "dark.example.com/r"},
+		{Group: "release", Deployment: other},
 	}}, "silent.example.com/r": nil}
 	deployments(map[string]answering{
-		other:                {status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "subscribed_deleting", Deployment: own, Error: "a key", NextTime: next}}}},
+		other: {
+			status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "subscribed_deleting",
+				Deployment: own, Error: "a key", NextTime: next}}}},
 		"dark.example.com/r": {err: errors.New("dark")},
 	}).Stuck(t.Context(), answers)
 	work := answers[own].GetWork()

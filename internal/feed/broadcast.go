@@ -5,7 +5,8 @@ import "sync"
 // Topics is a set of tables that watches follow. The package that has the tables assigns the bits.
 type Topics uint8
 
-// Broadcast wakes the watches of some topics. It carries no data: a lost or needless wake-up changes only when a watch reads.
+// Broadcast wakes the watches of some topics. It carries no data: a lost or needless wake-up changes only
+// when a watch reads.
 type Broadcast struct {
 	mu      sync.Mutex
 	waiting map[Topics]chan struct{} // guarded by mu; closed and removed at the next Wake of the topic

@@ -14,20 +14,22 @@ import (
 const (
 	flushedSQL = `SELECT pg_current_wal_flush_lsn()::text`
 
-	// A transaction that has written nothing to the log does not wait for it: with the log on disk up to $1 it need not.
+	// A transaction that has written nothing to the log does not wait for it: with the log on disk up to $1
+	// it need not.
 	flushSQL = `
 SELECT set_config('synchronous_commit', 'on', true), CASE WHEN pg_current_wal_flush_lsn() < $1::text::pg_lsn THEN pg_logical_emit_message(true, 'db-controller', '') END`
 
 	// othersFlush is how long the commits of others have to flush the log.
 	othersFlush = time.Millisecond
 
-	// restAfter is the pause after which a round waits for no others. It is more than the time between two reads of a watch under load.
+	// restAfter is the pause after which a round waits for no others. It is more than the time between two
+	// reads of a watch under load.
 	restAfter = coalesce + othersFlush
 )
 
-// flush returns when the log is on disk up to a position. Only then the position may be sent: a crash of PostgreSQL loses the
-// later log, and with it the transaction ids that were assigned, even to transactions that were rolled back; assigned again, they
-// would lie before the position.
+// flush returns when the log is on disk up to a position. Only then the position may be sent: a crash of
+// PostgreSQL loses the later log, and with it the transaction ids that were assigned, even to transactions
+// that were rolled back; assigned again, they would lie before the position.
 func (l *Log) flush(ctx context.Context, st state) error {
 	if st.flushed {
 		return nil
@@ -49,9 +51,9 @@ func (l *Log) flush(ctx context.Context, st state) error {
 	}
 }
 
-// flushes are the waits of all watches of a log for the disk. Under load the commits of others flush the log, and one statement asks for
-// all; at rest the first round commits a transaction of its own at once, and the second one looks how far that went. The watches that a
-// commit has woken wait together.
+// flushes are the waits of all watches of a log for the disk. Under load the commits of others flush the log,
+// and one statement asks for all; at rest the first round commits a transaction of its own at once, and the
+// second one looks how far that went. The watches that a commit has woken wait together.
 type flushes struct {
 	mu      sync.Mutex
 	next    *flushRound // guarded by mu; the round that begins next, if any

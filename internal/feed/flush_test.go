@@ -73,8 +73,8 @@ func underLoad(t *testing.T, d *disk) *Log {
 	return l
 }
 
-// All watches that wait for the disk at the same time ask once, and flush the log when the commits of others do not: once, and once more for those
-// that come while it is flushed.
+// All watches that wait for the disk at the same time ask once, and flush the log when the commits of others
+// do not: once, and once more for those that come while it is flushed.
 func TestWatchesWaitForTheDiskTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -135,7 +135,8 @@ func TestAtRestTheLogIsFlushedAtOnce(t *testing.T) {
 			time.Sleep(coalesce)
 			flushAll(t, l, "1/1", 1)
 		}
-		require.Equal(t, []int{10, 0}, []int{d.asked, d.flushed}, "watches that read as often as they do under load leave it to others")
+		require.Equal(t, []int{10, 0}, []int{d.asked, d.flushed},
+			"watches that read as often as they do under load leave it to others")
 	})
 }
 

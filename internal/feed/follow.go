@@ -17,14 +17,15 @@ const (
 	stuckAtEnd = time.Second
 )
 
-// Follow delivers the rows and their changes meanwhile, one end of snapshot, at which that is the state at one cut, and
-// then everything after it: ordered, each once, without gap; or, with a token, everything after the token's position. It returns when deliver fails, ctx ends, or
-// the database does; a token that cannot be resumed is ErrReset. A reader that is slow is served from the tables: it
-// costs a chunk of memory and delays no other reader. Items are shared with other watches: deliver must not change them.
+// Follow delivers the rows and their changes meanwhile, one end of snapshot, at which that is the state at
+// one cut, and then everything after it: ordered, each once, without gap; or, with a token, everything after
+// the token's position. It returns when deliver fails, ctx ends, or the database does; a token that cannot be
+// resumed is ErrReset. A reader that is slow is served from the tables: it costs a chunk of memory and delays
+// no other reader. Items are shared with other watches: deliver must not change them.
 //
-// deliver is called in its own goroutine, one call at a time. When a call takes too long Follow returns ErrSlow
-// without it, so that the caller ends the stream that it sends on; a watch that ends otherwise first finishes the
-// delivery in progress, unless that is stuck.
+// deliver is called in its own goroutine, one call at a time. When a call takes too long Follow returns
+// ErrSlow without it, so that the caller ends the stream that it sends on; a watch that ends otherwise first
+// finishes the delivery in progress, unless that is stuck.
 func Follow[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver func(schema.Event[T]) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -117,13 +118,16 @@ func follow[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver
 	}
 }
 
-// untilBookmark returns the time until the next bookmark, which is the same for all watches: an idle process is woken once for all.
+// untilBookmark returns the time until the next bookmark, which is the same for all watches: an idle process
+// is woken once for all.
 func (l *Log) untilBookmark() time.Duration {
 	return bookmarkInterval - time.Since(l.began)%bookmarkInterval
 }
 
-// begin delivers the snapshot and its end, or reads the token. It returns the state that tokens are made from.
-func begin[T any](ctx context.Context, l *Log, f Feed[T], token string, deliver deliverer[T]) (st state, at Position, err error) {
+// begin delivers the snapshot and its end, or reads the token. It returns the state that tokens are made
+// from.
+func begin[T any](ctx context.Context, l *Log, f Feed[T], token string,
+	deliver deliverer[T]) (st state, at Position, err error) {
 	if token == "" {
 		if st, at, err = snapshot(ctx, l, f, deliver); err != nil {
 			return st, at, err

@@ -278,7 +278,8 @@ func followed(d *database, chunk int, change func(*Config)) (*Log, Feed[string])
 		change(&cfg)
 	}
 	return NewLog(cfg), Feed[string]{
-		Filter: "texts", Topic: topic, Chunk: chunk, Aged: true, SnapshotSQL: snapshotSQL, FirstSQL: firstSQL, NextSQL: nextSQL,
+		Filter: "texts", Topic: topic, Chunk: chunk, Aged: true, SnapshotSQL: snapshotSQL, FirstSQL: firstSQL,
+		NextSQL: nextSQL,
 		Scan: func(row pgx.CollectableRow) (string, int64, error) {
 			var seq int64
 			var text string
@@ -324,7 +325,8 @@ func (r *reader) state() (texts []string, token string, seen int) {
 }
 
 // open begins a watch, or resumes one.
-func open(ctx context.Context, l *Log, f Feed[string], token string, deliver func(*reader, schema.Event[string]) error) *reader {
+func open(ctx context.Context, l *Log, f Feed[string], token string,
+	deliver func(*reader, schema.Event[string]) error) *reader {
 	r := &reader{done: make(chan error, 1)}
 	ctx, r.cancel = context.WithCancel(ctx)
 	if deliver == nil {
@@ -336,8 +338,8 @@ func open(ctx context.Context, l *Log, f Feed[string], token string, deliver fun
 	return r
 }
 
-// Random transactions commit late, early, never, and sometimes without a notification; watches come, end and resume at random. Each of
-// them has every committed text once.
+// Random transactions commit late, early, never, and sometimes without a notification; watches come, end and
+// resume at random. Each of them has every committed text once.
 func TestEveryWatchHasEachRowOnce_I23(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -370,7 +372,8 @@ func TestEveryWatchHasEachRowOnce_I23(t *testing.T) {
 					}
 				case n == 9:
 					watches = append(watches, open(t.Context(), l, f, "", nil))
-				case n == 10 && len(watches) > 0: // a watch ends, and resumes at its token with the events that the token covers
+				case n == 10 && len(watches) > 0:
+					// a watch ends, and resumes at its token with the events that the token covers
 					i := random.IntN(len(watches))
 					watches[i].cancel()
 					require.ErrorIs(t, <-watches[i].done, context.Canceled)
@@ -378,7 +381,8 @@ func TestEveryWatchHasEachRowOnce_I23(t *testing.T) {
 					watches[i] = open(t.Context(), l, f, token, nil)
 					if token != "" {
 						watches[i].mu.Lock()
-						watches[i].texts, watches[i].token, watches[i].seen = append(texts[:seen:seen], watches[i].texts...), token, seen
+						watches[i].texts, watches[i].token, watches[i].seen = append(texts[:seen:seen],
+							watches[i].texts...), token, seen
 						watches[i].mu.Unlock()
 					}
 				default:
@@ -420,7 +424,9 @@ func TestATokenThatCannotBeResumedIsAReset_I24(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ahead []string
 		d := newDatabase()
-		l, f := followed(d, 10, func(c *Config) { c.Ahead = func(_ context.Context, epoch string) { ahead = append(ahead, epoch) } })
+		l, f := followed(d, 10, func(c *Config) {
+			c.Ahead = func(_ context.Context, epoch string) { ahead = append(ahead, epoch) }
+		})
 		d.end(d.begin("a"), true)
 		w := open(t.Context(), l, f, "", nil)
 		synctest.Wait()
@@ -513,7 +519,8 @@ func TestAPanicEndsTheWatch(t *testing.T) {
 	})
 }
 
-// Many watches cost one read for each commit, and one question a second at rest; with notifications, one in ten seconds.
+// Many watches cost one read for each commit, and one question a second at rest; with notifications, one in
+// ten seconds.
 func TestWatchesShareTheirReads_I20(t *testing.T) {
 	t.Parallel()
 	for _, heard := range []bool{false, true} {
@@ -652,7 +659,8 @@ func TestPagesFollowTheSizeOfTheRows(t *testing.T) {
 	require.Equal(t, []int{100, 100, 30, 60, 100, 100, 1}, asked)
 }
 
-// A commit may be delivered in several pages: a token within them would resume behind rows that were not delivered.
+// A commit may be delivered in several pages: a token within them would resume behind rows that were not
+// delivered.
 func TestOnlyTheLastPageOfACommitHasAToken_I24(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -9,8 +9,11 @@ import (
 
 // No forged text is a token: not with another payload, nor of another filter, epoch or key.
 func FuzzTokens(f *testing.F) {
-	// The witness of a token is the greatest number on disk; a database with a smaller present number has lost commits.
-	l := NewLog(Config{Witness: func() string { return "7" }, Lost: func(witness, present string) bool { return witness > present }})
+	// The witness of a token is the greatest number on disk; a database with a smaller present number has
+	// lost commits.
+	l := NewLog(Config{Witness: func() string {
+		return "7"
+	}, Lost: func(witness, present string) bool { return witness > present }})
 	st := state{at: "95:100:96", epoch: "e", keys: [][]byte{[]byte("k")}, present: "7"}
 	p, err := parsePosition("95:100:96,98")
 	require.NoError(f, err)
@@ -23,8 +26,10 @@ func FuzzTokens(f *testing.F) {
 	f.Add(good[:len(good)-1], "filter")
 	f.Add(good, "another")
 	f.Add("", "")
-	f.Add(base64.RawURLEncoding.EncodeToString([]byte("0123456789abcdef3|"+keyID([]byte("k"))+"|e|filter|95:100:|7")), "filter")
-	f.Add(base64.StdEncoding.EncodeToString([]byte("0123456789abcdef3|"+keyID([]byte("k"))+"|e|filter|95:100:|7")), "filter")
+	f.Add(base64.RawURLEncoding.EncodeToString([]byte("0123456789abcdef3|"+keyID([]byte("k"))+"|e|filter|95:100:|7")),
+		"filter")
+	f.Add(base64.StdEncoding.EncodeToString([]byte("0123456789abcdef3|"+keyID([]byte("k"))+"|e|filter|95:100:|7")),
+		"filter")
 	f.Fuzz(func(t *testing.T, token, filter string) {
 		opened, err := l.read(st, token, filter)
 		if err == nil && (token != good || filter != "filter" || opened.Text != p.Text) {
@@ -41,7 +46,8 @@ func FuzzTokens(f *testing.F) {
 	})
 }
 
-// A token of the key before stays valid after a rotation, and one of an older key names a key that is not here.
+// A token of the key before stays valid after a rotation, and one of an older key names a key that is not
+// here.
 func TestTokensStayValidOverOneRotationOfTheKeys(t *testing.T) {
 	t.Parallel()
 	l := NewLog(Config{Witness: func() string { return "7" }, Lost: func(string, string) bool { return false }})
@@ -68,7 +74,8 @@ func TestTokensStayValidOverOneRotationOfTheKeys(t *testing.T) {
 }
 
 func FuzzPositions(f *testing.F) {
-	for _, seed := range []string{"95:100:96,98", "1:1:", "::", "5:4:", "1:2:9", "18446744073709551615:18446744073709551615:", "1:3:2,2", "-1:2:"} {
+	for _, seed := range []string{"95:100:96,98", "1:1:", "::", "5:4:", "1:2:9",
+		"18446744073709551615:18446744073709551615:", "1:3:2,2", "-1:2:"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -13,7 +13,8 @@ type own struct {
 	next  string // guarded by mu; the id after it
 }
 
-// Committed says that a transaction of this process, in an epoch, was committed and is on disk. It comes before the watches are woken.
+// Committed says that a transaction of this process, in an epoch, was committed and is on disk. It comes
+// before the watches are woken.
 func (l *Log) Committed(epoch, xid string) {
 	n, err := strconv.ParseUint(xid, 10, 64)
 	if err != nil || epoch == "" {
@@ -37,5 +38,6 @@ func (l *Log) Committed(epoch, xid string) {
 func (p *page[T]) isOwn(o *own, at Position) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.epoch != "" && o.epoch == p.present.epoch && o.next == at.xmax && !p.full && p.needs == 0 && !p.several && (p.xid == "" || p.xid == o.xid)
+	return o.epoch != "" && o.epoch == p.present.epoch && o.next == at.xmax && !p.full && p.needs == 0 && !p.several &&
+		(p.xid == "" || p.xid == o.xid)
 }

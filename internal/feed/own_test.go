@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A position behind a transaction of this process, which is on disk, and rows of it alone need no flush of the log.
+// A position behind a transaction of this process, which is on disk, and rows of it alone need no flush of
+// the log.
 func TestAPositionBehindAnOwnCommitIsOnDisk_I23(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -18,14 +19,18 @@ func TestAPositionBehindAnOwnCommitIsOnDisk_I23(t *testing.T) {
 		page      page[string]
 		own       bool
 	}{
-		"its rows":                              {at: "90:101:", epoch: "e1", page: page[string]{xid: "100"}, own: true},
-		"no rows":                               {at: "90:101:", epoch: "e1", own: true},
-		"others that have not ended":            {at: "90:101:95,97", epoch: "e1", page: page[string]{xid: "100"}, own: true},
-		"another one has ended since":           {at: "90:102:", epoch: "e1", page: page[string]{xid: "100"}},
-		"a position before it":                  {at: "90:100:", epoch: "e1"},
-		"rows of another transaction":           {at: "90:101:", epoch: "e1", page: page[string]{xid: "97"}},
-		"rows of several transactions":          {at: "90:101:", epoch: "e1", page: page[string]{xid: "100", several: true}},
-		"further rows":                          {at: "90:101:", epoch: "e1", page: page[string]{xid: "100", full: true}},
+		"its rows": {at: "90:101:", epoch: "e1", page: page[string]{xid: "100"},
+			own: true},
+		"no rows": {at: "90:101:", epoch: "e1", own: true},
+		"others that have not ended": {at: "90:101:95,97", epoch: "e1", page: page[string]{xid: "100"},
+			own: true},
+		"another one has ended since": {at: "90:102:", epoch: "e1", page: page[string]{xid: "100"}},
+		"a position before it":        {at: "90:100:", epoch: "e1"},
+		"rows of another transaction": {at: "90:101:", epoch: "e1", page: page[string]{xid: "97"}},
+		"rows of several transactions": {at: "90:101:", epoch: "e1",
+			page: page[string]{xid: "100", several: true}},
+		"further rows": {at: "90:101:", epoch: "e1",
+			page: page[string]{xid: "100", full: true}},
 		"a row that is too large for this page": {at: "90:101:", epoch: "e1", page: page[string]{needs: 1}},
 		"another server":                        {at: "90:101:", epoch: "e2", page: page[string]{xid: "100"}},
 		"a server without an epoch":             {at: "90:101:", page: page[string]{xid: "100"}},
@@ -63,7 +68,8 @@ func TestTheTransactionOfRows(t *testing.T) {
 	require.True(t, p.several, "of an unknown one")
 }
 
-// A watch that an own commit has woken delivers its rows while the log is not on disk as far as others have written it. Otherwise it waits.
+// A watch that an own commit has woken delivers its rows while the log is not on disk as far as others have
+// written it. Otherwise it waits.
 func TestAWatchWaitsForNoDiskBehindAnOwnCommit_I23(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

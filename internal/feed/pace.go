@@ -39,7 +39,8 @@ func (p *Pace) Ring() {
 	p.do()
 }
 
-// fire calls the function. A Ring from now on is a further call, because the rows of its transaction may come too late for this one.
+// fire calls the function. A Ring from now on is a further call, because the rows of its transaction may come
+// too late for this one.
 func (p *Pace) fire() {
 	p.mu.Lock()
 	p.due, p.next = false, time.Now().Add(p.every)

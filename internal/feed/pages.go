@@ -9,8 +9,8 @@ import (
 	"github.com/db-controller/db-controller/internal/postgres"
 )
 
-// sharedPages bounds how many pages a tail keeps for watches that have not delivered them yet. A watch that is further behind
-// reads by itself.
+// sharedPages bounds how many pages a tail keeps for watches that have not delivered them yet. A watch that
+// is further behind reads by itself.
 const sharedPages = 20
 
 // pages are the pages after the first one of a look; each is read once for all watches that need it.
@@ -53,7 +53,8 @@ func (ps *pages[T]) add(kept *atomic.Int64, from, until string, after int64) *ke
 	return k
 }
 
-// count counts a page that was read, or removes it when it is too much: for all, or for the only caller that has watches.
+// count counts a page that was read, or removes it when it is too much: for all, or for the only caller that
+// has watches.
 func (ps *pages[T]) count(kept *atomic.Int64, k *keptPage[T], only *budget.Account) {
 	if !slices.Contains(ps.kept, k) {
 		return // removed meanwhile

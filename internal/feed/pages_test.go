@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Callers who share tails are not charged for the pages that the tails keep for all of them. However many callers act together, and
-// tails they have, these pages are bounded.
+// Callers who share tails are not charged for the pages that the tails keep for all of them. However many
+// callers act together, and tails they have, these pages are bounded.
 func TestPagesThatCallersShareAreBounded_I20(t *testing.T) {
 	t.Parallel()
 	var kept atomic.Int64

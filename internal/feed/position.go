@@ -53,20 +53,22 @@ func parsePosition(text string) (Position, error) {
 // timeline comes from the log that is written at present: the control file has the timeline of a promotion
 // only after the next checkpoint.
 //
-// EpochSQL is the present epoch, or null when the server is not the one on which it began. Timeline and oid are cheap
-// enough to be asked for in every read (the control file takes a quarter of a millisecond to read).
+// EpochSQL is the present epoch, or null when the server is not the one on which it began. Timeline and oid
+// are cheap enough to be asked for in every read (the control file takes a quarter of a millisecond to read).
 const (
 	TimelineSQL = `left(pg_walfile_name(pg_current_wal_lsn()), 8)`
 	oidSQL      = `(SELECT oid FROM pg_database WHERE datname = current_database())`
-	// lsnSQL selects a place in the log that is not before the snapshot, and whether the log is on disk up to there.
+	// lsnSQL selects a place in the log that is not before the snapshot, and whether the log is on disk up to
+	// there.
 	lsnSQL    = `pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()`
 	ServerSQL = `m.database_id::text || '.' || ` + oidSQL + ` || '.' ||
     (SELECT system_identifier FROM pg_control_system()) || '.' || ` + TimelineSQL
-	EpochSQL = `CASE WHEN m.timeline = ` + TimelineSQL + ` AND split_part(m.server, '.', 2) = ` + oidSQL + `::text THEN m.epoch END`
+	EpochSQL = `CASE WHEN m.timeline = ` + TimelineSQL + ` AND split_part(m.server, '.', 2) = ` + oidSQL +
+		`::text THEN m.epoch END`
 )
 
-// The statement that reads the state is StateBegin, a text, StateFrom, the table of one row, and StateEnd; WrittenBegin and WrittenFrom are of
-// Config.WrittenSQL.
+// The statement that reads the state is StateBegin, a text, StateFrom, the table of one row, and StateEnd;
+// WrittenBegin and WrittenFrom are of Config.WrittenSQL.
 const (
 	StateBegin = `
 SELECT pg_current_snapshot()::text, ` + lsnSQL + `, COALESCE((` + EpochSQL + `)::text, ''), m.token_keys, m.compacted::text, `
@@ -129,7 +131,8 @@ func keyID(key []byte) string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// authentic reports whether a key of the database has made a payload's code, and whether the database knows the key that the payload names.
+// authentic reports whether a key of the database has made a payload's code, and whether the database knows
+// the key that the payload names.
 func (st state) authentic(code []byte, payload, id string) (authentic, known bool) {
 	for _, key := range st.keys {
 		if keyID(key) == id {
@@ -139,9 +142,10 @@ func (st state) authentic(code []byte, payload, id string) (authentic, known boo
 	return false, false
 }
 
-// QueueOpen reads a token back in a batch of statements. The position is set when the batch has been sent. Every way in which the token
-// cannot be used is ErrReset, or ErrUnnoticed for now. The position is one of the database of the batch; a transaction that uses it has to
-// be the one of the batch, since the next connection may be to a promoted standby.
+// QueueOpen reads a token back in a batch of statements. The position is set when the batch has been sent.
+// Every way in which the token cannot be used is ErrReset, or ErrUnnoticed for now. The position is one of
+// the database of the batch; a transaction that uses it has to be the one of the batch, since the next
+// connection may be to a promoted standby.
 func (l *Log) QueueOpen(ctx context.Context, b *pgx.Batch, token, filter string) *Position {
 	p := &Position{}
 	b.Queue(l.cfg.StateSQL).QueryRow(func(row pgx.Row) error {
@@ -186,9 +190,10 @@ func filterOf(token string) string {
 
 var errCompacted = fmt.Errorf("%w: it is older than the retention of changes", ErrReset)
 
-// CheckAhead fails, with ErrReset, when a stored token shows that the database is an older copy: the token is ahead of the database, or
-// of a later epoch that the database has not begun. It fails with ErrUnknownKey for a token of a key that is not here: it was invented, or the copy is older than
-// a rotation of the keys. Any other token shows nothing.
+// CheckAhead fails, with ErrReset, when a stored token shows that the database is an older copy: the token is
+// ahead of the database, or of a later epoch that the database has not begun. It fails with ErrUnknownKey for
+// a token of a key that is not here: it was invented, or the copy is older than a rotation of the keys. Any
+// other token shows nothing.
 func (l *Log) CheckAhead(ctx context.Context, token, filter string) error {
 	st, err := l.state(ctx, l.cfg.Pool)
 	if err != nil {
@@ -218,8 +223,8 @@ func (l *Log) Issued(ctx context.Context, token, filter string) (bool, error) {
 
 const begunSQL = `SELECT EXISTS (SELECT FROM dbcontroller.epoch WHERE id = $1::text::uuid)`
 
-// checkLater fails when an epoch is later than the present one, and was never begun here. One that was begun here is later only when the
-// clock went back since.
+// checkLater fails when an epoch is later than the present one, and was never begun here. One that was begun
+// here is later only when the clock went back since.
 func (l *Log) checkLater(ctx context.Context, st state, other otherEpochError, filter string) error {
 	if other.epoch <= st.epoch || other.filter != filter {
 		return nil
@@ -255,8 +260,9 @@ func (l *Log) open(ctx context.Context, st state, token, filter string) (Positio
 // ErrUnknownKey is an ErrReset: the token names a key that the database does not have.
 var ErrUnknownKey = fmt.Errorf("%w: it was not made by this database, or before its keys were rotated twice", ErrReset)
 
-// errAhead: a position is sent only when the log is on disk up to it, so that no crash leads back to before it. Only an older copy
-// of the database, whose server nothing distinguishes from the former one, has not reached it.
+// errAhead: a position is sent only when the log is on disk up to it, so that no crash leads back to before
+// it. Only an older copy of the database, whose server nothing distinguishes from the former one, has not
+// reached it.
 var errAhead = fmt.Errorf("%w: it is ahead of the database, which an older copy has replaced", ErrReset)
 
 func (l *Log) read(st state, token, filter string) (Position, error) {
@@ -289,13 +295,14 @@ func (l *Log) read(st state, token, filter string) (Position, error) {
 	return p, nil
 }
 
-// ahead reports whether a position knows of the end of a transaction with a number that a later snapshot q has not reached.
+// ahead reports whether a position knows of the end of a transaction with a number that a later snapshot q
+// has not reached.
 func (p Position) ahead(q Position) bool {
 	return len(p.xmax) > len(q.xmax) || len(p.xmax) == len(q.xmax) && p.xmax > q.xmax
 }
 
-// compactedBeyond reports whether rows after the position may have been removed: all removed rows are visible in it
-// only when its oldest running transaction is newer than they.
+// compactedBeyond reports whether rows after the position may have been removed: all removed rows are visible
+// in it only when its oldest running transaction is newer than they.
 func (st state) compactedBeyond(p Position) bool {
 	return len(p.xmin) < len(st.compacted) || len(p.xmin) == len(st.compacted) && p.xmin <= st.compacted
 }

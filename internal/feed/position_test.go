@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Transactions begin and end at random, across a boundary of digits; snapshots are taken in between, as PostgreSQL does.
+// Transactions begin and end at random, across a boundary of digits; snapshots are taken in between, as
+// PostgreSQL does.
 func TestPositionsAreInTheOrderInWhichTheyWereTaken(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	next, running := 95, []int{}
@@ -42,7 +43,8 @@ func TestPositionsAreInTheOrderInWhichTheyWereTaken(t *testing.T) {
 }
 
 func TestMalformedPositionsAreRefused(t *testing.T) {
-	for _, text := range []string{"", ":", "::", "1:2", "1:2:3:4", "a:2:", "1:-2:", "1:2:,", "1:2:3,", "1:2:x", "1 :2:"} {
+	for _, text := range []string{"", ":", "::", "1:2", "1:2:3:4", "a:2:", "1:-2:", "1:2:,", "1:2:3,",
+		"1:2:x", "1 :2:"} {
 		_, err := parsePosition(text)
 		require.ErrorIs(t, err, errPosition, "%q", text)
 	}

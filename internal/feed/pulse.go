@@ -15,9 +15,9 @@ const everything = ^Topics(0)
 // restful is the factor by which pulses are rarer while notifications of other processes' commits arrive.
 const restful = 10
 
-// pulse is one query for all watches of a process: it asks which topics have new rows since the pulse before, and wakes their
-// watches. The first watch that finds it due runs it. It replaces lost notifications: a watch reads when it joins, and from then
-// on each commit lies between two pulses.
+// pulse is one query for all watches of a process: it asks which topics have new rows since the pulse before,
+// and wakes their watches. The first watch that finds it due runs it. It replaces lost notifications: a watch
+// reads when it joins, and from then on each commit lies between two pulses.
 type pulse struct {
 	mu      sync.Mutex
 	began   time.Time // guarded by mu; the last one
@@ -28,8 +28,9 @@ type pulse struct {
 	quiet map[Topics]Position
 }
 
-// rested returns the position of the last pulse when nothing of a topic was written between it and an earlier position: then both are the
-// same place in the feed. The token of the later one reveals more of an older copy of the database.
+// rested returns the position of the last pulse when nothing of a topic was written between it and an earlier
+// position: then both are the same place in the feed. The token of the later one reveals more of an older
+// copy of the database.
 func (p *pulse) rested(topic Topics, epoch string, at Position) (Position, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -64,8 +65,8 @@ func (l *Log) due() time.Duration {
 	return time.Until(l.pulse.began.Add(interval))
 }
 
-// beat asks whether anything was written, unless another watch has asked. After an error, or in another epoch, it wakes all
-// watches, whose own reads return the error.
+// beat asks whether anything was written, unless another watch has asked. After an error, or in another
+// epoch, it wakes all watches, whose own reads return the error.
 func (l *Log) beat(ctx context.Context) {
 	if l.due() > 0 {
 		return

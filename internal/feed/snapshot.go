@@ -9,8 +9,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// snapshot delivers the rows of a feed, and returns the position of which they are the state. Each page is a statement of its own, so
-// that no connection, and no row version, waits for the reader.
+// snapshot delivers the rows of a feed, and returns the position of which they are the state. Each page is a
+// statement of its own, so that no connection, and no row version, waits for the reader.
 func snapshot[T any](ctx context.Context, l *Log, f Feed[T], within deliverer[T]) (st state, at Position, err error) {
 	if f.Keyed {
 		st, at, err = keyedSnapshot(ctx, l, f, within)
@@ -39,7 +39,8 @@ func (l *Log) begin(ctx context.Context) (st state, at Position, err error) {
 // loggedSnapshot delivers the rows of a table that is nothing but its log, by sequence number. The position
 // is taken first: a row that is written after it is left out, because it comes after the snapshot; a row that
 // is removed meanwhile is done, and no watch needs it.
-func loggedSnapshot[T any](ctx context.Context, l *Log, f Feed[T], within deliverer[T]) (st state, at Position, err error) {
+func loggedSnapshot[T any](ctx context.Context, l *Log, f Feed[T],
+	within deliverer[T]) (st state, at Position, err error) {
 	if st, at, err = l.begin(ctx); err != nil {
 		return st, at, err
 	}
@@ -47,7 +48,9 @@ func loggedSnapshot[T any](ctx context.Context, l *Log, f Feed[T], within delive
 	for p := (page[T]{full: true}); p.full; {
 		err := inMemory(ctx, func(m *budget.Hold) (err error) {
 			args := append([]any{at.Text, size.next(), p.last}, f.Args...)
-			p, err = charged(ctx, func(most int64) (page[T], error) { return query(ctx, l, f, st.epoch, size.next(), most, args) })
+			p, err = charged(ctx, func(most int64) (page[T], error) {
+				return query(ctx, l, f, st.epoch, size.next(), most, args)
+			})
 			defer p.forget()
 			return handOver(m, p, err, &size, within)
 		})
@@ -58,10 +61,12 @@ func loggedSnapshot[T any](ctx context.Context, l *Log, f Feed[T], within delive
 	return st, at, nil
 }
 
-// keyedSnapshot delivers the rows of a table that has its log beside it, by key. Each page is of a newer position than the page before.
-// Before it is delivered, the changes between the two positions are, of the keys of the pages before: then all that was
-// delivered is the state of those keys at the newer position. After the last page it is the state of all keys.
-func keyedSnapshot[T any](ctx context.Context, l *Log, f Feed[T], within deliverer[T]) (st state, at Position, err error) {
+// keyedSnapshot delivers the rows of a table that has its log beside it, by key. Each page is of a newer
+// position than the page before. Before it is delivered, the changes between the two positions are, of the
+// keys of the pages before: then all that was delivered is the state of those keys at the newer position.
+// After the last page it is the state of all keys.
+func keyedSnapshot[T any](ctx context.Context, l *Log, f Feed[T],
+	within deliverer[T]) (st state, at Position, err error) {
 	if st, at, err = l.begin(ctx); err != nil {
 		return st, at, err
 	}
@@ -70,7 +75,9 @@ func keyedSnapshot[T any](ctx context.Context, l *Log, f Feed[T], within deliver
 		err := inMemory(ctx, func(m *budget.Hold) (err error) {
 			before := p.key
 			args := slices.Concat([]any{size.next()}, f.Args, []any{before.Kind, before.Name}, f.More)
-			p, err = charged(ctx, func(most int64) (page[T], error) { return query(ctx, l, f, st.epoch, size.next(), most, args) })
+			p, err = charged(ctx, func(most int64) (page[T], error) {
+				return query(ctx, l, f, st.epoch, size.next(), most, args)
+			})
 			if err != nil {
 				return err
 			}
@@ -80,7 +87,8 @@ func keyedSnapshot[T any](ctx context.Context, l *Log, f Feed[T], within deliver
 				return err
 			}
 			if before != (Key{}) {
-				if err := meanwhile(ctx, l, f, st.epoch, window{from: at, until: to.Text, upTo: before}, p.memory, within); err != nil {
+				if err := meanwhile(ctx, l, f, st.epoch, window{from: at, until: to.Text, upTo: before}, p.memory,
+					within); err != nil {
 					return err
 				}
 			}
@@ -131,7 +139,8 @@ func (l *Log) reached(ctx context.Context, from Position, now state) (Position, 
 
 // meanwhile delivers the changes between two positions of the rows up to a key.
 // has: the snapshot has the memory for large rows.
-func meanwhile[T any](ctx context.Context, l *Log, f Feed[T], epoch string, w window, has *budget.Hold, within deliverer[T]) error {
+func meanwhile[T any](ctx context.Context, l *Log, f Feed[T], epoch string, w window, has *budget.Hold,
+	within deliverer[T]) error {
 	size := sizer{most: f.Chunk}
 	next := func(most int64) (page[T], error) {
 		w.limit, w.most = size.next(), most
@@ -160,8 +169,8 @@ func meanwhile[T any](ctx context.Context, l *Log, f Feed[T], epoch string, w wi
 	return nil
 }
 
-// sizer decides how many rows a page asks for: after a page that was cut because of its bytes, no more than it had, and then more
-// again, since the database has read the cut-off rows for nothing.
+// sizer decides how many rows a page asks for: after a page that was cut because of its bytes, no more than
+// it had, and then more again, since the database has read the cut-off rows for nothing.
 type sizer struct{ most, rows int }
 
 func (s *sizer) next() int {

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// coalesce is the least time between two reads of a single watch. Each further watch adds a little, since the rows of a read
-	// are sent to all of them: many small events cost more than few larger ones.
+	// coalesce is the least time between two reads of a single watch. Each further watch adds a little, since
+	// the rows of a read are sent to all of them: many small events cost more than few larger ones.
 	coalesce        = 4 * time.Millisecond
 	coalesceOfWatch = 100 * time.Microsecond
 	coalesceMost    = 50 * time.Millisecond
@@ -82,7 +82,8 @@ func (t *tail[T]) count(of *budget.Account, n int) int32 {
 	return t.watches.Add(int32(n)) //nolint:gosec // 1 or -1
 }
 
-// only returns the account of the caller that has all watches of the tail; nil when there are several. It is called with mu.
+// only returns the account of the caller that has all watches of the tail; nil when there are several. It is
+// called with mu.
 func (t *tail[T]) only() *budget.Account {
 	for of := range t.of {
 		if len(t.of) == 1 {
@@ -92,8 +93,8 @@ func (t *tail[T]) only() *budget.Account {
 	return nil
 }
 
-// most is the size of the rows that the tail reads for all its watches. If they are all of one caller, each waits for the memory of a
-// large row itself.
+// most is the size of the rows that the tail reads for all its watches. If they are all of one caller, each
+// waits for the memory of a large row itself.
 func (t *tail[T]) most() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -136,7 +137,8 @@ func join[T any](ctx context.Context, l *Log, f Feed[T], st state, at Position) 
 func newTail[T any](l *Log, f Feed[T], st state, at Position) *tail[T] {
 	ready := make(chan struct{})
 	close(ready)
-	return &tail[T]{of: map[*budget.Account]int{}, log: l, feed: f, state: st, last: &look[T]{from: at, to: at, woken: ready, done: ready}}
+	return &tail[T]{of: map[*budget.Account]int{}, log: l, feed: f, state: st, last: &look[T]{from: at, to: at,
+		woken: ready, done: ready}}
 }
 
 // newest returns the last complete look.
@@ -175,7 +177,8 @@ func (t *tail[T]) advance(ctx context.Context, since *look[T]) {
 	// Not cancelled with the watch that was first: the others wait for it.
 	ctx, cancel := context.WithTimeout(postgres.InControl(context.WithoutCancel(ctx)), lookTimeout)
 	defer cancel()
-	p, err := read(ctx, t.log, t.feed, t.state.epoch, window{from: k.from, upTo: everyKey, limit: t.feed.Chunk, most: t.most()})
+	p, err := read(ctx, t.log, t.feed, t.state.epoch, window{from: k.from, upTo: everyKey, limit: t.feed.Chunk,
+		most: t.most()})
 	if err == nil {
 		k.to, err = parsePosition(p.present.at)
 	}
@@ -197,7 +200,8 @@ func (t *tail[T]) advance(ctx context.Context, since *look[T]) {
 	k.page, k.err = p, err
 }
 
-// keptBytes is the size of a page that a tail keeps as long as it is the newest, for each of the watches that it may have.
+// keptBytes is the size of a page that a tail keeps as long as it is the newest, for each of the watches that
+// it may have.
 const keptBytes = 16 << 10
 
 var (
@@ -217,8 +221,8 @@ func (ts *tails) drop(t counted) {
 	}
 }
 
-// deliver brings a watch from its position to the end of a look. The last event has the token; without events nothing is
-// delivered.
+// deliver brings a watch from its position to the end of a look. The last event has the token; without events
+// nothing is delivered.
 func (t *tail[T]) deliver(ctx context.Context, at Position, k *look[T], deliver deliverer[T]) error {
 	p, n := page[T]{full: true}, 0
 	if k.from.Text == at.Text && !k.large {

@@ -27,12 +27,14 @@ type page[T any] struct {
 	last int64
 	key  Key
 	full bool
-	// xid is the transaction that has written all of its rows, when that was one; several says that they are of more than one.
+	// xid is the transaction that has written all of its rows, when that was one; several says that they are
+	// of more than one.
 	xid     string
 	several bool
 	// bytes is the size of its rows.
 	bytes int64
-	// needs is the size of the row that comes next, which is too large for the memory of the reader; there are no items then.
+	// needs is the size of the row that comes next, which is too large for the memory of the reader; there
+	// are no items then.
 	needs int64
 	// memory is for a page of a large row, until it is delivered; nil for others.
 	memory *budget.Hold
@@ -40,8 +42,8 @@ type page[T any] struct {
 	present state
 }
 
-// forget drops the rows of a page that is delivered, and releases their memory: the reader may wait for the memory of the next page, and holds
-// nothing meanwhile.
+// forget drops the rows of a page that is delivered, and releases their memory: the reader may wait for the
+// memory of the next page, and holds nothing meanwhile.
 func (p *page[T]) forget() {
 	p.memory.Release()
 	p.items, p.memory = nil, nil
@@ -56,8 +58,9 @@ type Key struct {
 // everyKey is not before any key.
 var everyKey = Key{Kind: math.MaxInt32}
 
-// window selects the rows of a read: the rows between a position and another one, or the present when that is empty; behind
-// the sequence number that the page before it ended with, 0 for the first page; of the keys up to one.
+// window selects the rows of a read: the rows between a position and another one, or the present when that is
+// empty; behind the sequence number that the page before it ended with, 0 for the first page; of the keys up
+// to one.
 type window struct {
 	from  Position
 	until string
@@ -67,11 +70,12 @@ type window struct {
 	most  int64 // the size of the first row
 }
 
-// meanwhileBytes is for a large row that has changed since the page before, which is delivered before a page of a snapshot.
+// meanwhileBytes is for a large row that has changed since the page before, which is delivered before a page
+// of a snapshot.
 const meanwhileBytes = 2 << 20
 
-// charged reads a page of which the first row may be large: its reader waits for the memory, and not with a connection. Release the
-// memory of the page when it is delivered.
+// charged reads a page of which the first row may be large: its reader waits for the memory, and not with a
+// connection. Release the memory of the page when it is delivered.
 func charged[T any](ctx context.Context, read func(most int64) (page[T], error)) (page[T], error) {
 	p, err := read(maxPageBytes)
 	if err != nil || p.needs == 0 {
@@ -89,9 +93,10 @@ func charged[T any](ctx context.Context, read func(most int64) (page[T], error))
 	return p, nil
 }
 
-// walkSQL is for the statements of the same batch, which is one transaction: they walk along the index on seq and end at their
-// limit. The newest rows of a log are newer than the planner's statistics: it would expect few of them, and collect and sort all
-// of them for each page (measured: 60,000 changes of one writer came with 4,800/s instead of 33,000/s).
+// walkSQL is for the statements of the same batch, which is one transaction: they walk along the index on seq
+// and end at their limit. The newest rows of a log are newer than the planner's statistics: it would expect
+// few of them, and collect and sort all of them for each page (measured: 60,000 changes of one writer came
+// with 4,800/s instead of 33,000/s).
 const walkSQL = `SELECT set_config('enable_bitmapscan', 'off', true)`
 
 // read reads a page of a window.
@@ -124,7 +129,8 @@ func read[T any](ctx context.Context, l *Log, f Feed[T], epoch string, w window)
 }
 
 // query reads a page of a snapshot.
-func query[T any](ctx context.Context, l *Log, f Feed[T], epoch string, limit int, most int64, args []any) (p page[T], err error) {
+func query[T any](ctx context.Context, l *Log, f Feed[T], epoch string, limit int, most int64,
+	args []any) (p page[T], err error) {
 	b := &pgx.Batch{}
 	b.Queue(f.SnapshotSQL, args...)
 	if p, err = send(ctx, l, f, b, limit, most, f.Keyed); err == nil {
@@ -133,8 +139,8 @@ func query[T any](ctx context.Context, l *Log, f Feed[T], epoch string, limit in
 	return p, err
 }
 
-// check compares the epoch of the statement itself: a pool replaces a broken connection, perhaps by one to another server at the same
-// address.
+// check compares the epoch of the statement itself: a pool replaces a broken connection, perhaps by one to
+// another server at the same address.
 func (p *page[T]) check(epoch string) error {
 	if p.present.epoch != epoch {
 		return fmt.Errorf("%w: the database failed over", ErrReset)
@@ -143,7 +149,8 @@ func (p *page[T]) check(epoch string) error {
 }
 
 // send reads the rows of the last statement of a batch.
-func send[T any](ctx context.Context, l *Log, f Feed[T], b *pgx.Batch, limit int, most int64, keyed bool) (p page[T], err error) {
+func send[T any](ctx context.Context, l *Log, f Feed[T], b *pgx.Batch, limit int, most int64,
+	keyed bool) (p page[T], err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("follow %s: %w", f.Filter, err)

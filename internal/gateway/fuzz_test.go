@@ -14,7 +14,9 @@ import (
 
 // Any request is answered, or refused as the mistake of its sender.
 func FuzzRequests(f *testing.F) {
-	h, err := New(f.Context(), []grpc.ClientConnInterface{&server{}}, func(context.Context, string) (string, error) { return "user/ann", nil }, budget.DefaultTotal)
+	h, err := New(f.Context(), []grpc.ClientConnInterface{&server{}}, func(context.Context, string) (string, error) {
+		return "user/ann", nil
+	}, budget.DefaultTotal)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -37,7 +39,9 @@ func FuzzRequests(f *testing.F) {
 		f.Add(seed[0], seed[1], seed[2])
 	}
 	f.Fuzz(func(t *testing.T, method, target, body string) {
-		if method == "" || strings.ContainsFunc(method, func(r rune) bool { return (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') }) {
+		if method == "" || strings.ContainsFunc(method, func(r rune) bool {
+			return (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+		}) {
 			return // net/http refuses what is no token
 		}
 		path, query, _ := strings.Cut(target, "?")

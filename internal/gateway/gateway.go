@@ -58,14 +58,17 @@ type Handler struct {
 	memory *budget.Budget // of decoded answers
 }
 
-// New returns a gateway over connections to the gRPC server of the deployment, which have no certificate of their own. Callers are spread
-// over the connections. Nothing of a request is read before verify has accepted its token. memory bounds the decoded answers of all callers.
+// New returns a gateway over connections to the gRPC server of the deployment, which have no certificate of
+// their own. Callers are spread over the connections. Nothing of a request is read before verify has accepted
+// its token. memory bounds the decoded answers of all callers.
 func New(ctx context.Context, conns []grpc.ClientConnInterface, verify Verify, memory int64) (*Handler, error) {
 	h := &Handler{verify: verify, slots: newSlots(), memory: budget.New(memory)}
 	mux := runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, &runtime.JSONPb{}),
 		runtime.WithIncomingHeaderMatcher(incoming),
-		runtime.WithOutgoingHeaderMatcher(func(header string) (string, bool) { return header, header == "x-request-id" }),
+		runtime.WithOutgoingHeaderMatcher(func(header string) (string, bool) {
+			return header, header == "x-request-id"
+		}),
 		runtime.WithUnescapingMode(runtime.UnescapingModeAllCharacters),
 		runtime.WithDisablePathLengthFallback(), // no form is another method
 		runtime.WithRoutingErrorHandler(noRoute),
@@ -107,13 +110,16 @@ func hasField(message protoreflect.MessageDescriptor, path []string) bool {
 	return field != nil && (len(path) == 1 || hasField(field.Message(), path[1:]))
 }
 
-// noRoute answers a request that is no call. It is not NOT_FOUND: a script with a misspelt path would take a resource for an absent one.
-func noRoute(ctx context.Context, mux *runtime.ServeMux, out runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
+// noRoute answers a request that is no call. It is not NOT_FOUND: a script with a misspelt path would take a
+// resource for an absent one.
+func noRoute(ctx context.Context, mux *runtime.ServeMux, out runtime.Marshaler, w http.ResponseWriter, r *http.Request,
+	code int) {
 	if code == http.StatusBadRequest {
 		runtime.DefaultRoutingErrorHandler(ctx, mux, out, w, r, code)
 		return
 	}
-	err := status.Errorf(codes.Unimplemented, "no call has this path with %s: GET /openapi.json describes the calls", r.Method)
+	err := status.Errorf(codes.Unimplemented, "no call has this path with %s: GET /openapi.json describes the calls",
+		r.Method)
 	runtime.DefaultHTTPErrorHandler(ctx, mux, out, w, r, err)
 }
 
@@ -160,7 +166,8 @@ func (h *Handler) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 	h.mux.ServeHTTP(w, r)
 }
 
-// Enter waits for a slot of a caller, which the gateway's own requests take as well, and returns a function that frees it.
+// Enter waits for a slot of a caller, which the gateway's own requests take as well, and returns a function
+// that frees it.
 func (h *Handler) Enter(ctx context.Context, who string, stream bool) (leave func(), err error) {
 	return h.slots.enter(ctx, who, stream)
 }
@@ -177,7 +184,8 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	runtime.DefaultHTTPErrorHandler(r.Context(), h.mux, &runtime.JSONPb{}, w, r, err)
 }
 
-// checkText refuses a path or a query of bytes that no message can have: the call would fail as a fault of this server.
+// checkText refuses a path or a query of bytes that no message can have: the call would fail as a fault of
+// this server.
 func checkText(r *http.Request) error {
 	query, _ := url.QueryUnescape(r.URL.RawQuery) // the runtime refuses what is no query
 	if !utf8.ValidString(r.URL.Path) || !utf8.ValidString(query) {
@@ -186,13 +194,15 @@ func checkText(r *http.Request) error {
 	return nil
 }
 
-// checkMask refuses a change without the names of its fields: without a mask it would replace everything, as PUT does.
+// checkMask refuses a change without the names of its fields: without a mask it would replace everything, as
+// PUT does.
 func checkMask(r *http.Request) error {
 	if r.Method != http.MethodPatch {
 		return nil
 	}
 	if query := r.URL.Query(); query.Get("updateMask")+query.Get("update_mask") == "" {
-		return status.Error(codes.InvalidArgument, "want updateMask in the query, such as updateMask=labels,body.size: PATCH changes the fields in it; PUT replaces all")
+		return status.Error(codes.InvalidArgument,
+			"want updateMask in the query, such as updateMask=labels,body.size: PATCH changes the fields in it; PUT replaces all")
 	}
 	return nil
 }
@@ -205,7 +215,8 @@ func streams(r *http.Request) bool {
 // caller is the key of the caller's identity in contexts.
 type caller struct{}
 
-// spread is connections over which callers are spread, so that the streams of one caller take the place of few others.
+// spread is connections over which callers are spread, so that the streams of one caller take the place of
+// few others.
 type spread struct {
 	conns   []grpc.ClientConnInterface
 	handler *Handler
@@ -224,7 +235,8 @@ func (s spread) Invoke(ctx context.Context, method string, args, reply any, opts
 }
 
 // NewStream implements grpc.ClientConnInterface.
-func (s spread) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (s spread) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string,
+	opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	return s.of(ctx).NewStream(ctx, desc, method, opts...)
 }
 

@@ -140,14 +140,16 @@ func TestErrorsHaveTheirHTTPCodes(t *testing.T) {
 	t.Parallel()
 	path := resourcePath(t)
 	for code, want := range map[codes.Code]int{
-		codes.NotFound: 404, codes.InvalidArgument: 400, codes.PermissionDenied: 403, codes.Unavailable: 503, codes.ResourceExhausted: 429, codes.Internal: 500,
+		codes.NotFound: 404, codes.InvalidArgument: 400, codes.PermissionDenied: 403, codes.Unavailable: 503,
+		codes.ResourceExhausted: 429, codes.Internal: 500,
 	} {
 		res, body := ask(t, handler(t, &server{refuse: status.Error(code, "the reason")}), http.MethodGet, path, "ann")
 		require.Equal(t, want, res.StatusCode, code)
 		require.Contains(t, body, "the reason")
 	}
 	s := &server{}
-	for path, method := range map[string]string{"/elsewhere": http.MethodGet, "/v1/resource/projects%2Fp": http.MethodDelete, path: http.MethodPost} {
+	for path, method := range map[string]string{"/elsewhere": http.MethodGet,
+		"/v1/resource/projects%2Fp": http.MethodDelete, path: http.MethodPost} {
 		res, body := ask(t, handler(t, s), method, path, "ann")
 		require.Equal(t, http.StatusNotImplemented, res.StatusCode, "a misspelt path is no absent resource")
 		require.Contains(t, body, "no call has this path with "+method+": GET /openapi.json")
@@ -244,13 +246,14 @@ func TestCallersAreSpreadOverTheConnections(t *testing.T) {
 // Watches and verifications have other slots than calls.
 func TestAnswersWithoutAnEndAreStreams(t *testing.T) {
 	t.Parallel()
-	for path, want := range map[string]bool{"/v1/resources:watch": true, "/v1/admin:verify": true, "/v1/projects/watch": false, "/v1/projects/acme": false} {
+	for path, want := range map[string]bool{"/v1/resources:watch": true, "/v1/admin:verify": true,
+		"/v1/projects/watch": false, "/v1/projects/acme": false} {
 		require.Equal(t, want, streams(httptest.NewRequest(http.MethodGet, path, http.NoBody)), path)
 	}
 }
 
-// A change has a mask of its own. One that was made from the body would have the path of each value: a long key above many values is a
-// terabyte.
+// A change has a mask of its own. One that was made from the body would have the path of each value: a long
+// key above many values is a terabyte.
 func TestAChangeHasAMask_I20_I21(t *testing.T) {
 	t.Parallel()
 	s := &server{}

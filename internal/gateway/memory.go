@@ -25,28 +25,33 @@ const (
 	maxValues = 88_000
 	// maxAnswerBytes is the memory of a decoded answer, which has the largest resource.
 	maxAnswerBytes = 32 << 20
-	// answerCopies is how often the text of an answer is in memory: as it was received, and as JSON in a buffer that has grown.
+	// answerCopies is how often the text of an answer is in memory: as it was received, and as JSON in a
+	// buffer that has grown.
 	answerCopies = 4
 )
 
-// readBody reads the body of a request before it is decoded, which would take a hundred times the size of a body of small values.
+// readBody reads the body of a request before it is decoded, which would take a hundred times the size of a
+// body of small values.
 func readBody(w http.ResponseWriter, r *http.Request) error {
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBodyBytes))
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return status.Errorf(codes.InvalidArgument, "the body of the request is too large: at most %d bytes", MaxBodyBytes)
+		return status.Errorf(codes.InvalidArgument, "the body of the request is too large: at most %d bytes",
+			MaxBodyBytes)
 	case err != nil:
 		return status.Error(codes.InvalidArgument, "the body of the request did not arrive")
 	}
 	if n := budget.Values(raw); n > maxValues {
-		return status.Errorf(codes.InvalidArgument, "the request has %d values, %d are allowed: send fewer at a time", n, maxValues)
+		return status.Errorf(codes.InvalidArgument, "the request has %d values, %d are allowed: send fewer at a time",
+			n, maxValues)
 	}
 	r.Body = io.NopCloser(bytes.NewReader(raw))
 	return nil
 }
 
-// Bounded returns a connection on which each answer is decoded when its caller has the memory for it, until the context of its call ends.
+// Bounded returns a connection on which each answer is decoded when its caller has the memory for it, until
+// the context of its call ends.
 func (h *Handler) Bounded(conn grpc.ClientConnInterface, who string) grpc.ClientConnInterface {
 	return &bounded{conn: conn, memory: h.memory, who: who}
 }
@@ -65,7 +70,8 @@ func (b *bounded) Invoke(ctx context.Context, method string, args, reply any, op
 }
 
 // NewStream implements grpc.ClientConnInterface.
-func (b *bounded) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (b *bounded) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string,
+	opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	d := b.decoding(ctx)
 	stream, err := b.conn.NewStream(ctx, desc, method, append(opts, grpc.ForceCodecV2(d))...)
 	if err != nil {
@@ -128,7 +134,8 @@ func (d *decoding) wait(m proto.Message, raw []byte) error {
 		return status.Errorf(codes.Internal, "the answer: %v", err)
 	}
 	if size > maxAnswerBytes {
-		return status.Errorf(codes.ResourceExhausted, "the answer has so many values that they take %d bytes of memory, %d are allowed over HTTP: ask for fewer resources, or for some fields", size, maxAnswerBytes)
+		return status.Errorf(codes.ResourceExhausted,
+			"the answer has so many values that they take %d bytes of memory, %d are allowed over HTTP: ask for fewer resources, or for some fields", size, maxAnswerBytes)
 	}
 	ctx, cancel := context.WithTimeout(d.ctx, readTimeout)
 	defer cancel()

@@ -35,7 +35,8 @@ func small(values int) *resourcev1.Resource {
 	for i := range list.Values {
 		list.Values[i] = one
 	}
-	return &resourcev1.Resource{Name: "targets/t1", Body: &structpb.Struct{Fields: map[string]*structpb.Value{"x": structpb.NewListValue(list)}}}
+	return &resourcev1.Resource{Name: "targets/t1",
+		Body: &structpb.Struct{Fields: map[string]*structpb.Value{"x": structpb.NewListValue(list)}}}
 }
 
 // encoded sends one resource, in bytes that all answers share.
@@ -53,13 +54,15 @@ func (encoded) PutResource(ctx context.Context, _ *resourcev1.PutResourceRequest
 	return nil, ctx.Err()
 }
 
-func (encoded) WatchResources(_ *resourcev1.WatchResourcesRequest, stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
+func (encoded) WatchResources(_ *resourcev1.WatchResourcesRequest,
+	stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
 	for stream.Send(&resourcev1.WatchResourcesResponse{}) == nil {
 	}
 	return stream.Context().Err()
 }
 
-// sharing is the codec of the test's server, which is in the process that is measured: it takes no memory for an answer.
+// sharing is the codec of the test's server, which is in the process that is measured: it takes no memory for
+// an answer.
 type sharing struct {
 	encoding.CodecV2
 	resource, event mem.SliceBuffer
@@ -80,7 +83,8 @@ func serveEncoded(t *testing.T, resource *resourcev1.Resource) string {
 	var err error
 	codec.resource, err = proto.Marshal(resource)
 	require.NoError(t, err)
-	codec.event, err = proto.Marshal(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: resource}})
+	codec.event, err = proto.Marshal(&resourcev1.WatchResourcesResponse{
+		Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: resource}})
 	require.NoError(t, err)
 	s := grpc.NewServer(grpc.ForceServerCodecV2(codec))
 	resourcev1.RegisterResourceServiceServer(s, encoded{})
@@ -89,7 +93,8 @@ func serveEncoded(t *testing.T, resource *resourcev1.Resource) string {
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)
 	// The windows of serve: gRPC's own choice of windows grows to many megabytes of unread answers.
-	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)),
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)),
 		grpc.WithStaticStreamWindowSize(identity.WindowBytes), grpc.WithStaticConnWindowSize(16*identity.WindowBytes))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
@@ -126,17 +131,23 @@ func settledHeap(t *testing.T) int64 {
 	return int64(after.HeapAlloc) //nolint:gosec // of one process
 }
 
-// One caller with calls, watches and requests of very many small values, which it does not read and which do not end, takes a bounded part
-// of the memory. It runs alone: it measures the process.
+// One caller with calls, watches and requests of very many small values, which it does not read and which do
+// not end, takes a bounded part of the memory. It runs alone: it measures the process.
 func TestOneCallerOverHTTPTakesLittleMemory_I20_I21(t *testing.T) {
 	const maxGrown = 48_000_000
 	url := serveEncoded(t, small(250_000))
 	costly := `{"body": {"x": [` + strings.Repeat("1,", maxValues*9/10) + `1]}}`
 	get, watch := url+strings.Replace(resourcePath(t), "acme", "t1", 1), url+"/v1/resources:watch"
 	for what, call := range map[string]func(ctx context.Context) (*http.Response, error){
-		"unread answers": func(ctx context.Context) (*http.Response, error) { return request(t, ctx, http.MethodGet, get, "") },
-		"unread watches": func(ctx context.Context) (*http.Response, error) { return request(t, ctx, http.MethodGet, watch, "") },
-		"requests":       func(ctx context.Context) (*http.Response, error) { return request(t, ctx, http.MethodPut, get, costly) },
+		"unread answers": func(ctx context.Context) (*http.Response, error) {
+			return request(t, ctx, http.MethodGet, get, "")
+		},
+		"unread watches": func(ctx context.Context) (*http.Response, error) {
+			return request(t, ctx, http.MethodGet, watch, "")
+		},
+		"requests": func(ctx context.Context) (*http.Response, error) {
+			return request(t, ctx, http.MethodPut, get, costly)
+		},
 	} {
 		before := settledHeap(t)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -188,7 +199,8 @@ func TestAnswersAreDecodedInTheMemoryOfTheirCaller_I20(t *testing.T) {
 	})
 }
 
-// An answer that is read is whole, however large it is up to the bound; a larger one is refused with a reason.
+// An answer that is read is whole, however large it is up to the bound; a larger one is refused with a
+// reason.
 func TestLargeAnswersOverHTTPAreWholeOrRefused(t *testing.T) {
 	t.Parallel()
 	url := serveEncoded(t, small(200_000))
@@ -235,7 +247,8 @@ func TestARequestOfVeryManyValuesIsNotDecoded(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, code)
 	require.Contains(t, text, "too large")
 	require.Len(t, s.calls, 1)
-	decoded, err := identity.DecodedBytes((&resourcev1.Resource{}).ProtoReflect().Descriptor(), encode(t, small(maxValues)))
+	decoded, err := identity.DecodedBytes((&resourcev1.Resource{}).ProtoReflect().Descriptor(),
+		encode(t, small(maxValues)))
 	require.NoError(t, err)
 	require.Greater(t, decoded, int64(8<<20), "the gRPC server refuses as many values")
 }

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// slots bound the requests under way: of each caller, and of all together. A call waits; a watch too many is refused, since those before
-// it may never end.
+// slots bound the requests under way: of each caller, and of all together. A call waits; a watch too many is
+// refused, since those before it may never end.
 type slots struct {
 	calls, streams chan struct{} // of all
 
@@ -23,7 +23,8 @@ type own struct {
 }
 
 func newSlots() *slots {
-	return &slots{calls: make(chan struct{}, maxAllCalls), streams: make(chan struct{}, maxAllStreams), of: map[string]*own{}}
+	return &slots{calls: make(chan struct{}, maxAllCalls), streams: make(chan struct{}, maxAllStreams),
+		of: map[string]*own{}}
 }
 
 // enter waits for a slot, and returns a function that frees it. It fails with a gRPC status.
@@ -56,7 +57,8 @@ func take(ctx context.Context, places chan struct{}, now bool) error {
 	default:
 	}
 	if now {
-		return status.Errorf(codes.ResourceExhausted, "%d watches are under way over HTTP: end one, or use gRPC", cap(places))
+		return status.Errorf(codes.ResourceExhausted, "%d watches are under way over HTTP: end one, or use gRPC",
+			cap(places))
 	}
 	select {
 	case places <- struct{}{}:
@@ -71,7 +73,8 @@ func (s *slots) use(who string) (*own, error) {
 	defer s.mu.Unlock()
 	o := s.of[who]
 	if o != nil && o.users >= maxCalls+maxStreams+maxWaiting {
-		return nil, status.Errorf(codes.ResourceExhausted, "%d requests of %s are under way or wait: wait for their answers", o.users, who)
+		return nil, status.Errorf(codes.ResourceExhausted,
+			"%d requests of %s are under way or wait: wait for their answers", o.users, who)
 	}
 	if o == nil {
 		o = &own{calls: make(chan struct{}, maxCalls), streams: make(chan struct{}, maxStreams)}

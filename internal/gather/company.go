@@ -11,8 +11,9 @@ const linger = time.Millisecond
 
 type companyKey struct{}
 
-// WithCompany returns a context for requests, n in all, that are made at the same time: a queue that has nothing under way waits for the others
-// of them, at most a millisecond, instead of running the first one by itself.
+// WithCompany returns a context for requests, n in all, that are made at the same time: a queue that has
+// nothing under way waits for the others of them, at most a millisecond, instead of running the first one by
+// itself.
 func WithCompany(ctx context.Context, n int) context.Context {
 	return context.WithValue(ctx, companyKey{}, n)
 }

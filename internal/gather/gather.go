@@ -1,4 +1,5 @@
-// Package gather runs concurrent requests together: the requests that came while a batch was under way are the next batch.
+// Package gather runs concurrent requests together: the requests that came while a batch was under way are
+// the next batch.
 package gather
 
 import (
@@ -29,8 +30,9 @@ type Config[R any] struct {
 	Run func(batch []R) []error
 	// Most is the size of a batch.
 	Most int
-	// Beside is the number of batches that run at once (default 1). A second one begins when it is large, and as large as the running one: it
-	// executes statements while the other one is flushed. Smaller batches beside one another would cost more than they gain.
+	// Beside is the number of batches that run at once (default 1). A second one begins when it is large, and
+	// as large as the running one: it executes statements while the other one is flushed. Smaller batches
+	// beside one another would cost more than they gain.
 	Beside int
 	// Pace, if not 0, is how long requests wait for the running ones at most: then a further batch begins
 	// beside them. So requests that wait for a lock, or for an answer from far away, delay no other request.
@@ -43,8 +45,9 @@ type Config[R any] struct {
 type Queue[R any] struct {
 	cfg Config[R]
 
-	mu      sync.Mutex
-	alone   int          // guarded by mu, like all below; the request that runs by itself, for which the others wait; 0: none
+	mu sync.Mutex
+	// guarded by mu, like all below; the request that runs by itself, for which the others wait; 0: none
+	alone   int
 	alones  int          // so far
 	batches int          // that run
 	running int          // requests in them
@@ -77,8 +80,9 @@ func New[R any](cfg Config[R]) *Queue[R] {
 	return &Queue[R]{cfg: cfg}
 }
 
-// Do runs a request, in a batch or by itself, and returns its outcome. The requests of several callers take turns: the argument who is a comparable
-// key of the caller. When ctx ends first, the error is ErrWaiting for a request that no batch has taken, and ErrLeft otherwise.
+// Do runs a request, in a batch or by itself, and returns its outcome. The requests of several callers take
+// turns: the argument who is a comparable key of the caller. When ctx ends first, the error is ErrWaiting for
+// a request that no batch has taken, and ErrLeft otherwise.
 func (q *Queue[R]) Do(ctx context.Context, who any, r R, alone func() error) error {
 	req, n, err := q.enter(who, r, companyOf(ctx))
 	if err != nil {
@@ -128,8 +132,8 @@ func (q *Queue[R]) add(who any, r R) (*request[R], error) {
 	return req, nil
 }
 
-// DoAll runs requests of one caller in batches, and returns their outcomes when all of them have ended: ErrAlone for requests that were left
-// out.
+// DoAll runs requests of one caller in batches, and returns their outcomes when all of them have ended:
+// ErrAlone for requests that were left out.
 func (q *Queue[R]) DoAll(who any, rs []R) []error {
 	errs, added := make([]error, len(rs)), make([]*request[R], len(rs))
 	q.mu.Lock()
@@ -161,7 +165,9 @@ func (q *Queue[R]) wait(ctx context.Context, who any, req *request[R]) error {
 	if i := slices.IndexFunc(q.waiting, func(c *caller[R]) bool { return c.who == who }); i >= 0 {
 		q.queued--
 		c := q.waiting[i]
-		if c.requests = slices.DeleteFunc(c.requests, func(other *request[R]) bool { return other == req }); len(c.requests) == 0 {
+		if c.requests = slices.DeleteFunc(c.requests, func(other *request[R]) bool {
+			return other == req
+		}); len(c.requests) == 0 {
 			q.waiting = slices.Delete(q.waiting, i, i+1)
 		}
 	}
@@ -253,8 +259,8 @@ func (q *Queue[R]) run(batch []*request[R]) {
 	q.begin()
 }
 
-// take removes the next batch from the waiting requests: one request of each caller in turn, until it is full. The next batch begins with the
-// caller after the last one. The caller holds mu.
+// take removes the next batch from the waiting requests: one request of each caller in turn, until it is
+// full. The next batch begins with the caller after the last one. The caller holds mu.
 func (q *Queue[R]) take() (batch []*request[R]) {
 	for len(batch) < q.cfg.Most && len(q.waiting) > 0 {
 		c := q.waiting[0]

@@ -190,7 +190,8 @@ func TestRequestsOfOneCallerAreAddedTogether(t *testing.T) {
 		var g sync.WaitGroup
 		refused := errors.New("refused")
 		g.Go(func() {
-			require.Equal(t, []error{nil, refused, gather.ErrAlone, gather.ErrTooMany}, q.DoAll("caller", []string{"a", "b", "c", "d"}))
+			require.Equal(t, []error{nil, refused, gather.ErrAlone, gather.ErrTooMany},
+				q.DoAll("caller", []string{"a", "b", "c", "d"}))
 		})
 		synctest.Wait()
 		end()
@@ -214,7 +215,8 @@ func TestBatchesBeginAtTheirPace(t *testing.T) {
 		do("first")
 		do("second")
 		require.Empty(t, b.begun)
-		require.Equal(t, []string{"first", "second"}, <-b.begun, "nobody waits for the request that runs by itself any more")
+		require.Equal(t, []string{"first", "second"}, <-b.begun,
+			"nobody waits for the request that runs by itself any more")
 		require.Equal(t, time.Second, time.Since(began))
 		end()
 		do("third")
@@ -236,7 +238,8 @@ func TestBatchesBeginAtTheirPace(t *testing.T) {
 	})
 }
 
-// Requests that are made together are one batch: the first of them waits for the others, and a millisecond at most.
+// Requests that are made together are one batch: the first of them waits for the others, and a millisecond at
+// most.
 func TestRequestsInCompanyAreOneBatch(t *testing.T) {
 	for name, missing := range map[string]int{"all come": 0, "one does not come": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -253,7 +256,9 @@ func TestRequestsInCompanyAreOneBatch(t *testing.T) {
 				b.end <- make([]error, 3)
 				g.Wait()
 				synctest.Wait() // the batch has ended for the queue too
-				require.NoError(t, q.Do(t.Context(), nil, "later", func() error { return nil }), "one that comes without company waits for nobody")
+				require.NoError(t, q.Do(t.Context(), nil, "later", func() error {
+					return nil
+				}), "one that comes without company waits for nobody")
 			})
 		})
 	}

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// TokenFile is the path of a file with a token, which is read again for each call: programs that renew it replace the file. It is
-// credentials.PerRPCCredentials, and never sent without TLS.
+// TokenFile is the path of a file with a token, which is read again for each call: programs that renew it
+// replace the file. It is credentials.PerRPCCredentials, and never sent without TLS.
 type TokenFile string
 
 var _ credentials.PerRPCCredentials = TokenFile("")

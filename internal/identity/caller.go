@@ -25,16 +25,18 @@ type Caller struct {
 	Proof string
 	// WordOf is the deployment whose word is all the proof; zero for other proofs.
 	WordOf Identity
-	// Token is the signed token that proved it, for other deployments; empty for a certificate and for a shared key.
+	// Token is the signed token that proved it, for other deployments; empty for a certificate and for a
+	// shared key.
 	Token string
 	// Expires is the end of the token's validity; zero for other proofs.
 	Expires time.Time
-	// Withdrawn waits until the token is not accepted any more, and returns the reason; nil when the context ends. It is nil for other proofs: the connection
-	// of a certificate that is revoked is closed.
+	// Withdrawn waits until the token is not accepted any more, and returns the reason; nil when the context
+	// ends. It is nil for other proofs: the connection of a certificate that is revoked is closed.
 	Withdrawn func(context.Context) error
 }
 
-// Audited returns the caller for the record of removals and for logs: how the identity was proved is added, unless by a certificate.
+// Audited returns the caller for the record of removals and for logs: how the identity was proved is added,
+// unless by a certificate.
 func (c Caller) Audited() string {
 	if c.Proof == "" || c.Proof == ByCertificate {
 		return c.Identity.String()
@@ -48,7 +50,8 @@ const ByCertificate = "certificate"
 // maxGroups bounds the groups of one caller.
 const maxGroups = 100
 
-// Groups returns the valid and different ones of the names of groups, at most 100: grants cannot name any other.
+// Groups returns the valid and different ones of the names of groups, at most 100: grants cannot name any
+// other.
 func Groups(names []string) (groups []string) {
 	for _, name := range names {
 		if len(groups) < maxGroups && schema.CheckGroup(name) == nil && !slices.Contains(groups, name) {
@@ -100,7 +103,9 @@ func CallerFromContext(ctx context.Context) (Caller, error) {
 		return Caller{}, errors.New("the connection has no verified certificate")
 	}
 	if info.anonymous() {
-		return Caller{}, errors.New("the connection has no certificate and the call no token: connect with a certificate, or send a token in the header authorization")
+		return Caller{},
+			errors.New(
+				"the connection has no certificate and the call no token: connect with a certificate, or send a token in the header authorization")
 	}
 	// The certificate may have expired since the handshake.
 	if info.expired() {
@@ -112,8 +117,8 @@ func CallerFromContext(ctx context.Context) (Caller, error) {
 // groupsOf returns the groups in a certificate: its organizational units.
 func groupsOf(cert *x509.Certificate) []string { return Groups(cert.Subject.OrganizationalUnit) }
 
-// Authenticate returns a context with the caller that the token in the headers proves; without a token, ctx as it is. The verifier
-// is nil where no tokens are accepted.
+// Authenticate returns a context with the caller that the token in the headers proves; without a token, ctx
+// as it is. The verifier is nil where no tokens are accepted.
 func Authenticate(ctx context.Context, headers metadata.MD, verifier TokenVerifier) (context.Context, error) {
 	values := headers.Get(Bearer)
 	if len(values) == 0 {

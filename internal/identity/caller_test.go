@@ -31,7 +31,8 @@ var here = schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}
 func anyIdentity() *rapid.Generator[Identity] {
 	name := rapid.StringMatching(`[A-Za-z0-9][A-Za-z0-9._@+-]{0,20}`)
 	return rapid.Custom(func(t *rapid.T) Identity {
-		role := rapid.SampledFrom([]Role{RoleDeployment, RoleUser, RoleOperator, RoleRegistry, RoleApplication}).Draw(t, "role")
+		role := rapid.SampledFrom([]Role{RoleDeployment, RoleUser, RoleOperator, RoleRegistry, RoleApplication}).
+			Draw(t, "role")
 		switch role {
 		case RoleDeployment:
 			return Deployment(here)
@@ -59,8 +60,10 @@ func TestAPathNamesOneIdentity(t *testing.T) {
 		}
 	})
 	for _, path := range []string{
-		"", "/", "/user", "/user/", "/user/a/b", "/user/a b", "/user/-a", "/user/a\n", "/root/a", "/registry/x", "/deployment/iam.example.com",
-		"/deployment/IAM/us", "/application/iam.example.com", "/application/x y/booking", "/user/" + strings.Repeat("a", 128),
+		"", "/", "/user", "/user/", "/user/a/b", "/user/a b", "/user/-a", "/user/a\n", "/root/a", "/registry/x",
+		"/deployment/iam.example.com",
+		"/deployment/IAM/us", "/application/iam.example.com", "/application/x y/booking",
+		"/user/" + strings.Repeat("a", 128),
 	} {
 		_, err := ParsePath(path)
 		require.Error(t, err, "%q", path)
@@ -70,7 +73,8 @@ func TestAPathNamesOneIdentity(t *testing.T) {
 // Only valid and different names of groups count, and a bounded number of them: a token may list thousands.
 func TestGroupsAreValidDifferentAndBounded(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, []string{"team-a", "ops"}, Groups([]string{"team-a", "", "a b", "ops", "team-a", "-x", strings.Repeat("g", 200)}))
+	require.Equal(t, []string{"team-a", "ops"},
+		Groups([]string{"team-a", "", "a b", "ops", "team-a", "-x", strings.Repeat("g", 200)}))
 	var many []string
 	for range 3 * maxGroups {
 		many = append(many, "g"+strings.Repeat("x", len(many)%100)+"-"+string(rune('a'+len(many)/100)))
@@ -105,12 +109,14 @@ func TestACallerHasAProof(t *testing.T) {
 		"the call has no peer":                       context.Background(),
 		"the connection has no verified certificate": peer.NewContext(context.Background(), &peer.Peer{}),
 		"no certificate and the call no token":       anonymous(),
-		"the certificate of user/ann has expired":    within(Info{Identity: ann, NotAfter: time.Now().Add(-time.Second)}),
+		"the certificate of user/ann has expired": within(Info{Identity: ann, NotAfter: time.Now().
+			Add(-time.Second)}),
 	} {
 		_, err := FromContext(ctx)
 		require.ErrorContains(t, err, says)
 	}
-	c, err := CallerFromContext(within(Info{Identity: ann, groups: []string{"ops"}, NotAfter: time.Now().Add(time.Hour)}))
+	c, err := CallerFromContext(within(Info{Identity: ann, groups: []string{"ops"}, NotAfter: time.Now().
+		Add(time.Hour)}))
 	require.NoError(t, err)
 	require.Equal(t, Caller{Identity: ann, Groups: []string{"ops"}, Proof: ByCertificate}, c)
 	id, err := FromContext(NewContext(anonymous(), ann))
@@ -212,15 +218,17 @@ func TestAPolicyDecidesAboutCallsAndStreams(t *testing.T) {
 	} {
 		ctx := NewContext(context.Background(), c.id)
 		handled := 0
-		_, err := p.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: c.method}, func(context.Context, any) (any, error) {
-			handled++
-			return nil, nil
-		})
+		_, err := p.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: c.method},
+			func(context.Context, any) (any, error) {
+				handled++
+				return nil, nil
+			})
 		require.Equal(t, c.want, status.Code(err), "%+v", c)
-		err = p.Stream(nil, watching{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: c.method}, func(any, grpc.ServerStream) error {
-			handled++
-			return nil
-		})
+		err = p.Stream(nil, watching{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: c.method},
+			func(any, grpc.ServerStream) error {
+				handled++
+				return nil
+			})
 		require.Equal(t, c.want, status.Code(err), "%+v", c)
 		require.Equal(t, map[bool]int{true: 2}[c.want == codes.OK], handled)
 	}
@@ -239,12 +247,15 @@ func tapped(l *Limiter, who Identity, onBehalfOf ...string) (end func(), err err
 	return cancel, err
 }
 
-// A person whose calls a deployment forwards has a share of the forwarded calls, and neither counts as the deployment's own calls.
+// A person whose calls a deployment forwards has a share of the forwarded calls, and neither counts as the
+// deployment's own calls.
 func TestForwardedCallsAreCountedForThePersonAndTheForwarder_I20(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var refused []string
-		l := NewLimiter(Limits{Connections: 1, Calls: 2, Forwarded: 2, Forwarding: 3}, func(what string, who Identity) { refused = append(refused, what+" "+string(who.Role)+" "+who.Name) })
+		l := NewLimiter(Limits{Connections: 1, Calls: 2, Forwarded: 2, Forwarding: 3}, func(what string, who Identity) {
+			refused = append(refused, what+" "+string(who.Role)+" "+who.Name)
+		})
 		west := Deployment(here)
 		var ends []func()
 		accepted := func(who Identity, onBehalfOf ...string) {
@@ -304,7 +315,8 @@ func TestCallsAreLimitedForEachIdentity_I20(t *testing.T) {
 	})
 }
 
-// The memory of a decoded message is known before it is decoded: each value counts, in every kind of container.
+// The memory of a decoded message is known before it is decoded: each value counts, in every kind of
+// container.
 func TestTheMemoryOfAMessageIsEstimated_I20(t *testing.T) {
 	t.Parallel()
 	estimate := func(m proto.Message) int64 {
@@ -332,8 +344,10 @@ func TestTheMemoryOfAMessageIsEstimated_I20(t *testing.T) {
 	each := estimate(list(1001)) - estimate(list(1000))
 	require.GreaterOrEqual(t, each, int64(messageBytes+fieldBytes), "an element has four bytes on the wire")
 	require.GreaterOrEqual(t, estimate(fields(1))-estimate(fields(0)), int64(mapBytes))
-	require.Equal(t, int64(entryBytes+1), estimate(fields(9))-2*estimate(fields(8))+estimate(fields(7)), "a map grows, and each key is longer by one")
-	require.Equal(t, int64(1000), estimate(structpb.NewStringValue(strings.Repeat("x", 2000)))-estimate(structpb.NewStringValue(strings.Repeat("x", 1000))))
+	require.Equal(t, int64(entryBytes+1), estimate(fields(9))-2*estimate(fields(8))+estimate(fields(7)),
+		"a map grows, and each key is longer by one")
+	require.Equal(t, int64(1000), estimate(structpb.NewStringValue(strings.Repeat("x", 2000)))-estimate(
+		structpb.NewStringValue(strings.Repeat("x", 1000))))
 	rapid.Check(t, func(t *rapid.T) {
 		raw := rapid.SliceOfN(rapid.Byte(), 0, 60).Draw(t, "raw")
 		bytes, err := DecodedBytes((&structpb.Struct{}).ProtoReflect().Descriptor(), raw)

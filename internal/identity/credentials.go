@@ -22,8 +22,8 @@ import (
 	"github.com/db-controller/db-controller/internal/address"
 )
 
-// Files are the paths of the certificate, its key, the trusted authorities and their revocation lists, all in PEM. The file
-// of the revocation lists is optional.
+// Files are the paths of the certificate, its key, the trusted authorities and their revocation lists, all in
+// PEM. The file of the revocation lists is optional.
 type Files struct {
 	Cert, Key, CA, CRL string
 }
@@ -36,7 +36,8 @@ func InDir(dir string) Files {
 
 // Source is where certificates come from: Files, or another one.
 type Source interface {
-	// PEM returns the certificate with intermediate ones after it, its key, the trusted authorities, and revocation lists or nothing.
+	// PEM returns the certificate with intermediate ones after it, its key, the trusted authorities, and
+	// revocation lists or nothing.
 	PEM() ([4]string, error)
 	// String names the certificate in messages.
 	String() string
@@ -60,8 +61,8 @@ func (f Files) PEM() (pem [4]string, err error) {
 	return pem, private(f.Key)
 }
 
-// Credentials are the certificate of a process and the authorities that it trusts. Both can be renewed while the process runs:
-// connections that begin after Reload use the new ones.
+// Credentials are the certificate of a process and the authorities that it trusts. Both can be renewed while
+// the process runs: connections that begin after Reload use the new ones.
 type Credentials struct {
 	Identity    Identity
 	trustDomain spiffeid.TrustDomain
@@ -95,8 +96,8 @@ func Load(f Source) (*Credentials, error) {
 	return c, nil
 }
 
-// LoadAuthorities reads the trusted authorities alone, and the revocation lists if there are any: for a client that proves its
-// identity by a token.
+// LoadAuthorities reads the trusted authorities alone, and the revocation lists if there are any: for a
+// client that proves its identity by a token.
 func LoadAuthorities(f Files) (*Credentials, error) {
 	m := &material{roots: x509.NewCertPool()}
 	authorities, err := os.ReadFile(f.CA)
@@ -158,14 +159,18 @@ func private(key string) error {
 		return fmt.Errorf("load certificates: %w", err)
 	}
 	if mode := info.Mode().Perm(); mode&0o007 != 0 {
-		return fmt.Errorf("load certificates: everybody may read or change %s (mode %04o): take that right away, such as by chmod 600, or defaultMode: 0440 of a Kubernetes volume", key, mode)
+		return fmt.Errorf(
+			"load certificates: everybody may read or change %s (mode %04o): take that right away, such as by chmod 600, or defaultMode: 0440 of a Kubernetes volume", key, mode)
 	}
 	return nil
 }
 
 func whose(file Source, leaf *x509.Certificate) (id Identity, domain spiffeid.TrustDomain, err error) {
 	if len(leaf.URIs) != 1 {
-		return id, domain, fmt.Errorf("certificate %s has %d URIs, want one such as spiffe://example.org/deployment/iam.example.com/us-west2", file, len(leaf.URIs))
+		return id, domain,
+			fmt.Errorf(
+				"certificate %s has %d URIs, want one such as spiffe://example.org/deployment/iam.example.com/us-west2",
+				file, len(leaf.URIs))
 	}
 	uri, err := spiffeid.FromURI(leaf.URIs[0])
 	if err != nil {
@@ -177,8 +182,8 @@ func whose(file Source, leaf *x509.Certificate) (id Identity, domain spiffeid.Tr
 	return id, uri.TrustDomain(), nil
 }
 
-// Reload reads the files again, and reports whether they changed. Files that cannot be read, a certificate that has expired,
-// and a certificate of another identity are errors, and the former ones stay in use.
+// Reload reads the files again, and reports whether they changed. Files that cannot be read, a certificate
+// that has expired, and a certificate of another identity are errors, and the former ones stay in use.
 func (c *Credentials) Reload() (changed bool, err error) {
 	m, err := read(c.source)
 	if err != nil {
@@ -192,9 +197,13 @@ func (c *Credentials) Reload() (changed bool, err error) {
 	case err != nil:
 		return false, err
 	case m.pem[3] == "" && c.current.Load().pem[3] != "":
-		return false, fmt.Errorf("the revocation list %s no longer exists: write a list without entries if nothing is revoked", revocations(c.source))
+		return false,
+			fmt.Errorf("the revocation list %s no longer exists: write a list without entries if nothing is revoked",
+				revocations(c.source))
 	case id != c.Identity || domain != c.trustDomain:
-		return false, fmt.Errorf("certificate %s now has the identity %s in %s, not %s in %s: restart the process to change its identity", c.source, id, domain, c.Identity, c.trustDomain)
+		return false,
+			fmt.Errorf(
+				"certificate %s now has the identity %s in %s, not %s in %s: restart the process to change its identity", c.source, id, domain, c.Identity, c.trustDomain)
 	}
 	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
 		if err := m.verify(usage); err != nil && c.current.Load().verify(usage) == nil {
@@ -213,16 +222,18 @@ func (m *material) verify(usage x509.ExtKeyUsage) error {
 			intermediates.AddCert(cert)
 		}
 	}
-	_, err := m.cert.Leaf.Verify(x509.VerifyOptions{Roots: m.roots, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{usage}})
+	_, err := m.cert.Leaf.Verify(x509.VerifyOptions{Roots: m.roots, Intermediates: intermediates,
+		KeyUsages: []x509.ExtKeyUsage{usage}})
 	return err
 }
 
 // NotAfter returns the end of the certificate's validity.
 func (c *Credentials) NotAfter() time.Time { return c.current.Load().cert.Leaf.NotAfter }
 
-// Follow reloads the files at an interval until ctx ends, and closes connections to its servers whose certificates have
-// expired or were revoked; their calls and watches end with them. A file that is replaced during a read is read again at the
-// next interval. Meanwhile the log has refused handshakes with their reasons, one of each address in a minute.
+// Follow reloads the files at an interval until ctx ends, and closes connections to its servers whose
+// certificates have expired or were revoked; their calls and watches end with them. A file that is replaced
+// during a read is read again at the next interval. Meanwhile the log has refused handshakes with their
+// reasons, one of each address in a minute.
 func (c *Credentials) Follow(ctx context.Context, interval time.Duration, log *zap.Logger) error {
 	c.refusals.log.Store(log)
 	said := ""
@@ -277,7 +288,8 @@ func (i Info) anonymous() bool { return i.Identity.Role == roleAnonymous }
 
 func (i Info) expired() bool { return time.Now().After(i.NotAfter) }
 
-// transport implements the credentials of one direction. Each handshake uses the current content of the files.
+// transport implements the credentials of one direction. Each handshake uses the current content of the
+// files.
 type transport struct {
 	credentials.TransportCredentials
 	c        *Credentials
@@ -285,7 +297,8 @@ type transport struct {
 	limiter  *Limiter  // of servers; nil for no limit
 }
 
-// info describes the other end of a connection; raw is the connection of a server, whose clients may have no certificate.
+// info describes the other end of a connection; raw is the connection of a server, whose clients may have no
+// certificate.
 func (c *Credentials) info(state tls.ConnectionState, raw net.Conn) (Info, error) {
 	if len(state.PeerCertificates) == 0 && raw != nil {
 		return anonymousInfo(raw), nil
@@ -300,7 +313,8 @@ func (c *Credentials) info(state tls.ConnectionState, raw net.Conn) (Info, error
 		usage = x509.ExtKeyUsageClientAuth
 	}
 	m := c.current.Load()
-	chains, err := leaf.Verify(x509.VerifyOptions{Roots: m.roots, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{usage}})
+	chains, err := leaf.Verify(x509.VerifyOptions{Roots: m.roots, Intermediates: intermediates,
+		KeyUsages: []x509.ExtKeyUsage{usage}})
 	if err != nil {
 		return Info{}, err
 	}
@@ -318,12 +332,13 @@ func (c *Credentials) info(state tls.ConnectionState, raw net.Conn) (Info, error
 	return info, err
 }
 
-// roleAnonymous is the role under which connections without a certificate are counted, by the address that they come from. No
-// policy has it.
+// roleAnonymous is the role under which connections without a certificate are counted, by the address that
+// they come from. No policy has it.
 const roleAnonymous Role = "anonymous"
 
 func anonymousInfo(raw net.Conn) Info {
-	return Info{Identity: Identity{Role: roleAnonymous, Name: address.Network(raw.RemoteAddr()).String()}, NotAfter: time.Now().AddDate(100, 0, 0)}
+	return Info{Identity: Identity{Role: roleAnonymous, Name: address.Network(raw.RemoteAddr()).String()},
+		NotAfter: time.Now().AddDate(100, 0, 0)}
 }
 
 // Server is for listeners: every client must show a certificate of the same trust domain. The limiter bounds

@@ -24,7 +24,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-var open = identity.Policy{healthv1.Health_Check_FullMethodName: identity.Anybody, healthv1.Health_Watch_FullMethodName: identity.Anybody}
+var open = identity.Policy{healthv1.Health_Check_FullMethodName: identity.Anybody,
+	healthv1.Health_Watch_FullMethodName: identity.Anybody}
 
 // connect makes a connection that is used again and again.
 func connect(t *testing.T, address string, c *identity.Credentials, expected identity.Identity) *grpc.ClientConn {
@@ -93,7 +94,8 @@ func TestAuthoritiesAreExchangedWithoutARestart(t *testing.T) {
 	require.Equal(t, codes.OK, call(t, address, calling, server))
 	require.NoError(t, successor.Issue(serverDir, server))
 	reload(serving)
-	require.Equal(t, codes.Unavailable, call(t, address, calling, server), "the server believes the new authority alone")
+	require.Equal(t, codes.Unavailable, call(t, address, calling, server),
+		"the server believes the new authority alone")
 	require.NoError(t, successor.Issue(clientDir, client))
 	reload(calling)
 	require.Equal(t, codes.OK, call(t, address, calling, server))
@@ -128,7 +130,9 @@ func TestFilesThatAreNoneOrOfAnotherChangeNothing(t *testing.T) {
 	require.NoError(t, a.Issue(dir, id, func(t *x509.Certificate) { t.NotBefore = time.Now().Add(time.Hour) }))
 	_, err = c.Reload()
 	require.ErrorContains(t, err, "would be rejected")
-	require.NoError(t, a.Issue(dir, id, func(t *x509.Certificate) { t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }))
+	require.NoError(t, a.Issue(dir, id, func(t *x509.Certificate) {
+		t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	}))
 	_, err = c.Reload()
 	require.ErrorContains(t, err, "would be rejected")
 	require.NoError(t, a.Issue(dir, id))
@@ -156,18 +160,28 @@ func TestCertificatesThatAreNotBelieved(t *testing.T) {
 	uri := func(s string) *url.URL { u, err := url.Parse(s); require.NoError(t, err); return u }
 	good := "spiffe://playground.db-controller.dev/user/u"
 	for name, change := range map[string]func(*x509.Certificate){
-		"expired":              func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) },
-		"not valid yet":        func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour) },
-		"of servers only":      func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} },
-		"another trust domain": func(c *x509.Certificate) { c.URIs = []*url.URL{uri("spiffe://elsewhere.example.org/user/u")} },
-		"no URI":               func(c *x509.Certificate) { c.URIs, c.DNSNames = nil, []string{"user.example.org"} },
+		"expired":       func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) },
+		"not valid yet": func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour) },
+		"of servers only": func(c *x509.Certificate) {
+			c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+		},
+		"another trust domain": func(c *x509.Certificate) {
+			c.URIs = []*url.URL{uri("spiffe://elsewhere.example.org/user/u")}
+		},
+		"no URI": func(c *x509.Certificate) { c.URIs, c.DNSNames = nil, []string{"user.example.org"} },
 		"two URIs": func(c *x509.Certificate) {
 			c.URIs = []*url.URL{uri(good), uri("spiffe://playground.db-controller.dev/operator/o")}
 		},
-		"not SPIFFE":         func(c *x509.Certificate) { c.URIs = []*url.URL{uri("https://playground.db-controller.dev/user/u")} },
-		"an unknown role":    func(c *x509.Certificate) { c.URIs = []*url.URL{uri("spiffe://playground.db-controller.dev/root/u")} },
-		"a role and no name": func(c *x509.Certificate) { c.URIs = []*url.URL{uri("spiffe://playground.db-controller.dev/operator")} },
-		"a path in a name":   func(c *x509.Certificate) { c.URIs = []*url.URL{uri(good + "/operator")} },
+		"not SPIFFE": func(c *x509.Certificate) {
+			c.URIs = []*url.URL{uri("https://playground.db-controller.dev/user/u")}
+		},
+		"an unknown role": func(c *x509.Certificate) {
+			c.URIs = []*url.URL{uri("spiffe://playground.db-controller.dev/root/u")}
+		},
+		"a role and no name": func(c *x509.Certificate) {
+			c.URIs = []*url.URL{uri("spiffe://playground.db-controller.dev/operator")}
+		},
+		"a path in a name": func(c *x509.Certificate) { c.URIs = []*url.URL{uri(good + "/operator")} },
 		"no deployment": func(c *x509.Certificate) {
 			c.URIs = []*url.URL{uri("spiffe://playground.db-controller.dev/deployment/iam.example.com")}
 		},
@@ -201,10 +215,12 @@ func TestRefusedHandshakesAreInTheLog(t *testing.T) {
 	go func() { done <- mine.Follow(ctx, time.Hour, zap.New(core)) }()
 	address := serve(t, mine, open)
 	require.Eventually(t, func() bool {
-		require.Equal(t, codes.Unavailable, call(t, address, issue(t, other, identity.Identity{Role: identity.RoleUser, Name: "u"}), server))
+		require.Equal(t, codes.Unavailable,
+			call(t, address, issue(t, other, identity.Identity{Role: identity.RoleUser, Name: "u"}), server))
 		return logs.Len() > 0
 	}, wait.Limit, 10*time.Millisecond)
-	require.Equal(t, codes.Unavailable, call(t, address, issue(t, other, identity.Identity{Role: identity.RoleUser, Name: "u"}), server))
+	require.Equal(t, codes.Unavailable,
+		call(t, address, issue(t, other, identity.Identity{Role: identity.RoleUser, Name: "u"}), server))
 	require.Equal(t, 1, logs.Len())
 	require.Equal(t, codes.Unavailable, call(t, address, identity.Anonymous(mine), server))
 	require.Equal(t, codes.Unavailable, call(t, address, identity.Anonymous(mine), server))
@@ -228,7 +244,9 @@ func TestAConnectionEndsToServeWithItsCertificate(t *testing.T) {
 	require.NoError(t, err)
 	conn := connect(t, address, c, server)
 	require.NoError(t, check(t, conn))
-	require.Eventually(t, func() bool { return status.Code(check(t, conn)) == codes.Unauthenticated }, wait.Limit, 100*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return status.Code(check(t, conn)) == codes.Unauthenticated
+	}, wait.Limit, 100*time.Millisecond)
 	require.ErrorContains(t, check(t, conn), "the certificate of user/u has expired")
 }
 
@@ -316,7 +334,9 @@ func TestOneIdentityTakesNobodysPlace(t *testing.T) {
 	ends[0]()
 	require.Eventually(t, func() bool { return check(t, conns[1]) == nil }, wait.Limit, time.Millisecond)
 	require.NoError(t, conns[0].Close())
-	require.Eventually(t, func() bool { return call(t, l.Addr().String(), hostile, server) == codes.OK }, wait.Limit, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return call(t, l.Addr().String(), hostile, server) == codes.OK
+	}, wait.Limit, 10*time.Millisecond)
 	mu.Lock()
 	defer mu.Unlock()
 	require.Contains(t, refused, "connections of user/hostile")

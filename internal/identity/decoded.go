@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// maxDecodedBytes bounds the memory of a decoded request: a message of 4 MiB can have a million values, of 100 bytes each.
+	// maxDecodedBytes bounds the memory of a decoded request: a message of 4 MiB can have a million values,
+	// of 100 bytes each.
 	maxDecodedBytes = 8 << 20
 	// maxLevels is the recursion limit of package proto.
 	maxLevels = 10_000
@@ -77,7 +78,8 @@ func decodedLevel(of protoreflect.MessageDescriptor, raw []byte, levels int) (by
 	return bytes, nil
 }
 
-// AnswerCodec is the codec of a client that decodes no answer which takes more memory than Most: grpc.ForceCodecV2. It is of one call.
+// AnswerCodec is the codec of a client that decodes no answer which takes more memory than Most:
+// grpc.ForceCodecV2. It is of one call.
 type AnswerCodec struct {
 	encoding.CodecV2
 	Most int64
@@ -92,7 +94,8 @@ func NewAnswerCodec(most int64) *AnswerCodec {
 
 // Unmarshal implements encoding.CodecV2.
 func (c *AnswerCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	if m, ok := v.(proto.Message); ok && int64(data.Len())*(messageBytes+fieldBytes) > c.Most { // else it takes less in any case
+	// else it takes less in any case
+	if m, ok := v.(proto.Message); ok && int64(data.Len())*(messageBytes+fieldBytes) > c.Most {
 		raw := data.MaterializeToBuffer(mem.DefaultBufferPool())
 		defer raw.Free()
 		bytes, err := DecodedBytes(m.ProtoReflect().Descriptor(), raw.ReadOnlyData())

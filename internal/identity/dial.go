@@ -18,9 +18,9 @@ const (
 	MaxRequestBytes = 4 << 20
 )
 
-// DialOptions are the options of every connection to a server of this project: TLS with the certificate of the process,
-// which accepts no server but the expected one; half-open connections are noticed within 25 seconds, lost ones are
-// established again with pauses of at most two seconds.
+// DialOptions are the options of every connection to a server of this project: TLS with the certificate of
+// the process, which accepts no server but the expected one; half-open connections are noticed within 25
+// seconds, lost ones are established again with pauses of at most two seconds.
 func (c *Credentials) DialOptions(expected Identity) []grpc.DialOption {
 	return dialOptions(c.Client(expected))
 }
@@ -38,7 +38,8 @@ func dialOptions(with credentials.TransportCredentials) []grpc.DialOption {
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			MinConnectTimeout: 2 * time.Second,
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: 2 * time.Second},
 		}),
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// A server that answers with an error of megabytes, in its message or its details, or with headers of megabytes, is refused: the text would be in logs and in
-// memory with each try.
+// A server that answers with an error of megabytes, in its message or its details, or with headers of
+// megabytes, is refused: the text would be in logs and in memory with each try.
 func TestAnErrorOfAServerIsShort_I20(t *testing.T) {
 	t.Parallel()
 	for _, header := range []string{"Grpc-Message", "Grpc-Status-Details-Bin", "X-Anything"} {
@@ -26,11 +26,12 @@ func TestAnErrorOfAServerIsShort_I20(t *testing.T) {
 			w.Header().Set(header, strings.Repeat("A", 8<<20))
 			w.WriteHeader(http.StatusOK)
 		})
-		conn, err := grpc.NewClient("passthrough:hostile", append(dialOptions(insecure.NewCredentials()), grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
-			here, there := net.Pipe()
-			go (&http2.Server{}).ServeConn(there, &http2.ServeConnOpts{Handler: answer}) //nolint:staticcheck // a connection of its own, without a listener
-			return here, nil
-		}))...)
+		conn, err := grpc.NewClient("passthrough:hostile", append(dialOptions(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+				here, there := net.Pipe()
+				go (&http2.Server{}).ServeConn(there, &http2.ServeConnOpts{Handler: answer}) //nolint:staticcheck // a connection of its own, without a listener
+				return here, nil
+			}))...)
 		require.NoError(t, err)
 		err = conn.Invoke(t.Context(), "/a/B", &emptypb.Empty{}, &emptypb.Empty{})
 		require.Error(t, err)

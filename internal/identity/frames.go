@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	// smallFrame is the size of a frame that takes much more memory than its bytes, which alone the windows of HTTP/2 bound.
+	// smallFrame is the size of a frame that takes much more memory than its bytes, which alone the windows
+	// of HTTP/2 bound.
 	smallFrame = 256
 	// maxSmallFrames is the number of small frames of one request; its last frame does not count.
 	maxSmallFrames = 1000

@@ -37,7 +37,8 @@ func TestSmallFramesAreCounted(t *testing.T) {
 	require.ErrorIs(t, sent(func(f *http2.Framer) { data(f, 1, false, 1, maxSmallFrames+1) }), errSmallFrames)
 	require.ErrorIs(t, sent(func(f *http2.Framer) { data(f, 1, false, 0, maxSmallFrames+1) }), errSmallFrames)
 	require.NoError(t, sent(func(f *http2.Framer) { data(f, 1, false, smallFrame, 3*maxSmallFrames) }))
-	require.NoError(t, sent(func(f *http2.Framer) { // ordinary requests that the server ends, and those that end themselves
+	// ordinary requests that the server ends, and those that end themselves
+	require.NoError(t, sent(func(f *http2.Framer) {
 		for i := range uint32(20_000) {
 			data(f, 2*i+1, false, 5, 2)
 			data(f, 2*i+3, false, 5, 1)

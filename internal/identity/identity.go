@@ -1,6 +1,7 @@
 // Package identity authenticates and authorises callers. Every server has a certificate with one URI,
-// spiffe://<trust domain>/deployment/<service>/<region>, /application/<service>/<name>, /user/<name>, /operator/<name> or /registry,
-// and so have clients, but for users that come with a token. The identity of a caller comes from its certificate or its token, never from the request.
+// spiffe://<trust domain>/deployment/<service>/<region>, /application/<service>/<name>, /user/<name>,
+// /operator/<name> or /registry, and so have clients, but for users that come with a token. The identity of a
+// caller comes from its certificate or its token, never from the request.
 package identity
 
 import (
@@ -23,7 +24,8 @@ const (
 	RoleUser       Role = "user"
 	RoleOperator   Role = "operator"
 	RoleRegistry   Role = "registry"
-	// RoleApplication is a program that shares the database of a deployment, and writes resources in its own transactions.
+	// RoleApplication is a program that shares the database of a deployment, and writes resources in its own
+	// transactions.
 	RoleApplication Role = "application"
 )
 
@@ -31,7 +33,8 @@ const (
 type Identity struct {
 	Role       Role
 	Deployment schema.DeploymentID // of RoleDeployment
-	Name       string              // of RoleUser and RoleOperator; of RoleApplication its service and its name, joined by a slash
+	// of RoleUser and RoleOperator; of RoleApplication its service and its name, joined by a slash
+	Name string
 }
 
 // Path returns the path of the identity's URI.
@@ -69,17 +72,22 @@ func ParsePath(path string) (Identity, error) {
 	case len(parts) == 3 && parts[0] == string(RoleDeployment):
 		d, err := schema.ParseDeploymentID(parts[1] + "/" + parts[2])
 		return Deployment(d), err
-	case len(parts) == 2 && (parts[0] == string(RoleUser) || parts[0] == string(RoleOperator)) && nameGrammar.MatchString(parts[1]):
+	case len(parts) == 2 && (parts[0] == string(RoleUser) || parts[0] == string(RoleOperator)) &&
+		nameGrammar.MatchString(parts[1]):
 		return Identity{Role: Role(parts[0]), Name: parts[1]}, nil
-	case len(parts) == 3 && parts[0] == string(RoleApplication) && schema.CheckService(parts[1]) == nil && nameGrammar.MatchString(parts[2]):
+	case len(parts) == 3 && parts[0] == string(RoleApplication) && schema.CheckService(parts[1]) == nil &&
+		nameGrammar.MatchString(parts[2]):
 		return Identity{Role: RoleApplication, Name: parts[1] + "/" + parts[2]}, nil
 	case len(parts) == 1 && parts[0] == string(RoleRegistry):
 		return Identity{Role: RoleRegistry}, nil
 	}
-	return Identity{}, fmt.Errorf("identity %.100q: want deployment/SERVICE/REGION, application/SERVICE/NAME, user/NAME, operator/NAME or registry", strings.TrimPrefix(path, "/"))
+	return Identity{},
+		fmt.Errorf(
+			"identity %.100q: want deployment/SERVICE/REGION, application/SERVICE/NAME, user/NAME, operator/NAME or registry", strings.TrimPrefix(path, "/"))
 }
 
-// ofCertificate returns the identity in a verified certificate. A client without a certificate has no trust domain.
+// ofCertificate returns the identity in a verified certificate. A client without a certificate has no trust
+// domain.
 func ofCertificate(cert *x509.Certificate, trustDomain spiffeid.TrustDomain) (Identity, error) {
 	if len(cert.URIs) != 1 {
 		return Identity{}, fmt.Errorf("the certificate has %d URIs, want one", len(cert.URIs))

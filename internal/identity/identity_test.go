@@ -62,10 +62,12 @@ func call(t *testing.T, address string, c *identity.Credentials, expected identi
 
 func TestAPeerIsWhoItsCertificateSays(t *testing.T) {
 	a, server := authority(t), identity.Deployment(west)
-	address := serve(t, issue(t, a, server), identity.Policy{healthv1.Health_Check_FullMethodName: {identity.RoleDeployment}})
+	address := serve(t, issue(t, a, server),
+		identity.Policy{healthv1.Health_Check_FullMethodName: {identity.RoleDeployment}})
 	other := identity.Deployment(schema.DeploymentID{Service: "iam.example.com", Region: "eastus2"})
 	require.Equal(t, codes.OK, call(t, address, issue(t, a, other), server))
-	require.Equal(t, codes.PermissionDenied, call(t, address, issue(t, a, identity.Identity{Role: identity.RoleUser, Name: "u"}), server), "default deny")
+	require.Equal(t, codes.PermissionDenied,
+		call(t, address, issue(t, a, identity.Identity{Role: identity.RoleUser, Name: "u"}), server), "default deny")
 	require.Equal(t, codes.Unavailable, call(t, address, issue(t, authority(t), other), server), "another authority")
 	require.Equal(t, codes.Unavailable, call(t, address, issue(t, a, other), other), "the server has another identity")
 }
@@ -77,7 +79,8 @@ func TestAServerWithAMethodThatThePolicyLacksDoesNotStart(t *testing.T) {
 	require.ErrorContains(t, err, "has no entry in the policy")
 }
 
-// A listener that wants certificates ends a connection without one; a listener for tokens lets it in, and its calls need a token.
+// A listener that wants certificates ends a connection without one; a listener for tokens lets it in, and its
+// calls need a token.
 func TestAConnectionWithoutACertificateNeedsATokenForEachCall(t *testing.T) {
 	t.Parallel()
 	a, server := authority(t), identity.Deployment(west)

@@ -17,14 +17,16 @@ import (
 	"github.com/db-controller/db-controller/internal/budget"
 )
 
-// Limits bound the connections and calls of one identity at a server, so that one identity cannot exhaust the server.
+// Limits bound the connections and calls of one identity at a server, so that one identity cannot exhaust the
+// server.
 type Limits struct {
 	// Connections of one identity.
 	Connections int
-	// Calls are requests in progress on all connections together, watches included, counted from the first byte.
+	// Calls are requests in progress on all connections together, watches included, counted from the first
+	// byte.
 	Calls int
-	// Forwarded are calls that a deployment forwards for one person, Forwarding the calls that it forwards for all together; 0: Calls.
-	// They do not count as calls of the deployment.
+	// Forwarded are calls that a deployment forwards for one person, Forwarding the calls that it forwards
+	// for all together; 0: Calls. They do not count as calls of the deployment.
 	Forwarded, Forwarding int
 	// Memory is of all callers together, in bytes; 0: budget.DefaultTotal.
 	Memory int64
@@ -36,7 +38,8 @@ const OnBehalfOf = "dbcontroller-on-behalf-of"
 // roleForwarder is the role under which the forwarded calls of a deployment are counted.
 const roleForwarder Role = "forwarder"
 
-// Limiter counts the open connections and the calls in flight of each identity, and refuses those above Limits.
+// Limiter counts the open connections and the calls in flight of each identity, and refuses those above
+// Limits.
 type Limiter struct {
 	limits Limits
 	// refused is called at each refusal, with "connections", "calls", "memory" or "frames".
@@ -58,7 +61,8 @@ func NewLimiter(limits Limits, refused func(what string, who Identity)) *Limiter
 	if limits.Memory == 0 {
 		limits.Memory = budget.DefaultTotal
 	}
-	return &Limiter{limits: limits, refused: refused, memory: budget.New(limits.Memory), in: map[Identity]*presence{}, conns: map[*counted]bool{}}
+	return &Limiter{limits: limits, refused: refused, memory: budget.New(limits.Memory), in: map[Identity]*presence{},
+		conns: map[*counted]bool{}}
 }
 
 // change counts, unless it would be too many.
@@ -185,14 +189,17 @@ func (l *Limiter) Tap(ctx context.Context, info *tap.Info) (context.Context, err
 		}
 		l.refused("calls", counts)
 		if counts.Role == roleForwarder {
-			return ctx, status.Errorf(codes.ResourceExhausted, "%s forwards the maximum number of calls; try again", counts.Deployment)
+			return ctx, status.Errorf(codes.ResourceExhausted, "%s forwards the maximum number of calls; try again",
+				counts.Deployment)
 		}
-		return ctx, status.Errorf(codes.ResourceExhausted, "%s has the maximum number of calls in progress; end some, or wait", counts)
+		return ctx, status.Errorf(codes.ResourceExhausted,
+			"%s has the maximum number of calls in progress; end some, or wait", counts)
 	}
 	return l.open(ctx, all), nil
 }
 
-// countedAs returns the identities that a call counts for. Whether a deployment may forward the call is checked later.
+// countedAs returns the identities that a call counts for. Whether a deployment may forward the call is
+// checked later.
 func countedAs(who Identity, onBehalfOf []string) []Identity {
 	if who.Role != RoleDeployment || len(onBehalfOf) == 0 {
 		return []Identity{who}

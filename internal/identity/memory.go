@@ -18,14 +18,15 @@ import (
 )
 
 const (
-	// receiveTimeout is the longest time from the first byte of a call to the last byte of its request, and for a place in the
-	// memory of its caller.
+	// receiveTimeout is the longest time from the first byte of a call to the last byte of its request, and
+	// for a place in the memory of its caller.
 	receiveTimeout = 30 * time.Second
 	// sendTimeout is how long an answer may wait for its reader. Then the connection is closed.
 	sendTimeout = time.Minute
 	// WindowBytes is the number of bytes of a call that a client may send before its request is read.
 	WindowBytes = 64 << 10
-	// callBytes is the memory of a stream without messages, and of the page of events that it shares with others.
+	// callBytes is the memory of a stream without messages, and of the page of events that it shares with
+	// others.
 	callBytes = 32 << 10
 )
 
@@ -60,7 +61,8 @@ func (l *Limiter) open(ctx context.Context, counted []Identity) context.Context 
 	for i, who := range counted {
 		keys[len(counted)-1-i] = who // the person, then the deployment that forwards
 	}
-	c := &call{limiter: l, counted: counted, account: l.memory.Open(keys...), references: 1, conn: connOf(ctx), unsent: map[*budget.Hold]bool{}}
+	c := &call{limiter: l, counted: counted, account: l.memory.Open(keys...), references: 1, conn: connOf(ctx),
+		unsent: map[*budget.Hold]bool{}}
 	ctx, cancel := context.WithCancel(ctx)
 	ctx, c.converting = budget.NewContext(ctx, c.account)
 	c.late = time.AfterFunc(receiveTimeout, cancel)
@@ -228,7 +230,8 @@ func (Memory) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context
 // HandleConn is stats.Handler.
 func (Memory) HandleConn(context.Context, stats.ConnStats) {}
 
-// HandleRPC runs in the goroutine of the call: between its beginning and the arrival of its request it may wait.
+// HandleRPC runs in the goroutine of the call: between its beginning and the arrival of its request it may
+// wait.
 func (Memory) HandleRPC(ctx context.Context, event stats.RPCStats) {
 	c := callOf(ctx)
 	if c == nil {
@@ -266,7 +269,8 @@ type sending struct {
 	held bool // the stream has its memory
 }
 
-// RecvMsg decodes a request when the memory of the stream is free. The next ones of a stream of requests take its place.
+// RecvMsg decodes a request when the memory of the stream is free. The next ones of a stream of requests take
+// its place.
 func (s *sending) RecvMsg(m any) error {
 	in := &incoming{call: s.call, pool: budget.Streaming, held: s.held}
 	defer func() { in.raw.Free() }()
@@ -275,7 +279,9 @@ func (s *sending) RecvMsg(m any) error {
 		return err
 	}
 	s.held = true
-	return in.decode(s.Context(), m, maxStreamBytes, func(request int64) int64 { return callBytes + requestCopies*request })
+	return in.decode(s.Context(), m, maxStreamBytes, func(request int64) int64 {
+		return callBytes + requestCopies*request
+	})
 }
 
 // requestCopies is how often the request of a stream is in memory: decoded, and as converted by its handler.
@@ -323,8 +329,8 @@ func Codec() encoding.CodecV2 { return codec{encoding.GetCodecV2("proto")} }
 
 type codec struct{ encoding.CodecV2 }
 
-// Undecoded returns the codec of a client that passes answers on: they have all that was received as unknown fields, which are sent as
-// they are.
+// Undecoded returns the codec of a client that passes answers on: they have all that was received as unknown
+// fields, which are sent as they are.
 func Undecoded() encoding.CodecV2 { return undecoded{encoding.GetCodecV2("proto")} }
 
 type undecoded struct{ encoding.CodecV2 }
@@ -413,7 +419,9 @@ func (in *incoming) decode(ctx context.Context, v any, most int64, weigh func(re
 		return status.Errorf(codes.InvalidArgument, "the request: %v", err)
 	}
 	if bytes > most {
-		return status.Errorf(codes.InvalidArgument, "the request has so many values that they take %d bytes of memory, %d are allowed: send fewer at a time", bytes, most)
+		return status.Errorf(codes.InvalidArgument,
+			"the request has so many values that they take %d bytes of memory, %d are allowed: send fewer at a time",
+			bytes, most)
 	}
 	if !in.held {
 		if err := in.call.work(ctx, in.pool, weigh(bytes)); err != nil {
@@ -442,7 +450,8 @@ func (w weighed) RegisterService(desc *grpc.ServiceDesc, server any) {
 	out.Methods = slices.Clone(desc.Methods)
 	for i, m := range desc.Methods {
 		method := "/" + desc.ServiceName + "/" + m.MethodName
-		out.Methods[i].Handler = func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+		out.Methods[i].Handler = func(srv any, ctx context.Context, decode func(any) error,
+			interceptor grpc.UnaryServerInterceptor) (any, error) {
 			c := callOf(ctx)
 			if c == nil {
 				return m.Handler(srv, ctx, decode, interceptor)

@@ -11,7 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Policy lists the roles that may call each method, by the method's full name. A method without an entry is denied.
+// Policy lists the roles that may call each method, by the method's full name. A method without an entry is
+// denied.
 type Policy map[string][]Role
 
 // Anybody has the roles of all identities with a certificate, except applications, which may call a few
@@ -36,13 +37,15 @@ func (p Policy) check(ctx context.Context, method string) error {
 		return status.Error(codes.Unauthenticated, err.Error())
 	}
 	if !slices.Contains(p[method], id.Role) {
-		return status.Errorf(codes.PermissionDenied, "%s may not call %s", id, method[strings.LastIndexByte(method, '/')+1:])
+		return status.Errorf(codes.PermissionDenied, "%s may not call %s", id,
+			method[strings.LastIndexByte(method, '/')+1:])
 	}
 	return nil
 }
 
 // Unary and Stream enforce the policy.
-func (p Policy) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (p Policy) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	if err := p.check(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
@@ -50,7 +53,8 @@ func (p Policy) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 }
 
 // Stream is Unary for streams.
-func (p Policy) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (p Policy) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
 	if err := p.check(stream.Context(), info.FullMethod); err != nil {
 		return err
 	}

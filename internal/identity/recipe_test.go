@@ -34,7 +34,8 @@ func TestTheRecipeForOpenSSL(t *testing.T) {
 	run(string(script[1]))
 	before, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
 	require.NoError(t, err)
-	long := schema.DeploymentID{Service: "inventory-of-all-warehouses.platform.example.com", Region: "europe-west1"} // a common name has at most 64 characters
+	// a common name has at most 64 characters
+	long := schema.DeploymentID{Service: "inventory-of-all-warehouses.platform.example.com", Region: "europe-west1"}
 	run(string(script[1]) + "certificate deployment/" + long.Service + "/" + long.Region + "\n")
 	after, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
 	require.NoError(t, err)
@@ -45,9 +46,10 @@ func TestTheRecipeForOpenSSL(t *testing.T) {
 		identity Identity
 		usage    []x509.ExtKeyUsage
 	}{
-		"registry":                            {Identity{Role: RoleRegistry}, servers},
-		"operator_alice":                      {Identity{Role: RoleOperator, Name: "alice"}, servers[1:]},
-		"deployment_iam.example.com_us-west2": {Deployment(schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}), servers},
+		"registry":       {Identity{Role: RoleRegistry}, servers},
+		"operator_alice": {Identity{Role: RoleOperator, Name: "alice"}, servers[1:]},
+		"deployment_iam.example.com_us-west2": {Deployment(schema.DeploymentID{Service: "iam.example.com",
+			Region: "us-west2"}), servers},
 		"deployment_" + long.Service + "_" + long.Region: {Deployment(long), servers},
 	} {
 		c, err := Load(InDir(filepath.Join(dir, folder)))

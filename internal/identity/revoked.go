@@ -19,8 +19,8 @@ func (r revoked) has(chain []*x509.Certificate) bool {
 	})
 }
 
-// readRevoked parses revocation lists in PEM. Each must be signed by one of the authorities, in PEM as well. A list is valid
-// after its next update was due, too: its certificates stay revoked.
+// readRevoked parses revocation lists in PEM. Each must be signed by one of the authorities, in PEM as well.
+// A list is valid after its next update was due, too: its certificates stay revoked.
 func readRevoked(lists, authorities []byte) (revoked, error) {
 	var issuers []*x509.Certificate
 	for block := range blocks(authorities, "CERTIFICATE") {
@@ -34,7 +34,9 @@ func readRevoked(lists, authorities []byte) (revoked, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !slices.ContainsFunc(issuers, func(by *x509.Certificate) bool { return list.CheckSignatureFrom(by) == nil }) {
+		if !slices.ContainsFunc(issuers, func(by *x509.Certificate) bool {
+			return list.CheckSignatureFrom(by) == nil
+		}) {
 			return nil, errors.New("a list is not signed by any of the authorities")
 		}
 		found = true

@@ -65,7 +65,9 @@ func TestAWatchEndsWithItsCertificate(t *testing.T) {
 	require.NoError(t, a.Issue(dir, server))
 	address := serveFollowing(t, dir)
 	short := t.TempDir()
-	require.NoError(t, a.Issue(short, identity.Identity{Role: identity.RoleUser, Name: "u"}, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(2 * time.Second) }))
+	require.NoError(t, a.Issue(short, identity.Identity{Role: identity.RoleUser, Name: "u"}, func(c *x509.Certificate) {
+		c.NotAfter = time.Now().Add(2 * time.Second)
+	}))
 	c, err := identity.Load(identity.InDir(short))
 	require.NoError(t, err)
 	other := watching(t, address, issue(t, a, identity.Identity{Role: identity.RoleUser, Name: "other"}), server)
@@ -79,7 +81,8 @@ func TestAWatchEndsWithItsCertificate(t *testing.T) {
 
 func TestARevokedCertificateIsBelievedByNobody(t *testing.T) {
 	root := t.TempDir()
-	authorityDir, serverDir, userDir := filepath.Join(root, "authority"), filepath.Join(root, "server"), filepath.Join(root, "user")
+	authorityDir, serverDir, userDir := filepath.Join(root, "authority"), filepath.Join(root, "server"),
+		filepath.Join(root, "user")
 	a, err := playground.OpenAuthority(authorityDir, "example.org")
 	require.NoError(t, err)
 	server, user := identity.Deployment(west), identity.Identity{Role: identity.RoleUser, Name: "mallory"}
@@ -93,13 +96,16 @@ func TestARevokedCertificateIsBelievedByNobody(t *testing.T) {
 	require.NoError(t, a.Revoke(authorityDir, []string{filepath.Join(userDir, "tls.crt")}, []string{serverDir}))
 	require.ErrorContains(t, <-ended, "Unavailable", "calls in progress end")
 	require.Equal(t, codes.Unavailable, call(t, address, mallory, server))
-	// A new certificate of the same name is another one, also after a second list, which has the entry of the first.
+	// A new certificate of the same name is another one, also after a second list, which has the entry of the
+	// first.
 	require.NoError(t, a.Issue(userDir, user))
 	again, err := identity.Load(identity.InDir(userDir))
 	require.NoError(t, err)
 	require.Equal(t, codes.OK, call(t, address, again, server))
 	require.NoError(t, a.Revoke(authorityDir, []string{filepath.Join(userDir, "tls.crt")}, []string{serverDir}))
-	require.Eventually(t, func() bool { return call(t, address, again, server) == codes.Unavailable }, wait.Limit, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return call(t, address, again, server) == codes.Unavailable
+	}, wait.Limit, 10*time.Millisecond)
 	require.Equal(t, codes.Unavailable, call(t, address, mallory, server))
 
 	// Clients look as well; a folder that is made later gets the list.

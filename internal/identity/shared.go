@@ -31,17 +31,19 @@ func (s *Shared[M]) encoded() ([]byte, error) {
 	return s.raw, s.err
 }
 
-// With returns the message of a stream: the message and fields of its own, which are in a message of the same type; none when own is nil. Whole
-// is both, for a stream that encodes nothing.
+// With returns the message of a stream: the message and fields of its own, which are in a message of the same
+// type; none when own is nil. Whole is both, for a stream that encodes nothing.
 func (s *Shared[M]) With(own proto.Message, whole M) any {
 	return &joined{own: own, whole: whole, encoded: s.encoded}
 }
 
-// Batch is several messages as the values of a repeated field of one message. Each is encoded once for all streams.
+// Batch is several messages as the values of a repeated field of one message. Each is encoded once for all
+// streams.
 type Batch struct{ raw []byte }
 
-// NewBatch returns a batch of the first messages, and their number: as many as fit into most bytes. It returns 1 and no batch when the second one
-// does not fit: then the first goes by itself. field is the number of the repeated field, whose messages have the same encoding.
+// NewBatch returns a batch of the first messages, and their number: as many as fit into most bytes. It
+// returns 1 and no batch when the second one does not fit: then the first goes by itself. field is the number
+// of the repeated field, whose messages have the same encoding.
 func NewBatch[M proto.Message](of []*Shared[M], field protowire.Number, most int) (b Batch, n int, err error) {
 	size := 0
 	for ; n < len(of); n++ {
@@ -65,7 +67,8 @@ func NewBatch[M proto.Message](of []*Shared[M], field protowire.Number, most int
 	return b, n, nil
 }
 
-// With returns the message of a stream: the batch and fields of its own, which are in a message of the type of the whole; none when own is nil.
+// With returns the message of a stream: the batch and fields of its own, which are in a message of the type
+// of the whole; none when own is nil.
 func (b Batch) With(own proto.Message) any {
 	return &joined{own: own, encoded: func() ([]byte, error) { return b.raw, nil }}
 }

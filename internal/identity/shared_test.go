@@ -18,8 +18,9 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// A message that many streams send is encoded once, with fields that each stream adds, and counts as memory of each of their callers until
-// it is sent: a caller that reads nothing is sent as much as one caller may have.
+// A message that many streams send is encoded once, with fields that each stream adds, and counts as memory
+// of each of their callers until it is sent: a caller that reads nothing is sent as much as one caller may
+// have.
 func TestAMessageOfManyStreamsIsEncodedOnce(t *testing.T) {
 	const streams, sendingShare = 16, 6
 	a, server := authority(t), identity.Deployment(west)
@@ -40,16 +41,19 @@ func TestAMessageOfManyStreamsIsEncodedOnce(t *testing.T) {
 		sent.Add(1)
 		return nil
 	}
-	s := grpc.NewServer(grpc.Creds(issue(t, a, server).Server(limiter)), grpc.InTapHandle(limiter.Tap), grpc.StatsHandler(identity.Memory{}),
+	s := grpc.NewServer(grpc.Creds(issue(t, a, server).Server(limiter)), grpc.InTapHandle(limiter.Tap),
+		grpc.StatsHandler(identity.Memory{}),
 		grpc.ForceServerCodecV2(identity.Codec()), grpc.StreamInterceptor(identity.Memory{}.Stream))
-	s.RegisterService(&grpc.ServiceDesc{ServiceName: "shared", Streams: []grpc.StreamDesc{{StreamName: "Watch", Handler: send, ServerStreams: true}}}, nil)
+	s.RegisterService(&grpc.ServiceDesc{ServiceName: "shared",
+		Streams: []grpc.StreamDesc{{StreamName: "Watch", Handler: send, ServerStreams: true}}}, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)
 
 	user := issue(t, a, identity.Identity{Role: identity.RoleUser, Name: "u"})
-	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(user.Client(server)), // windows that do not grow
+	// windows that do not grow
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(user.Client(server)),
 		grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(streams*64<<10))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
@@ -61,7 +65,9 @@ func TestAMessageOfManyStreamsIsEncodedOnce(t *testing.T) {
 		require.NoError(t, ws.CloseSend())
 		watches = append(watches, ws)
 	}
-	require.Eventually(t, func() bool { return arrived.Load() == streams && sent.Load() >= sendingShare-1 }, wait.Limit, wait.Poll)
+	require.Eventually(t, func() bool {
+		return arrived.Load() == streams && sent.Load() >= sendingShare-1
+	}, wait.Limit, wait.Poll)
 	require.LessOrEqual(t, sent.Load(), int64(sendingShare))
 	var readers errgroup.Group // each waits until others are sent theirs
 	for _, ws := range watches {
@@ -78,7 +84,8 @@ func TestAMessageOfManyStreamsIsEncodedOnce(t *testing.T) {
 	require.EqualValues(t, 1, encodings.Load())
 }
 
-// The two parts are the message with the fields of both, also on a server that counts no memory, and there is none of its own.
+// The two parts are the message with the fields of both, also on a server that counts no memory, and there is
+// none of its own.
 func TestTheOwnFieldsOfAStreamAreMerged(t *testing.T) {
 	codec := identity.Codec()
 	shared := identity.NewShared(&spb.Status{Message: "shared"})
@@ -98,7 +105,8 @@ func TestTheOwnFieldsOfAStreamAreMerged(t *testing.T) {
 	}
 }
 
-// A batch has the first messages that fit, if these are several, and is encoded as a message with all of them.
+// A batch has the first messages that fit, if these are several, and is encoded as a message with all of
+// them.
 func TestABatchIsARepeatedField(t *testing.T) {
 	t.Parallel()
 	const details = 3 // the number of google.rpc.Status.details
@@ -106,7 +114,8 @@ func TestABatchIsARepeatedField(t *testing.T) {
 	for _, n := range []int{10, 20, 5000, 1} {
 		of = append(of, identity.NewShared(&anypb.Any{TypeUrl: "t", Value: make([]byte, n)}))
 	}
-	for _, c := range []struct{ first, most, want int }{{0, 100, 2}, {0, 1, 1}, {0, 1 << 20, 4}, {2, 100, 1}, {3, 100, 1}, {1, 5040, 2}} {
+	for _, c := range []struct{ first, most, want int }{{0, 100, 2}, {0, 1, 1}, {0, 1 << 20, 4}, {2, 100, 1},
+		{3, 100, 1}, {1, 5040, 2}} {
 		batch, n, err := identity.NewBatch(of[c.first:], details, c.most)
 		require.NoError(t, err)
 		require.Equal(t, c.want, n, "%v", c)

@@ -17,8 +17,8 @@ import (
 // ErrNoKey is the error of Sign without a certificate.
 var ErrNoKey = errors.New("a certificate is needed to sign: a token proves a call, and signs nothing")
 
-// Sign returns a text with its type, signed by the key of the certificate: a JSON Web Signature (RFC 7515) whose header has the certificate
-// with the intermediate ones after it.
+// Sign returns a text with its type, signed by the key of the certificate: a JSON Web Signature (RFC 7515)
+// whose header has the certificate with the intermediate ones after it.
 func (c *Credentials) Sign(kind string, text []byte) (string, error) {
 	cert := c.current.Load().cert
 	if cert.PrivateKey == nil {
@@ -32,7 +32,8 @@ func (c *Credentials) Sign(kind string, text []byte) (string, error) {
 	for i, der := range cert.Certificate {
 		chain[i] = base64.StdEncoding.EncodeToString(der)
 	}
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: cert.PrivateKey}, (&jose.SignerOptions{}).WithType(jose.ContentType(kind)).WithHeader("x5c", chain))
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: cert.PrivateKey}, (&jose.SignerOptions{}).
+		WithType(jose.ContentType(kind)).WithHeader("x5c", chain))
 	if err != nil {
 		return "", fmt.Errorf("sign: %w", err)
 	}
@@ -62,11 +63,12 @@ func algorithmOf(key crypto.PrivateKey) (jose.SignatureAlgorithm, error) {
 			return jose.ES512, nil
 		}
 	}
-	return "", fmt.Errorf("no signature is made by a key of the type %T: use a certificate with a key of ECDSA, Ed25519 or RSA", key)
+	return "", fmt.Errorf(
+		"no signature is made by a key of the type %T: use a certificate with a key of ECDSA, Ed25519 or RSA", key)
 }
 
-// Signed returns the text of what Sign has made, and the identity that signed it. The certificate must be accepted now: it is of this trust
-// domain and its authorities, has not expired, and is not revoked.
+// Signed returns the text of what Sign has made, and the identity that signed it. The certificate must be
+// accepted now: it is of this trust domain and its authorities, has not expired, and is not revoked.
 func (c *Credentials) Signed(kind, signed string) (text []byte, by Identity, err error) {
 	parsed, err := jose.ParseSignedCompact(signed, signatures)
 	if err != nil {
@@ -77,7 +79,8 @@ func (c *Credentials) Signed(kind, signed string) (text []byte, by Identity, err
 		return nil, by, fmt.Errorf("it is signed as %.40q, not as %s", is, kind)
 	}
 	m := c.current.Load()
-	chains, err := header.Certificates(x509.VerifyOptions{Roots: m.roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	chains, err := header.Certificates(x509.VerifyOptions{Roots: m.roots,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	if err != nil {
 		return nil, by, fmt.Errorf("the certificate of the signature: %w", err)
 	}

@@ -1,5 +1,6 @@
-// Package inprocess has gRPC channels inside a process: a connection to services without sockets and encoding. Deadlines,
-// cancellation, metadata, headers, trailers and interceptors work as over a connection; values of the caller's context stay behind.
+// Package inprocess has gRPC channels inside a process: a connection to services without sockets and
+// encoding. Deadlines, cancellation, metadata, headers, trailers and interceptors work as over a connection;
+// values of the caller's context stay behind.
 package inprocess
 
 import (
@@ -15,8 +16,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Channel is a grpc.ServiceRegistrar, and a grpc.ClientConnInterface to the services that are registered before its first call. The
-// zero Channel has no services and copies messages.
+// Channel is a grpc.ServiceRegistrar, and a grpc.ClientConnInterface to the services that are registered
+// before its first call. The zero Channel has no services and copies messages.
 type Channel struct {
 	// Share passes messages as they are: neither side changes a message that it has sent or received.
 	Share bool
@@ -61,7 +62,9 @@ func (c *Channel) Invoke(ctx context.Context, method string, args, reply any, op
 	call := newCall(method)
 	req, done := c.pass(args), make(chan outcome, 1) // one place: the caller may have gone
 	go func() {
-		answer, err := m.unary(m.server, call.serverContext(ctx), func(in any) error { return receive(in, req) }, c.Unary)
+		answer, err := m.unary(m.server, call.serverContext(ctx), func(in any) error {
+			return receive(in, req)
+		}, c.Unary)
 		call.end()
 		if err == nil {
 			answer = c.pass(answer)

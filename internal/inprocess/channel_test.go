@@ -30,7 +30,8 @@ func (h *health) Check(ctx context.Context, req *healthv1.HealthCheckRequest) (*
 	return h.check(ctx, req)
 }
 
-func (h *health) Watch(req *healthv1.HealthCheckRequest, stream grpc.ServerStreamingServer[healthv1.HealthCheckResponse]) error {
+func (h *health) Watch(req *healthv1.HealthCheckRequest,
+	stream grpc.ServerStreamingServer[healthv1.HealthCheckResponse]) error {
 	return h.watch(req, stream)
 }
 
@@ -41,10 +42,12 @@ func client(channel *inprocess.Channel, h *health) healthv1.HealthClient {
 
 type key struct{}
 
-// A call has the deadline and the metadata of its caller, and none of its values; headers and trailers come back, with an error as well.
+// A call has the deadline and the metadata of its caller, and none of its values; headers and trailers come
+// back, with an error as well.
 func TestACallIsAsOverAConnection(t *testing.T) {
 	t.Parallel()
-	h := &health{check: func(ctx context.Context, _ *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
+	h := &health{check: func(ctx context.Context,
+		_ *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
 		_, bounded := ctx.Deadline()
 		require.True(t, bounded)
 		require.Nil(t, ctx.Value(key{}))
@@ -55,11 +58,13 @@ func TestACallIsAsOverAConnection(t *testing.T) {
 		require.NoError(t, grpc.SetTrailer(ctx, metadata.Pairs("trailer", said[0])))
 		return nil, errors.New("no status")
 	}}
-	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.WithValue(t.Context(), key{}, 1), "said", "this"), time.Minute)
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.WithValue(t.Context(), key{}, 1),
+		"said", "this"), time.Minute)
 	defer cancel()
 	var header, trailer metadata.MD
 	var server peer.Peer
-	_, err := client(&inprocess.Channel{}, h).Check(ctx, &healthv1.HealthCheckRequest{}, grpc.Header(&header), grpc.Trailer(&trailer), grpc.Peer(&server))
+	_, err := client(&inprocess.Channel{}, h).Check(ctx, &healthv1.HealthCheckRequest{}, grpc.Header(&header),
+		grpc.Trailer(&trailer), grpc.Peer(&server))
 	require.Equal(t, codes.Unknown, status.Code(err))
 	require.Equal(t, []string{"this"}, header.Get("header"))
 	require.Equal(t, []string{"this"}, trailer.Get("trailer"))
@@ -70,7 +75,8 @@ func TestACallIsAsOverAConnection(t *testing.T) {
 func TestACallerLeavesBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	ended, may := make(chan error, 1), make(chan struct{})
-	h := &health{check: func(ctx context.Context, _ *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
+	h := &health{check: func(ctx context.Context,
+		_ *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
 		<-ctx.Done()
 		ended <- ctx.Err()
 		<-may
@@ -88,9 +94,11 @@ func TestACallerLeavesBeforeTheAnswer(t *testing.T) {
 func TestAStreamDeliversEverythingBeforeItsEnd(t *testing.T) {
 	t.Parallel()
 	left := make(chan error, 1)
-	h := &health{watch: func(req *healthv1.HealthCheckRequest, stream grpc.ServerStreamingServer[healthv1.HealthCheckResponse]) error {
+	h := &health{watch: func(req *healthv1.HealthCheckRequest,
+		stream grpc.ServerStreamingServer[healthv1.HealthCheckResponse]) error {
 		for range 100 {
-			if err := stream.Send(&healthv1.HealthCheckResponse{Status: healthv1.HealthCheckResponse_SERVING}); err != nil {
+			if err := stream.Send(
+				&healthv1.HealthCheckResponse{Status: healthv1.HealthCheckResponse_SERVING}); err != nil {
 				left <- err
 				return err
 			}
@@ -132,7 +140,10 @@ func TestAStreamDeliversEverythingBeforeItsEnd(t *testing.T) {
 func TestAnInterceptorRefusesAStream(t *testing.T) {
 	t.Parallel()
 	refused := status.Error(codes.PermissionDenied, "no")
-	c := client(&inprocess.Channel{Stream: func(any, grpc.ServerStream, *grpc.StreamServerInfo, grpc.StreamHandler) error { return refused }}, &health{})
+	c := client(
+		&inprocess.Channel{Stream: func(any, grpc.ServerStream, *grpc.StreamServerInfo, grpc.StreamHandler) error {
+			return refused
+		}}, &health{})
 	for range 50 {
 		stream, err := c.Watch(t.Context(), &healthv1.HealthCheckRequest{})
 		require.NoError(t, err)
@@ -150,8 +161,9 @@ func TestWhatIsNotRegisteredIsUnimplemented(t *testing.T) {
 	require.Equal(t, codes.Unimplemented, status.Code(err))
 }
 
-// A handler that changes its request, and a caller that changes its answer, change nothing for the other side, unless they share.
-// echoes returns the messages that it receives, in an answer or in a stream, and keeps them.
+// A handler that changes its request, and a caller that changes its answer, change nothing for the other
+// side, unless they share. echoes returns the messages that it receives, in an answer or in a stream, and
+// keeps them.
 type echoes struct {
 	received []*healthv1.HealthListResponse
 }
@@ -159,24 +171,27 @@ type echoes struct {
 func (e *echoes) register(channel *inprocess.Channel) {
 	channel.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "test.Echo",
-		Methods: []grpc.MethodDesc{{MethodName: "Once", Handler: func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-			in := &healthv1.HealthListResponse{}
-			e.received = append(e.received, in)
-			return in, decode(in)
-		}}},
-		Streams: []grpc.StreamDesc{{StreamName: "Each", ServerStreams: true, ClientStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
-			in := &healthv1.HealthListResponse{}
-			if err := stream.RecvMsg(in); err != nil {
-				return err
-			}
-			e.received = append(e.received, in)
-			return stream.SendMsg(in)
-		}}},
+		Methods: []grpc.MethodDesc{{MethodName: "Once",
+			Handler: func(_ any, _ context.Context, decode func(any) error,
+				_ grpc.UnaryServerInterceptor) (any, error) {
+				in := &healthv1.HealthListResponse{}
+				e.received = append(e.received, in)
+				return in, decode(in)
+			}}},
+		Streams: []grpc.StreamDesc{{StreamName: "Each", ServerStreams: true, ClientStreams: true,
+			Handler: func(_ any, stream grpc.ServerStream) error {
+				in := &healthv1.HealthListResponse{}
+				if err := stream.RecvMsg(in); err != nil {
+					return err
+				}
+				e.received = append(e.received, in)
+				return stream.SendMsg(in)
+			}}},
 	}, nil)
 }
 
-// A part of a message is the same one on both sides of a channel that shares, and another one otherwise: of requests and of answers, in
-// calls and in streams.
+// A part of a message is the same one on both sides of a channel that shares, and another one otherwise: of
+// requests and of answers, in calls and in streams.
 func TestMessagesAreCopiedUnlessShared(t *testing.T) {
 	t.Parallel()
 	for _, share := range []bool{false, true} {
@@ -184,7 +199,8 @@ func TestMessagesAreCopiedUnlessShared(t *testing.T) {
 		server.register(channel)
 		check := func(call func(sent, answer *healthv1.HealthListResponse)) {
 			t.Helper()
-			sent, answer := &healthv1.HealthListResponse{Statuses: map[string]*healthv1.HealthCheckResponse{"a": {Status: 1}}}, &healthv1.HealthListResponse{}
+			sent, answer := &healthv1.HealthListResponse{Statuses: map[string]*healthv1.HealthCheckResponse{
+				"a": {Status: 1}}}, &healthv1.HealthListResponse{}
 			call(sent, answer)
 			received := server.received[len(server.received)-1]
 			require.True(t, proto.Equal(sent, received))
@@ -197,7 +213,8 @@ func TestMessagesAreCopiedUnlessShared(t *testing.T) {
 			require.NoError(t, channel.Invoke(t.Context(), "/test.Echo/Once", sent, answer))
 		})
 		check(func(sent, answer *healthv1.HealthListResponse) {
-			stream, err := channel.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/test.Echo/Each")
+			stream, err := channel.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true},
+				"/test.Echo/Each")
 			require.NoError(t, err)
 			require.NoError(t, stream.SendMsg(sent))
 			require.NoError(t, stream.RecvMsg(answer))

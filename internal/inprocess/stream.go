@@ -23,13 +23,15 @@ type stream struct {
 }
 
 // NewStream implements grpc.ClientConnInterface.
-func (c *Channel) NewStream(ctx context.Context, _ *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (c *Channel) NewStream(ctx context.Context, _ *grpc.StreamDesc, method string,
+	opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	m := c.methods[method]
 	if m.stream.Handler == nil {
 		return nil, unimplemented(method)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	st := &stream{call: newCall(method), channel: c, desc: m.stream, requests: make(chan any, 1), answers: make(chan any), done: make(chan struct{})}
+	st := &stream{call: newCall(method), channel: c, desc: m.stream, requests: make(chan any, 1),
+		answers: make(chan any), done: make(chan struct{})}
 	go func() {
 		defer cancel()
 		st.err = st.serve(m.server, &serverStream{st, st.serverContext(ctx)})
@@ -43,7 +45,8 @@ func (s *stream) serve(server any, stream grpc.ServerStream) error {
 	if s.channel.Stream == nil {
 		return s.desc.Handler(server, stream)
 	}
-	info := &grpc.StreamServerInfo{FullMethod: s.method, IsClientStream: s.desc.ClientStreams, IsServerStream: s.desc.ServerStreams}
+	info := &grpc.StreamServerInfo{FullMethod: s.method, IsClientStream: s.desc.ClientStreams,
+		IsServerStream: s.desc.ServerStreams}
 	return s.channel.Stream(server, stream, info, s.desc.Handler)
 }
 
@@ -69,8 +72,8 @@ func (s *clientStream) CloseSend() error {
 	return nil
 }
 
-// SendMsg returns io.EOF when the call has ended, and nil where the client sends one message, as over a connection: RecvMsg has the
-// error.
+// SendMsg returns io.EOF when the call has ended, and nil where the client sends one message, as over a
+// connection: RecvMsg has the error.
 func (s *clientStream) SendMsg(m any) error {
 	select {
 	case s.requests <- s.channel.pass(m):

@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// Of converts a value by encoding/json; nil for null. Bodies have numbers of double precision: an integer that has none is an error.
+// Of converts a value by encoding/json; nil for null. Bodies have numbers of double precision: an integer
+// that has none is an error.
 func Of(v any) (map[string]any, error) {
 	raw, err := json.Marshal(v)
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package kindgraph draws the kinds of services and their references: for Graphviz, and as a picture of its own.
+// Package kindgraph draws the kinds of services and their references: for Graphviz, and as a picture of its
+// own.
 package kindgraph
 
 import (
@@ -15,10 +16,14 @@ import (
 // Running returns the descriptors of the versions that run, and all of a service of which none runs.
 func Running(env *schema.Environment) []*schema.Descriptor {
 	runs := func(d *schema.Descriptor) bool {
-		return slices.ContainsFunc(env.Deployments, func(at schema.Deployment) bool { return at.Service == d.Service && at.Version == d.Version })
+		return slices.ContainsFunc(env.Deployments, func(at schema.Deployment) bool {
+			return at.Service == d.Service && at.Version == d.Version
+		})
 	}
 	return slices.DeleteFunc(slices.Clone(env.Services), func(d *schema.Descriptor) bool {
-		return !runs(d) && slices.ContainsFunc(env.Services, func(other *schema.Descriptor) bool { return other.Service == d.Service && runs(other) })
+		return !runs(d) && slices.ContainsFunc(env.Services, func(other *schema.Descriptor) bool {
+			return other.Service == d.Service && runs(other)
+		})
 	})
 }
 
@@ -77,7 +82,9 @@ func full(d *schema.Descriptor, kind string) string {
 
 func (g *Graph) add(e Edge) {
 	g.Kinds = append(g.Kinds, e.To)
-	i := slices.IndexFunc(g.Edges, func(has Edge) bool { return has.From == e.From && has.To == e.To && has.Behaviour == e.Behaviour })
+	i := slices.IndexFunc(g.Edges, func(has Edge) bool {
+		return has.From == e.From && has.To == e.To && has.Behaviour == e.Behaviour
+	})
 	if i < 0 {
 		g.Edges = append(g.Edges, e)
 	} else if has := &g.Edges[i]; !slices.Contains(has.Fields, e.Fields[0]) {
@@ -85,7 +92,8 @@ func (g *Graph) add(e Edge) {
 	}
 }
 
-// colour tells the effect of a deletion of the target: it is refused, the holder goes along, it is changed, or stays as it is.
+// colour tells the effect of a deletion of the target: it is refused, the holder goes along, it is changed,
+// or stays as it is.
 func (e Edge) colour() string {
 	switch {
 	case e.Behaviour == schema.Block.String():
@@ -107,7 +115,8 @@ func ofKind(kind string) (service, name string) {
 // Dot writes the graph in the language of Graphviz, with a frame for each service.
 func (g *Graph) Dot(out io.Writer) error {
 	var b strings.Builder
-	b.WriteString("digraph kinds {\n  rankdir=RL;\n  node [shape=box, style=rounded, fontname=\"sans-serif\"];\n  edge [fontname=\"sans-serif\", fontsize=10];\n")
+	b.WriteString(
+		"digraph kinds {\n  rankdir=RL;\n  node [shape=box, style=rounded, fontname=\"sans-serif\"];\n  edge [fontname=\"sans-serif\", fontsize=10];\n")
 	for i := 0; i < len(g.Kinds); {
 		service, _ := ofKind(g.Kinds[i])
 		fmt.Fprintf(&b, "  subgraph %s {\n    label=%s;\n", strconv.Quote("cluster_"+service), strconv.Quote(service))
@@ -121,7 +130,8 @@ func (g *Graph) Dot(out io.Writer) error {
 		b.WriteString("  }\n")
 	}
 	for _, e := range g.Edges {
-		fmt.Fprintf(&b, "  %s -> %s [label=%s, color=%q, fontcolor=%q];\n", strconv.Quote(e.From), strconv.Quote(e.To), strconv.Quote(strings.Join(e.Fields, ", ")+"\n"+e.Behaviour), e.colour(), e.colour()) //nolint:misspell // the words of Graphviz
+		fmt.Fprintf(&b, "  %s -> %s [label=%s, color=%q, fontcolor=%q];\n", strconv.Quote(e.From), strconv.Quote(e.To),
+			strconv.Quote(strings.Join(e.Fields, ", ")+"\n"+e.Behaviour), e.colour(), e.colour()) //nolint:misspell // the words of Graphviz
 	}
 	b.WriteString("}\n")
 	_, err := io.WriteString(out, b.String())

@@ -40,7 +40,8 @@ kinds:
 	}}
 }
 
-// The graph has the version that runs, and a service of which none does; the fields of one behaviour are one arrow.
+// The graph has the version that runs, and a service of which none does; the fields of one behaviour are one
+// arrow.
 func TestTheGraphHasWhatRuns(t *testing.T) {
 	t.Parallel()
 	g := Of(Running(described(t)))

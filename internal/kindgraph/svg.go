@@ -20,7 +20,8 @@ const (
 	edgeLetter  = 5.8 // the width of a letter beside an arrow
 )
 
-// place is a rectangle in a column: of a kind, or of an arrow that passes the column on its way to a kind further to the left.
+// place is a rectangle in a column: of a kind, or of an arrow that passes the column on its way to a kind
+// further to the left.
 type place struct {
 	kind                string // empty for an arrow
 	to                  []*place
@@ -35,7 +36,8 @@ type layout struct {
 	width, height float64
 }
 
-// SVG writes the graph as a picture: targets to the left of their holders, so that deletions go from left to right.
+// SVG writes the graph as a picture: targets to the left of their holders, so that deletions go from left to
+// right.
 func (g *Graph) SVG(out io.Writer) error {
 	l := g.layout()
 	var b strings.Builder
@@ -52,31 +54,40 @@ func (g *Graph) SVG(out io.Writer) error {
 	for _, kind := range g.Kinds {
 		at := l.kinds[kind]
 		service, name := ofKind(kind)
-		fmt.Fprintf(&b, `<g><rect x="%.0f" y="%.0f" width="%.0f" height="%.0f" rx="7" fill="#f4f6fa" stroke="#44546a"/>`, at.x, at.y, at.width, at.height)
-		fmt.Fprintf(&b, `<text x="%.0f" y="%.0f" font-weight="bold" fill="#1b1b1b">%s</text>`, at.x+12, at.y+20, html.EscapeString(name))
-		fmt.Fprintf(&b, `<text x="%.0f" y="%.0f" font-size="11" fill="#555555">%s</text></g>`+"\n", at.x+12, at.y+36, html.EscapeString(service))
+		fmt.Fprintf(&b,
+			`<g><rect x="%.0f" y="%.0f" width="%.0f" height="%.0f" rx="7" fill="#f4f6fa" stroke="#44546a"/>`, at.x,
+			at.y, at.width, at.height)
+		fmt.Fprintf(&b, `<text x="%.0f" y="%.0f" font-weight="bold" fill="#1b1b1b">%s</text>`, at.x+12, at.y+20,
+			html.EscapeString(name))
+		fmt.Fprintf(&b, `<text x="%.0f" y="%.0f" font-size="11" fill="#555555">%s</text></g>`+"\n", at.x+12, at.y+36,
+			html.EscapeString(service))
 	}
 	b.WriteString("</svg>\n")
 	_, err := io.WriteString(out, b.String())
 	return err
 }
 
-// arrow draws the references of a kind to another one: the nth arrow that leaves the one, and the mth that arrives at the other.
+// arrow draws the references of a kind to another one: the nth arrow that leaves the one, and the mth that
+// arrives at the other.
 func (l *layout) arrow(e Edge, way []*place, n, m int) string {
 	from, to := l.kinds[e.From], l.kinds[e.To]
 	y := from.y + edgeHeight*(float64(n)+0.6)
 	endX, endY := to.x+to.width, to.y+10+float64(m%int(max(1, (to.height-16)/7)))*7
 	text := func(x float64, anchor string) string {
-		return fmt.Sprintf(`<text x="%.1f" y="%.1f" text-anchor="%s" font-size="10" fill="%s">%s</text>`, x, y-4, anchor, e.colour(), html.EscapeString(e.label()))
+		return fmt.Sprintf(`<text x="%.1f" y="%.1f" text-anchor="%s" font-size="10" fill="%s">%s</text>`, x, y-4,
+			anchor, e.colour(), html.EscapeString(e.label()))
 	}
 	var b strings.Builder
 	curve := func(x1, y1, x2, y2, bend1, bend2 float64) {
-		fmt.Fprintf(&b, `<path d="M%.1f %.1f C%.1f %.1f %.1f %.1f %.1f %.1f" fill="none" stroke="%s" stroke-width="1.4"/>`, x1, y1, x1+bend1, y1, x2+bend2, y2, x2, y2, e.colour())
+		fmt.Fprintf(&b,
+			`<path d="M%.1f %.1f C%.1f %.1f %.1f %.1f %.1f %.1f" fill="none" stroke="%s" stroke-width="1.4"/>`, x1, y1,
+			x1+bend1, y1, x2+bend2, y2, x2, y2, e.colour())
 	}
 	head := fmt.Sprintf(`<path d="M%.1f %.1f l8 -4 v8 z" fill="%s"/>`, endX, endY, e.colour())
 	if right := from.x + from.width; len(way) == 0 && to.x > from.x { // closes a circle
 		curve(right, y, to.x-7, endY, 60, -60)
-		return text(right+8, "start") + b.String() + fmt.Sprintf(`<path d="M%.1f %.1f l-8 -4 v8 z" fill="%s"/>`, to.x, endY, e.colour()) + "\n"
+		return text(right+8, "start") + b.String() + fmt.Sprintf(`<path d="M%.1f %.1f l-8 -4 v8 z" fill="%s"/>`, to.x,
+			endY, e.colour()) + "\n"
 	} else if len(way) == 0 { // in one column: around the right side
 		curve(right, y, endX+7, endY, 45, 45)
 		return text(right+40, "start") + b.String() + head + "\n"
@@ -174,7 +185,8 @@ func (p *place) aim() (y float64) {
 	return y
 }
 
-// depths returns for each kind the number of arrows of the longest way from it. An arrow that closes a circle does not count.
+// depths returns for each kind the number of arrows of the longest way from it. An arrow that closes a circle
+// does not count.
 func (g *Graph) depths() map[string]int {
 	to, out, on := map[string][]string{}, map[string]int{}, map[string]bool{}
 	for _, e := range g.Edges {

@@ -1,5 +1,5 @@
-// Package postgres connects to PostgreSQL with the session settings and the TLS checks that the deployments and the registry
-// need, classifies its errors, and keeps an outage of the database to one line of the log.
+// Package postgres connects to PostgreSQL with the session settings and the TLS checks that the deployments
+// and the registry need, classifies its errors, and keeps an outage of the database to one line of the log.
 package postgres
 
 import (
@@ -25,14 +25,17 @@ import (
 // has one connection, and every transaction needs one only.
 const MinConnections = 4
 
-// Settings of every session, by name. The timeouts bound how long a transaction can outlive the decision on its attempt:
-// PostgreSQL cancels statements that wait too long for a lock, and ends transactions whose client has gone silent. Sequential
-// scans are off because every statement finds its rows by keys, and the planner cannot know that: with one hot target in the
-// statistics it expects as many holders of every target, and reads the whole table (measured: a cascade over 100,000
-// holders took 12 s instead of 1 s). Parallel plans are off for the same reason: with those statistics each delete started a worker process to look for
-// the blocking references of one resource (measured beside 1,000,000 references to a hot target: 30 ms, and 0.1 ms without). A commit returns when it is on disk, also if the default of the server or the role
-// differs: a crash must not undo commits that other deployments know (I29). A statement on a table whose policies apply to the role fails: a row that
-// they hide would count as deleted, and their code would run with the rights of the session.
+// Settings of every session, by name. The timeouts bound how long a transaction can outlive the decision on
+// its attempt: PostgreSQL cancels statements that wait too long for a lock, and ends transactions whose
+// client has gone silent. Sequential scans are off because every statement finds its rows by keys, and the
+// planner cannot know that: with one hot target in the statistics it expects as many holders of every target,
+// and reads the whole table (measured: a cascade over 100,000 holders took 12 s instead of 1 s). Parallel
+// plans are off for the same reason: with those statistics each delete started a worker process to look for
+// the blocking references of one resource (measured beside 1,000,000 references to a hot target: 30 ms, and
+// 0.1 ms without). A commit returns when it is on disk, also if the default of the server or the role
+// differs: a crash must not undo commits that other deployments know (I29). A statement on a table whose
+// policies apply to the role fails: a row that they hide would count as deleted, and their code would run
+// with the rights of the session.
 var Settings = map[string]string{
 	"search_path":                         "pg_catalog, pg_temp", // temporary tables last
 	"statement_timeout":                   "60000",               // milliseconds, the unit in which the server shows it
@@ -47,12 +50,13 @@ var Settings = map[string]string{
 	"TimeZone":                            "UTC",
 }
 
-// cancelGrace is how long a statement may still run when its context ends. One that runs longer loses its connection, which costs
-// PostgreSQL more than most statements: callers who end their calls at once must not take that from others.
+// cancelGrace is how long a statement may still run when its context ends. One that runs longer loses its
+// connection, which costs PostgreSQL more than most statements: callers who end their calls at once must not
+// take that from others.
 const cancelGrace = 300 * time.Millisecond
 
-// trustedIdle is how long a connection is taken to live without a question. It is longer than the second between two statements of an idle
-// process, each of which would need a round trip more.
+// trustedIdle is how long a connection is taken to live without a question. It is longer than the second
+// between two statements of an idle process, each of which would need a round trip more.
 const trustedIdle = 3 * time.Second
 
 // Connect opens a pool whose sessions have Settings. The name is shown in pg_stat_activity.
@@ -71,7 +75,9 @@ func ConnectBeside(ctx context.Context, of *pgxpool.Config, name string, connect
 	cfg.AfterConnect, cfg.PrepareConn, cfg.AfterRelease, cfg.BeforeClose = uuidsByBytes, nil, nil, nil
 	cfg.MinConns, cfg.MinIdleConns = 0, 0
 	cfg.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > trustedIdle }
-	maps.DeleteFunc(cfg.ConnConfig.RuntimeParams, func(name, _ string) bool { return strings.HasPrefix(name, "default_transaction_") })
+	maps.DeleteFunc(cfg.ConnConfig.RuntimeParams, func(name, _ string) bool {
+		return strings.HasPrefix(name, "default_transaction_")
+	})
 	cfg.MaxConns = max(connections, MinConnections)
 	cfg.ConnConfig.RuntimeParams["application_name"] = name
 	for key, value := range Settings {
@@ -109,8 +115,8 @@ func Beside(ctx context.Context, of *pgxpool.Config) (*pgx.ConnConfig, error) {
 	return cfg, of.BeforeConnect(ctx, cfg)
 }
 
-// CheckTLS returns an error unless every host of a connection string is this machine, or is connected to with TLS that
-// verifies the server's certificate and name: sslmode=verify-full.
+// CheckTLS returns an error unless every host of a connection string is this machine, or is connected to with
+// TLS that verifies the server's certificate and name: sslmode=verify-full.
 func CheckTLS(dsn string) error {
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
@@ -128,11 +134,13 @@ func CheckTLS(dsn string) error {
 }
 
 func verified(host string, config *tls.Config) error {
-	if ip, err := netip.ParseAddr(host); err == nil && ip.IsLoopback() || host == "localhost" || strings.HasPrefix(host, "/") {
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsLoopback() || host == "localhost" ||
+		strings.HasPrefix(host, "/") {
 		return nil
 	}
 	if config == nil || config.InsecureSkipVerify || config.ServerName == "" {
-		return fmt.Errorf("the connection to PostgreSQL at %s would be unencrypted, or would not verify the server: use sslmode=verify-full (and sslrootcert=…)", host)
+		return fmt.Errorf(
+			"the connection to PostgreSQL at %s would be unencrypted, or would not verify the server: use sslmode=verify-full (and sslrootcert=…)", host)
 	}
 	return nil
 }
@@ -140,7 +148,8 @@ func verified(host string, config *tls.Config) error {
 // ErrNotADSN replaces errors of the parser, which contain the password.
 var ErrNotADSN = errors.New("not a PostgreSQL connection string")
 
-// ErrNoService is the error of a connection string with a service that cannot be looked up. The reason names the service or the file.
+// ErrNoService is the error of a connection string with a service that cannot be looked up. The reason names
+// the service or the file.
 var ErrNoService = errors.New("the service of the connection string")
 
 // notADSN replaces an error of the parser.
@@ -151,24 +160,29 @@ func notADSN(err error) error {
 	return ErrNotADSN
 }
 
-// The functions by which a failover, a restore and the durability of commits are noticed. A standby has no position to write at.
+// The functions by which a failover, a restore and the durability of commits are noticed. A standby has no
+// position to write at.
 const serverSQL = `
 SELECT session_user::text, current_setting('session_replication_role'), CASE WHEN NOT pg_is_in_recovery() THEN
     pg_walfile_name(pg_current_wal_lsn()) || pg_current_wal_insert_lsn()::text || pg_current_wal_flush_lsn()::text || (SELECT system_identifier FROM pg_control_system())::text END`
 
-// checkServer returns an error when the server does not have what the program is built on, or does not give it to the role.
+// checkServer returns an error when the server does not have what the program is built on, or does not give
+// it to the role.
 func checkServer(ctx context.Context, pool *pgxpool.Pool) error {
 	var user, replication string
 	err := pool.QueryRow(ctx, serverSQL).Scan(&user, &replication, nil)
 	var pg *pgconn.PgError
 	switch {
 	case errors.As(err, &pg) && (pg.Code == "0A000" || pg.Code == "42501"):
-		return &SettingError{"the server does not say its identity, its timeline, or its position in the log, by which failovers and restores are noticed; docs/managed.md has the query, and what services need for it", err}
+		return &SettingError{
+			"the server does not say its identity, its timeline, or its position in the log, by which failovers and restores are noticed; docs/managed.md has the query, and what services need for it", err}
 	case err != nil:
 		return err
 	case replication == "replica":
 		role := pgx.Identifier{user}.Sanitize()
-		return &SettingError{Remedy: "session_replication_role is replica by default: triggers would not fire; run ALTER ROLE " + role + " RESET session_replication_role, also IN DATABASE, or find it in ALTER DATABASE or postgresql.conf"}
+		return &SettingError{
+			Remedy: "session_replication_role is replica by default: triggers would not fire; run ALTER ROLE " + role +
+				" RESET session_replication_role, also IN DATABASE, or find it in ALTER DATABASE or postgresql.conf"}
 	}
 	return nil
 }
@@ -177,8 +191,8 @@ const missingSettingsSQL = `
 SELECT format('ALTER ROLE %I IN DATABASE %I SET %s = %L;', session_user, current_database(), i.name, i.value)
 FROM unnest($1::text[], $2::text[]) AS i (name, value) JOIN pg_settings s USING (name) WHERE s.setting <> i.value ORDER BY 1`
 
-// checkSettings returns an error when the sessions do not have Settings: a connection pooler may ignore startup parameters.
-// The error contains the statements that set them for the role in the database: the
+// checkSettings returns an error when the sessions do not have Settings: a connection pooler may ignore
+// startup parameters. The error contains the statements that set them for the role in the database: the
 // sessions of applications keep theirs.
 func checkSettings(ctx context.Context, pool *pgxpool.Pool) error {
 	var names, values []string
@@ -196,5 +210,6 @@ func checkSettings(ctx context.Context, pool *pgxpool.Pool) error {
 	if err != nil || len(missing) == 0 {
 		return err
 	}
-	return &SettingError{Remedy: "the session does not have the settings that it was opened with, a connection pooler ignores them; run once, directly at the server: " + strings.Join(missing, " ")}
+	return &SettingError{
+		Remedy: "the session does not have the settings that it was opened with, a connection pooler ignores them; run once, directly at the server: " + strings.Join(missing, " ")}
 }

@@ -21,7 +21,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// A session without its settings, as behind a pooler, is refused, and the error contains the statements that set them.
+// A session without its settings, as behind a pooler, is refused, and the error contains the statements that
+// set them.
 func TestConnectionsHaveTheirSettings_I22(t *testing.T) {
 	t.Parallel()
 	dsn := harness.Postgres(t).NewDatabase(t, "")
@@ -40,7 +41,8 @@ func TestConnectionsHaveTheirSettings_I22(t *testing.T) {
 	require.NoError(t, postgres.CheckSettings(t.Context(), pool))
 }
 
-// A row and a batch that are answered are as good as a ping: nothing is asked then, here of a pool that is closed.
+// A row and a batch that are answered are as good as a ping: nothing is asked then, here of a pool that is
+// closed.
 func TestAnAnsweredStatementShowsThatTheDatabaseAnswers_I22(t *testing.T) {
 	t.Parallel()
 	dsn := harness.Postgres(t).NewDatabase(t, "")
@@ -60,11 +62,14 @@ func TestAnAnsweredStatementShowsThatTheDatabaseAnswers_I22(t *testing.T) {
 		if err := l.Answers(t.Context()); time.Since(answered) < time.Second {
 			require.NoError(t, err, name)
 		}
-		require.Eventually(t, func() bool { return l.Answers(t.Context()) != nil }, wait.Limit, 10*time.Millisecond, name)
+		require.Eventually(t, func() bool {
+			return l.Answers(t.Context()) != nil
+		}, wait.Limit, 10*time.Millisecond, name)
 	}
 }
 
-// Callers who end their calls at once do not make the server open connections for others: the statements of such calls end by themselves.
+// Callers who end their calls at once do not make the server open connections for others: the statements of
+// such calls end by themselves.
 func TestCallsThatEndAtOnceKeepTheirConnections_I20(t *testing.T) {
 	t.Parallel()
 	const calls = 40
@@ -142,7 +147,8 @@ func TestOtherMachinesAreConnectedToWithVerifiedTLS(t *testing.T) {
 	require.EqualError(t, err, "the service of the connection string: unable to find service: crm")
 }
 
-// A real server with certificates: a connection to a server with another name or another authority is refused.
+// A real server with certificates: a connection to a server with another name or another authority is
+// refused.
 func TestTheCertificateOfTheServerIsVerified(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -170,13 +176,15 @@ func TestTheCertificateOfTheServerIsVerified(t *testing.T) {
 			continue
 		}
 		var version string
-		require.NoError(t, pool.QueryRow(t.Context(), `SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()`).Scan(&version))
+		require.NoError(t, pool.QueryRow(t.Context(), `SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()`).
+			Scan(&version))
 		require.Equal(t, "TLSv1.3", version)
 		pool.Close()
 	}
 }
 
-// A server that fires no triggers by default, or does not say by what a failover is noticed, is refused at the start, with the remedy.
+// A server that fires no triggers by default, or does not say by what a failover is noticed, is refused at
+// the start, with the remedy.
 func TestAServerThatLacksWhatIsNeededIsRefused_I2(t *testing.T) {
 	t.Parallel()
 	dsn := harness.Postgres(t).NewDatabase(t, "")
@@ -190,7 +198,8 @@ func TestAServerThatLacksWhatIsNeededIsRefused_I2(t *testing.T) {
 	}
 	cfg := admin.Config()
 	role := "managed_" + cfg.Database
-	exec(fmt.Sprintf(`CREATE ROLE %[1]s LOGIN PASSWORD 'secret'; ALTER ROLE %[1]s IN DATABASE %[2]s SET session_replication_role = replica`, role, cfg.Database))
+	exec(fmt.Sprintf(
+		`CREATE ROLE %[1]s LOGIN PASSWORD 'secret'; ALTER ROLE %[1]s IN DATABASE %[2]s SET session_replication_role = replica`, role, cfg.Database))
 	defer func() {
 		_, err := admin.Exec(context.Background(), fmt.Sprintf(`DROP OWNED BY %[1]s; DROP ROLE %[1]s`, role))
 		require.NoError(t, err)
@@ -207,7 +216,8 @@ func TestAServerThatLacksWhatIsNeededIsRefused_I2(t *testing.T) {
 	require.ErrorContains(t, err, `ALTER ROLE "`+role+`" RESET session_replication_role`)
 	require.True(t, postgres.Refused(err), "waiting does not change it")
 
-	exec(fmt.Sprintf(`ALTER ROLE %s IN DATABASE %s RESET session_replication_role; REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC`, role, cfg.Database))
+	exec(fmt.Sprintf(
+		`ALTER ROLE %s IN DATABASE %s RESET session_replication_role; REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC`, role, cfg.Database))
 	err = connect()
 	require.ErrorContains(t, err, "by which failovers and restores are noticed; docs/managed.md")
 	require.ErrorContains(t, err, "permission denied for function pg_control_system")

@@ -11,7 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// unavailable are the SQLSTATEs, and prefixes of SQLSTATEs, of a server that answers but cannot work at present.
+// unavailable are the SQLSTATEs, and prefixes of SQLSTATEs, of a server that answers but cannot work at
+// present.
 var unavailable = []string{
 	"08",     // connection exceptions
 	"53",     // insufficient resources: connections, memory, disk
@@ -21,8 +22,8 @@ var unavailable = []string{
 	"55000",  // in recovery, or the database accepts no connections
 }
 
-// Unavailable reports whether an error says that the database cannot be reached or takes no writes at present. The operation
-// can be repeated.
+// Unavailable reports whether an error says that the database cannot be reached or takes no writes at
+// present. The operation can be repeated.
 func Unavailable(err error) bool {
 	var (
 		pg      *pgconn.PgError
@@ -34,7 +35,8 @@ func Unavailable(err error) bool {
 		return true
 	case errors.As(err, &pg):
 		return hasPrefix(pg.Code, unavailable)
-	case errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed),
+	case errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
+		errors.Is(err, net.ErrClosed),
 		errors.Is(err, pgconn.ErrConnClosed): // by an end of the session in the middle of a pipeline
 		return true
 	}
@@ -53,7 +55,8 @@ var ErrDiskFull = errors.New("the disk of the database is full: nothing is writt
 // ErrReadOnly is the reason why a database takes no writes.
 var ErrReadOnly = errors.New("the database is read-only")
 
-// refusesWrites returns why the database refuses writes, as an error says; nil when the error does not say so.
+// refusesWrites returns why the database refuses writes, as an error says; nil when the error does not say
+// so.
 func refusesWrites(err error) error {
 	var pg *pgconn.PgError
 	switch {
@@ -70,14 +73,15 @@ func refusesWrites(err error) error {
 // DiskFull reports whether a statement failed because its table or index could not grow. It changed nothing.
 func DiskFull(err error) bool { return errors.Is(refusesWrites(err), ErrDiskFull) }
 
-// Objection returns the constraint, if it is one, and the message with which a constraint of a table outside of a schema, or a trigger, refused a
-// statement or a commit.
+// Objection returns the constraint, if it is one, and the message with which a constraint of a table outside
+// of a schema, or a trigger, refused a statement or a commit.
 func Objection(err error, schema string) (constraint, text string, ok bool) {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) || pg.SchemaName == schema {
 		return "", "", false
 	}
-	violated, raised := strings.HasPrefix(pg.Code, "23") && pg.SchemaName != "", pg.Code == "P0001" || pg.Code == "23503"
+	violated, raised := strings.HasPrefix(pg.Code, "23") && pg.SchemaName != "", pg.Code == "P0001" ||
+		pg.Code == "23503"
 	return pg.ConstraintName, pg.Message, violated || raised
 }
 
@@ -87,8 +91,8 @@ func Denied(err error) bool {
 	return errors.As(err, &pg) && pg.Code == "42501"
 }
 
-// SettingError is the error of a connection that cannot be used as the server, the role, or a pooler in front of them is set. Waiting does not change
-// that.
+// SettingError is the error of a connection that cannot be used as the server, the role, or a pooler in front
+// of them is set. Waiting does not change that.
 type SettingError struct {
 	Remedy string
 	Err    error
@@ -111,14 +115,17 @@ func ofPooler(err error) error {
 	case !errors.As(err, &pg):
 	case pg.Code == "08P01" && strings.Contains(pg.Message, "startup parameter"):
 		return &SettingError{"the pooler in front of PostgreSQL refuses the settings of sessions; put into pgbouncer.ini: ignore_startup_parameters = " +
-			strings.Join(slices.Sorted(maps.Keys(Settings)), ", ") + "; the next start prints what to set at the server instead", err}
+			strings.Join(slices.Sorted(maps.Keys(Settings)), ", ") +
+			"; the next start prints what to set at the server instead", err}
 	case pg.Code == "26000" || pg.Code == "42P05":
-		return &SettingError{"prepared statements do not outlive a transaction behind a pooler in transaction mode; add default_query_exec_mode=cache_describe to the DSN", err}
+		return &SettingError{
+			"prepared statements do not outlive a transaction behind a pooler in transaction mode; add default_query_exec_mode=cache_describe to the DSN", err}
 	}
 	return err
 }
 
-// Refused reports whether the server rejects the user, or has no such database, or a pooler the session. Waiting does not change that.
+// Refused reports whether the server rejects the user, or has no such database, or a pooler the session.
+// Waiting does not change that.
 func Refused(err error) bool {
 	if errors.As(err, new(*SettingError)) {
 		return true
@@ -146,8 +153,8 @@ var busy = []string{
 	"25P04", // transaction_timeout
 }
 
-// Busy reports whether PostgreSQL ended a transaction because of concurrent ones or a timeout. The transaction can be
-// repeated.
+// Busy reports whether PostgreSQL ended a transaction because of concurrent ones or a timeout. The
+// transaction can be repeated.
 func Busy(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && hasPrefix(pg.Code, busy)

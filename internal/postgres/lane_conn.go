@@ -58,8 +58,8 @@ func (l *Lanes) heard(err error) {
 	}
 }
 
-// Answers is Ping for health checks of an idle process: it asks nothing when the last read of a row or a batch, in any lane, was answered
-// within a second.
+// Answers is Ping for health checks of an idle process: it asks nothing when the last read of a row or a
+// batch, in any lane, was answered within a second.
 func (l *Lanes) Answers(ctx context.Context) error {
 	if since := time.Since(time.Unix(0, l.answered.Load())); since >= 0 && since < answerValid {
 		return nil
@@ -80,7 +80,8 @@ func (l *Lanes) Ping(ctx context.Context) error {
 // Begin is BeginTx without options.
 func (l *Lanes) Begin(ctx context.Context) (pgx.Tx, error) { return l.BeginTx(ctx, pgx.TxOptions{}) }
 
-// BeginTx begins a transaction over a connection of the caller's lane, which it has until its commit or rollback.
+// BeginTx begins a transaction over a connection of the caller's lane, which it has until its commit or
+// rollback.
 func (l *Lanes) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
 	l = l.over(ctx)
 	leave, err := l.enter(ctx)
@@ -95,7 +96,8 @@ func (l *Lanes) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, err
 	return &laneTx{tx, leave}, nil
 }
 
-// SendBatch runs statements over a connection of the caller's lane, which it has until the results are closed.
+// SendBatch runs statements over a connection of the caller's lane, which it has until the results are
+// closed.
 func (l *Lanes) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	l = l.over(ctx)
 	leave, err := l.enter(ctx)
@@ -105,7 +107,8 @@ func (l *Lanes) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	return &laneBatch{l.pool(ctx).SendBatch(ctx, b), func(err error) { l.heard(err); leave() }}
 }
 
-// laneRows gives its connection back when pgxpool's rows do: when they are closed, read to their end, or cannot be scanned.
+// laneRows gives its connection back when pgxpool's rows do: when they are closed, read to their end, or
+// cannot be scanned.
 type laneRows struct {
 	pgx.Rows
 	leave func()

@@ -57,7 +57,8 @@ const (
 // Caller is on whose behalf statements run.
 type Caller struct {
 	Lane Lane
-	// The key who of a caller is comparable. The statements of one Who are bounded; statements with nil are not.
+	// The key who of a caller is comparable. The statements of one Who are bounded; statements with nil are
+	// not.
 	Who any
 	// Refused is called for each statement that is refused; may be nil.
 	Refused func()
@@ -90,8 +91,8 @@ func InControl(ctx context.Context) context.Context { return WithCaller(ctx, Cal
 
 type overKey struct{}
 
-// Over returns a context whose statements and transactions run over the connections of a standby, of whatever lanes of the primary they are
-// asked; with nil, of those again.
+// Over returns a context whose statements and transactions run over the connections of a standby, of whatever
+// lanes of the primary they are asked; with nil, of those again.
 func Over(ctx context.Context, standby *Lanes) context.Context {
 	return context.WithValue(ctx, overKey{}, standby)
 }
@@ -105,14 +106,16 @@ func (l *Lanes) over(ctx context.Context) *Lanes {
 }
 
 // ErrTooMany is the error of a statement whose caller has maxUnderWay others.
-var ErrTooMany = errors.New("256 statements of this caller are running or waiting, and more are not allowed: wait until some of them end")
+var ErrTooMany = errors.New(
+	"256 statements of this caller are running or waiting, and more are not allowed: wait until some of them end")
 
 // maxUnderWay is the number of statements and transactions of one caller that run or wait.
 const maxUnderWay = 256
 
-// Lanes divides the connections of a pool among lanes. Some connections are reserved for each lane, the others are shared. Within a
-// lane the callers are served in turn, and one caller has at most half of all connections, so that neither a lane nor a caller can
-// make another one wait for long. A transaction counts from its begin to its end.
+// Lanes divides the connections of a pool among lanes. Some connections are reserved for each lane, the
+// others are shared. Within a lane the callers are served in turn, and one caller has at most half of all
+// connections, so that neither a lane nor a caller can make another one wait for long. A transaction counts
+// from its begin to its end.
 type Lanes struct {
 	*pgxpool.Pool               // of the calls
 	own           *pgxpool.Pool // of the lanes Work and Control: the same one, or one of another role
@@ -152,8 +155,8 @@ type ticket struct {
 // NewLanes divides a pool. A pool of four connections has one lane for all calls of people.
 func NewLanes(pool *pgxpool.Pool) *Lanes { return NewLanesOfRoles(pool, pool) }
 
-// NewLanesOfRoles divides as many connections as the pool of the calls has: statements for calls use that pool, those of the process the other one. Each pool
-// opens the connections that its lanes need at a time.
+// NewLanesOfRoles divides as many connections as the pool of the calls has: statements for calls use that
+// pool, those of the process the other one. Each pool opens the connections that its lanes need at a time.
 func NewLanesOfRoles(calls, own *pgxpool.Pool) *Lanes {
 	free := int(calls.Config().MaxConns)
 	l := &Lanes{Pool: calls, own: own, most: max(1, free/2), uses: map[any]*use{}}

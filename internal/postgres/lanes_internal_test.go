@@ -155,7 +155,8 @@ func TestLanesNeverGiveMoreThanThePoolHas(t *testing.T) {
 	}
 }
 
-// An idle process is healthy by the answers that its statements get: it asks when there was none for a second.
+// An idle process is healthy by the answers that its statements get: it asks when there was none for a
+// second.
 func TestAnAnswerIsAsGoodAsAPing_I22(t *testing.T) {
 	l := newTestLanes(t, 4)
 	ctx := t.Context()

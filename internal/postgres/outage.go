@@ -12,9 +12,10 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// Outage tracks whether the database of a process is unavailable, or refuses writes, from the errors that the process logs. During an outage
-// every call and every retry would log the same error: the first such line is replaced by "the database is unavailable", and
-// further ones are dropped until Follow finds the database available again.
+// Outage tracks whether the database of a process is unavailable, or refuses writes, from the errors that the
+// process logs. During an outage every call and every retry would log the same error: the first such line is
+// replaced by "the database is unavailable", and further ones are dropped until Follow finds the database
+// available again.
 type Outage struct {
 	log    *zap.Logger   // the logger without the filter
 	failed chan struct{} // one place: an error was recorded
@@ -27,14 +28,15 @@ type Outage struct {
 }
 
 const (
-	// settled is how long no error may have been logged before the database is asked whether it is available again.
+	// settled is how long no error may have been logged before the database is asked whether it is available
+	// again.
 	settled = 3 * time.Second
 	// forgotten is how long after the last error an outage counts as over when Follow does not run.
 	forgotten = time.Minute
 )
 
-// LogOutageOnce returns a logger that writes one line for an outage of the database. A logger that it has returned before is
-// returned as it is.
+// LogOutageOnce returns a logger that writes one line for an outage of the database. A logger that it has
+// returned before is returned as it is.
 func LogOutageOnce(log *zap.Logger) (*zap.Logger, *Outage) {
 	if core, ok := log.Core().(*outageCore); ok {
 		return log, core.outage
@@ -70,8 +72,8 @@ func (o *Outage) silent(atLeast time.Duration) bool {
 	return !o.began.IsZero() && time.Since(o.last) >= atLeast
 }
 
-// Refuses returns why the database refuses writes: ErrDiskFull, ErrReadOnly, or nil. It is nil again when Follow has found that the database takes
-// writes.
+// Refuses returns why the database refuses writes: ErrDiskFull, ErrReadOnly, or nil. It is nil again when
+// Follow has found that the database takes writes.
 func (o *Outage) Refuses(context.Context) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -107,7 +109,8 @@ func (o *Outage) Follow(ctx context.Context, works func(ctx context.Context, ref
 		}
 		o.mu.Lock()
 		if time.Since(o.last) >= settled {
-			o.log.Info("the database is available again", zap.Duration("after", time.Since(o.began).Round(time.Millisecond)))
+			o.log.Info("the database is available again",
+				zap.Duration("after", time.Since(o.began).Round(time.Millisecond)))
 			o.began, o.refuses = time.Time{}, nil
 		}
 		o.mu.Unlock()
@@ -134,7 +137,8 @@ func (c *outageCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.C
 func (c *outageCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	for _, f := range fields {
 		err, ok := f.Interface.(error)
-		if f.Type != zapcore.ErrorType || !ok || !Unavailable(err) || errors.Is(err, io.EOF) { // io.EOF ends every stream
+		// io.EOF ends every stream
+		if f.Type != zapcore.ErrorType || !ok || !Unavailable(err) || errors.Is(err, io.EOF) {
 			continue
 		}
 		if !c.outage.record(err) {

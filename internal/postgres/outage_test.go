@@ -18,7 +18,8 @@ import (
 	"github.com/db-controller/db-controller/internal/postgres"
 )
 
-// A database that refuses writes is known as such from the first refusal until it takes writes again, also in an outage of another kind.
+// A database that refuses writes is known as such from the first refusal until it takes writes again, also in
+// an outage of another kind.
 func TestRefusedWritesAreKnownUntilTheDatabaseTakesThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, said := observer.New(zap.InfoLevel)
@@ -50,8 +51,8 @@ func TestRefusedWritesAreKnownUntilTheDatabaseTakesThem(t *testing.T) {
 	})
 }
 
-// All lines about one outage become one line, also with different messages; the end of the outage is one line, and the next outage
-// is one line. Lines with other errors are not changed.
+// All lines about one outage become one line, also with different messages; the end of the outage is one
+// line, and the next outage is one line. Lines with other errors are not changed.
 func TestAnOutageIsOneLineAStateChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, said := observer.New(zap.InfoLevel)

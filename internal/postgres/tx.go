@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Tx is a transaction, by default at READ COMMITTED, whose BEGIN travels with its first statements, and whose COMMIT can travel with its last ones: a
-// round trip costs more than most statements.
+// Tx is a transaction, by default at READ COMMITTED, whose BEGIN travels with its first statements, and whose
+// COMMIT can travel with its last ones: a round trip costs more than most statements.
 type Tx struct {
 	pgx.Tx  // nil until the first statement
 	conn    *pgxpool.Conn
@@ -64,7 +64,8 @@ func acquire(ctx context.Context, p Pool) (*pgxpool.Conn, func(), error) {
 	}), nil
 }
 
-// Open sets the statement that runs first, and the check of its row. A failed check is the error of the first statement of the caller.
+// Open sets the statement that runs first, and the check of its row. A failed check is the error of the first
+// statement of the caller.
 func (t *Tx) Open(check func(pgx.Row) error, sql string, args ...any) {
 	t.opening = &opening{sql, args, check}
 }
@@ -110,7 +111,8 @@ func (t *Tx) Begin(ctx context.Context) (pgx.Tx, error) {
 }
 
 // CopyFrom writes rows.
-func (t *Tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+func (t *Tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string,
+	rows pgx.CopyFromSource) (int64, error) {
 	if err := t.begun(ctx); err != nil {
 		return 0, err
 	}
@@ -198,8 +200,8 @@ func (t *Tx) Rollback(ctx context.Context) error {
 	return t.Tx.Rollback(ctx)
 }
 
-// CommitWith sends the last statements, and COMMIT, which PostgreSQL skips when one of them fails. An error of PostgreSQL says that nothing
-// was committed; after any other one the outcome is unknown.
+// CommitWith sends the last statements, and COMMIT, which PostgreSQL skips when one of them fails. An error
+// of PostgreSQL says that nothing was committed; after any other one the outcome is unknown.
 func (t *Tx) CommitWith(ctx context.Context, b *pgx.Batch) error {
 	if t.opening != nil { // its check comes before the commit
 		if err := t.begun(ctx); err != nil {

@@ -83,7 +83,8 @@ func count(t *testing.T, pool *pgxpool.Pool) (n int) {
 	return n
 }
 
-// BEGIN travels with the first statement, and COMMIT with the last: a transaction of two takes two round trips.
+// BEGIN travels with the first statement, and COMMIT with the last: a transaction of two takes two round
+// trips.
 func TestATransactionTakesTwoRoundTrips(t *testing.T) {
 	t.Parallel()
 	pool, counter := onePool(t)
@@ -93,7 +94,9 @@ func TestATransactionTakesTwoRoundTrips(t *testing.T) {
 		tx.Open(func(row pgx.Row) error { return row.Scan(new(int)) }, `SELECT $1::int`, i)
 		counter.take()
 		var level string
-		require.NoError(t, tx.QueryRow(t.Context(), `SELECT current_setting('transaction_isolation') WHERE $1::int >= 0`, i).Scan(&level))
+		require.NoError(t,
+			tx.QueryRow(t.Context(), `SELECT current_setting('transaction_isolation') WHERE $1::int >= 0`, i).
+				Scan(&level))
 		require.Equal(t, "read committed", level)
 		require.NoError(t, tx.CommitWith(t.Context(), statement(insertSQL, i)))
 		if i > 0 { // the first one prepares the statements
@@ -123,9 +126,11 @@ func TestEveryFirstStatementBegins(t *testing.T) {
 		"row": func(ctx context.Context, tx *postgres.Tx) error {
 			return tx.QueryRow(ctx, insertSQL+` RETURNING id`, 1).Scan(new(int))
 		},
-		"copy":        copyOne,
-		"savepoint":   func(ctx context.Context, tx *postgres.Tx) error { return pgx.BeginFunc(ctx, tx, insertOne) },
-		"commit with": func(ctx context.Context, tx *postgres.Tx) error { return tx.CommitWith(ctx, statement(insertSQL, 1)) },
+		"copy":      copyOne,
+		"savepoint": func(ctx context.Context, tx *postgres.Tx) error { return pgx.BeginFunc(ctx, tx, insertOne) },
+		"commit with": func(ctx context.Context, tx *postgres.Tx) error {
+			return tx.CommitWith(ctx, statement(insertSQL, 1))
+		},
 	}
 	for name, run := range first {
 		for _, commit := range []bool{false, true} {

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// uuidsByBytes lets a connection send and read uuid.UUID by its bytes. Without it pgx writes each as text and parses that again, because
-// the type is a driver.Valuer.
+// uuidsByBytes lets a connection send and read uuid.UUID by its bytes. Without it pgx writes each as text and
+// parses that again, because the type is a driver.Valuer.
 func uuidsByBytes(_ context.Context, conn *pgx.Conn) error {
 	registerUUIDs(conn.TypeMap())
 	return nil

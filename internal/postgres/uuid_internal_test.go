@@ -17,7 +17,8 @@ func TestUUIDsAreSentAndReadByTheirBytes(t *testing.T) {
 		ids[i] = uuid.New()
 	}
 	var none *uuid.UUID
-	for _, value := range []any{ids, ids[:0], []uuid.UUID(nil), ids[0], &ids[0], none, []*uuid.UUID{&ids[0], nil}, [16]byte(ids[0])} {
+	for _, value := range []any{ids, ids[:0], []uuid.UUID(nil), ids[0], &ids[0], none, []*uuid.UUID{&ids[0], nil},
+		[16]byte(ids[0])} {
 		oid := uint32(pgtype.UUIDOID)
 		switch value.(type) {
 		case []uuid.UUID, []*uuid.UUID:
@@ -50,7 +51,9 @@ func TestUUIDsAreSentAndReadByTheirBytes(t *testing.T) {
 	require.Error(t, ours.Scan(pgtype.UUIDOID, pgtype.BinaryFormatCode, ids[1][:15], &one))
 
 	buf := make([]byte, 0, 4096)
-	allocations := testing.AllocsPerRun(10, func() { _, err = ours.Encode(pgtype.UUIDArrayOID, pgtype.BinaryFormatCode, ids, buf) })
+	allocations := testing.AllocsPerRun(10, func() {
+		_, err = ours.Encode(pgtype.UUIDArrayOID, pgtype.BinaryFormatCode, ids, buf)
+	})
 	require.NoError(t, err)
 	require.Less(t, allocations, 10.0, "of a hundred")
 }

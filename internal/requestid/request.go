@@ -1,5 +1,5 @@
-// Package requestid names each call of a server by a request id, which is in the answer, in the details of an error, in the log, in the
-// calls to other deployments that follow from it, and in the record of removals.
+// Package requestid names each call of a server by a request id, which is in the answer, in the details of an
+// error, in the log, in the calls to other deployments that follow from it, and in the record of removals.
 package requestid
 
 import (
@@ -39,13 +39,14 @@ func Field(ctx context.Context) zap.Field {
 	return zap.Skip()
 }
 
-// Unary gives each call an id, and names it in the answer and in the error. log is for errors that say nothing to the caller, and, for
-// debugging, has a line for each call; it may be nil.
+// Unary gives each call an id, and names it in the answer and in the error. log is for errors that say
+// nothing to the caller, and, for debugging, has a line for each call; it may be nil.
 func Unary(log *zap.Logger) grpc.UnaryServerInterceptor {
 	log = cmp.Or(log, zap.NewNop())
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		ctx = WithID(ctx, idOf(ctx, req))
-		_ = grpc.SetHeader(ctx, metadata.Pairs(Header, ID(ctx).String())) // an error: the call has no header, or has ended
+		// an error: the call has no header, or has ended
+		_ = grpc.SetHeader(ctx, metadata.Pairs(Header, ID(ctx).String()))
 		out, err := handler(ctx, req)
 		err = Told(ctx, log, err)
 		answered(ctx, log, info.FullMethod, err)
@@ -68,7 +69,8 @@ func Stream(log *zap.Logger) grpc.StreamServerInterceptor {
 // answered writes the line of a call for debugging.
 func answered(ctx context.Context, log *zap.Logger, method string, err error) {
 	if line := log.Check(zap.DebugLevel, "a call is answered"); line != nil {
-		line.Write(zap.String("method", method), zap.String("from", caller(ctx)), zap.Stringer("code", status.Code(err)), Field(ctx))
+		line.Write(zap.String("method", method), zap.String("from", caller(ctx)),
+			zap.Stringer("code", status.Code(err)), Field(ctx))
 	}
 }
 
@@ -107,12 +109,14 @@ func idOf(ctx context.Context, req any) uuid.UUID {
 }
 
 // ToPeer passes the id on with the calls that follow from a call.
-func ToPeer(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func ToPeer(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption) error {
 	return invoke(outgoing(ctx), method, req, reply, cc, opts...)
 }
 
 // StreamToPeer is ToPeer for streams.
-func StreamToPeer(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func StreamToPeer(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
+	opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	return open(outgoing(ctx), desc, cc, method, opts...)
 }
 

@@ -50,10 +50,11 @@ func served(t *testing.T, log *zap.Logger, header string, req any, result error)
 		ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(requestid.Header, header))
 	}
 	c := &call{}
-	_, err = requestid.Unary(log)(grpc.NewContextWithServerTransportStream(ctx, c), req, &grpc.UnaryServerInfo{FullMethod: "/service/Method"}, func(ctx context.Context, _ any) (any, error) {
-		seen = requestid.ID(ctx)
-		return nil, result
-	})
+	_, err = requestid.Unary(log)(grpc.NewContextWithServerTransportStream(ctx, c), req,
+		&grpc.UnaryServerInfo{FullMethod: "/service/Method"}, func(ctx context.Context, _ any) (any, error) {
+			seen = requestid.ID(ctx)
+			return nil, result
+		})
 	require.Len(t, c.header.Get(requestid.Header), 1)
 	return seen, uuid.MustParse(c.header.Get(requestid.Header)[0]), err
 }
@@ -121,7 +122,8 @@ func TestAFaultIsLoggedAsItSays(t *testing.T) {
 	t.Parallel()
 	log, logs := observed()
 	other, others := observed()
-	fault := &requestid.Fault{Log: log, Level: zap.WarnLevel, Message: "database unavailable", Cause: errors.New("dial tcp"), Told: status.Error(codes.Unavailable, "try again")}
+	fault := &requestid.Fault{Log: log, Level: zap.WarnLevel, Message: "database unavailable",
+		Cause: errors.New("dial tcp"), Told: status.Error(codes.Unavailable, "try again")}
 	id, _, err := served(t, other, "", nil, fmt.Errorf("of it: %w", fault))
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.Contains(t, err.Error(), "try again (request "+id.String()+")")
@@ -138,7 +140,8 @@ func TestExpectedErrorsAreNotLogged(t *testing.T) {
 	t.Parallel()
 	log, logs := observed()
 	for _, result := range []error{
-		nil, status.Error(codes.NotFound, "projects/p: not found"), context.Canceled, fmt.Errorf("lock: %w", context.DeadlineExceeded),
+		nil, status.Error(codes.NotFound, "projects/p: not found"), context.Canceled,
+		fmt.Errorf("lock: %w", context.DeadlineExceeded),
 	} {
 		id, _, err := served(t, log, "", nil, result)
 		if result == nil {
@@ -155,7 +158,8 @@ func TestExpectedErrorsAreNotLogged(t *testing.T) {
 func TestTheDetailsOfAnErrorKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	reason := &errdetails.ErrorInfo{Reason: "BLOCKED"}
-	more := &errdetails.PreconditionFailure{Violations: []*errdetails.PreconditionFailure_Violation{{Subject: "devices/d"}}}
+	more := &errdetails.PreconditionFailure{Violations: []*errdetails.PreconditionFailure_Violation{
+		{Subject: "devices/d"}}}
 	st, err := status.New(codes.FailedPrecondition, "blocked").WithDetails(reason, more)
 	require.NoError(t, err)
 	id, _, err := served(t, zap.NewNop(), "", nil, st.Err())
@@ -183,7 +187,8 @@ func (s *stream) SetHeader(header metadata.MD) error { return s.call.SetHeader(h
 func TestAStreamHasAnIDToo(t *testing.T) {
 	t.Parallel()
 	want := uuid.New()
-	s := &stream{ctx: metadata.NewIncomingContext(context.Background(), metadata.Pairs(requestid.Header, want.String()))}
+	s := &stream{ctx: metadata.NewIncomingContext(context.Background(), metadata.Pairs(requestid.Header,
+		want.String()))}
 	log, logs := observed()
 	err := requestid.Stream(log)(nil, s, &grpc.StreamServerInfo{}, func(_ any, inner grpc.ServerStream) error {
 		require.Equal(t, want, requestid.ID(inner.Context()))
@@ -202,10 +207,12 @@ func TestEachCallIsALineForDebugging(t *testing.T) {
 	id, _, err := served(t, zap.New(core), "", nil, status.Error(codes.NotFound, "no"))
 	require.Error(t, err)
 	require.Len(t, logs.All(), 1)
-	require.Equal(t, map[string]any{"method": "/service/Method", "from": "the process itself", "code": "NotFound", "request_id": id.String()}, logs.All()[0].ContextMap())
+	require.Equal(t, map[string]any{"method": "/service/Method", "from": "the process itself", "code": "NotFound",
+		"request_id": id.String()}, logs.All()[0].ContextMap())
 }
 
-// Calls to other deployments have the id of the call that they follow from; work of the process itself has none.
+// Calls to other deployments have the id of the call that they follow from; work of the process itself has
+// none.
 func TestTheIDIsPassedToOtherDeployments(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -216,17 +223,20 @@ func TestTheIDIsPassedToOtherDeployments(t *testing.T) {
 			want = []string{id.String()}
 		}
 		var sent []string
-		require.NoError(t, requestid.ToPeer(ctx, "/m", nil, nil, nil, func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
-			md, _ := metadata.FromOutgoingContext(ctx)
-			sent = md.Get(requestid.Header)
-			return nil
-		}))
+		require.NoError(t, requestid.ToPeer(ctx, "/m", nil, nil, nil,
+			func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
+				md, _ := metadata.FromOutgoingContext(ctx)
+				sent = md.Get(requestid.Header)
+				return nil
+			}))
 		require.Equal(t, want, sent)
-		_, err := requestid.StreamToPeer(ctx, nil, nil, "/m", func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
-			md, _ := metadata.FromOutgoingContext(ctx)
-			require.Equal(t, want, md.Get(requestid.Header))
-			return nil, nil
-		})
+		_, err := requestid.StreamToPeer(ctx, nil, nil, "/m",
+			func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string,
+				_ ...grpc.CallOption) (grpc.ClientStream, error) {
+				md, _ := metadata.FromOutgoingContext(ctx)
+				require.Equal(t, want, md.Get(requestid.Header))
+				return nil, nil
+			})
 		require.NoError(t, err)
 	})
 	require.Equal(t, zap.Skip(), requestid.Field(context.Background()))
@@ -234,6 +244,8 @@ func TestTheIDIsPassedToOtherDeployments(t *testing.T) {
 
 // Servers without a log answer as servers with a log.
 func TestALogIsNotNeeded(t *testing.T) {
-	_, err := requestid.Unary(nil)(t.Context(), nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) { return nil, errors.New("a fault") })
+	_, err := requestid.Unary(nil)(t.Context(), nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) {
+		return nil, errors.New("a fault")
+	})
 	require.Error(t, err)
 }

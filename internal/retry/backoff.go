@@ -1,5 +1,5 @@
-// Package retry is shared by the loops that try again: growing pauses (Backoff), batches without the elements that fail (Halves),
-// and an end for streams that fall silent (Watch).
+// Package retry is shared by the loops that try again: growing pauses (Backoff), batches without the elements
+// that fail (Halves), and an end for streams that fall silent (Watch).
 package retry
 
 import (

@@ -24,7 +24,10 @@ func TestARingReachesEachListener(t *testing.T) {
 		require.Equal(t, "b", <-heard)
 	}
 	cancel()
-	require.Eventually(t, func() bool { b.Ring("c"); return <-first == "c" && len(second) < 2 }, wait.Limit, time.Millisecond)
+	require.Eventually(t, func() bool {
+		b.Ring("c")
+		return <-first == "c" && len(second) < 2
+	}, wait.Limit, time.Millisecond)
 }
 
 // A listener that is busy misses no ring: it is told that everything is meant.

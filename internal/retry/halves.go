@@ -1,10 +1,11 @@
 package retry
 
-// Halves runs a batch and, when it fails, each of its halves, so that an element that makes it fail does not keep back the
-// others (I20).
+// Halves runs a batch and, when it fails, each of its halves, so that an element that makes it fail does not
+// keep back the others (I20).
 type Halves[T any] struct {
 	Run func(part []T) error
-	// Whole reports whether an error is of the whole batch: no element is the cause of it, and every part would have it.
+	// Whole reports whether an error is of the whole batch: no element is the cause of it, and every part
+	// would have it.
 	Whole func(err error) bool
 	// Failed takes the error of a single element. Its own error ends the whole.
 	Failed func(one T, err error) error
@@ -12,7 +13,8 @@ type Halves[T any] struct {
 	Stop func() bool
 }
 
-// Do runs h over a batch, and returns the elements that it did not reach. It fails with an error of the whole batch.
+// Do runs h over a batch, and returns the elements that it did not reach. It fails with an error of the whole
+// batch.
 func (h Halves[T]) Do(batch []T) (left []T, err error) {
 	err = h.Run(batch)
 	switch {

@@ -105,7 +105,8 @@ func TestATryIsRepeatedUntilTheContextEnds(t *testing.T) {
 			require.LessOrEqual(t, pause, 100*time.Millisecond)
 			failures = append(failures, failure{err, repeated})
 		})
-		require.Equal(t, []failure{{errCut, false}, {errCut, true}, {errCut, false}, {errCut, true}}, failures, "the third try was stable")
+		require.Equal(t, []failure{{errCut, false}, {errCut, true}, {errCut, false}, {errCut, true}}, failures,
+			"the third try was stable")
 		require.Equal(t, 5, tries)
 		require.Less(t, time.Since(began), retry.Stable+2*time.Second)
 	})
@@ -116,7 +117,9 @@ func TestAPauseEndsWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		began := time.Now()
-		retry.Forever(ctx, retry.Backoff{First: time.Hour, Max: time.Hour}, func(context.Context) error { return errCut },
+		retry.Forever(ctx, retry.Backoff{First: time.Hour, Max: time.Hour}, func(context.Context) error {
+			return errCut
+		},
 			func(error, time.Duration, bool) { cancel() })
 		require.Equal(t, began, time.Now())
 	})

@@ -17,8 +17,8 @@ const Stable = 10 * time.Second
 // ErrSilent is the error of a stream that delivered nothing for too long.
 var ErrSilent = errors.New("the stream was silent for too long")
 
-// Watch follows one stream until it ends, or is silent for too long: then its context ends, and the error is ErrSilent with
-// the error of the stream. The stream calls heard for everything that it receives.
+// Watch follows one stream until it ends, or is silent for too long: then its context ends, and the error is
+// ErrSilent with the error of the stream. The stream calls heard for everything that it receives.
 func Watch(ctx context.Context, stream func(ctx context.Context, heard func()) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -31,9 +31,11 @@ func Watch(ctx context.Context, stream func(ctx context.Context, heard func()) e
 	return err
 }
 
-// Forever calls try again whenever it ends, until ctx does. Pauses grow, and begin anew after a try that was stable. Before
-// each pause, failed receives its error and length, and whether the try before it failed as soon.
-func Forever(ctx context.Context, b Backoff, try func(ctx context.Context) error, failed func(err error, pause time.Duration, repeated bool)) {
+// Forever calls try again whenever it ends, until ctx does. Pauses grow, and begin anew after a try that was
+// stable. Before each pause, failed receives its error and length, and whether the try before it failed as
+// soon.
+func Forever(ctx context.Context, b Backoff, try func(ctx context.Context) error,
+	failed func(err error, pause time.Duration, repeated bool)) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := try(ctx)

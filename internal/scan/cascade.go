@@ -17,8 +17,8 @@ import (
 // most bounds the rows that a walk follows.
 const most = 20_000
 
-// walk follows a delete of one row through the references between databases, as if all of them cascaded, and through native
-// keys as they are declared.
+// walk follows a delete of one row through the references between databases, as if all of them cascaded, and
+// through native keys as they are declared.
 type walk struct {
 	s       *scanner
 	out     report.Cascade
@@ -83,7 +83,8 @@ func (s *scanner) cascades(ctx context.Context) []report.Cascade {
 				starts = append(starts, &start{target: t, db: r.targets[i]})
 			}
 			for _, leader := range r.fan.leaders() {
-				if leader.n <= starts[at].n || len(r.Targets) > 1 && !s.has(ctx, r.targets[i], t, decode(leader.value, len(t.Key))) {
+				if leader.n <= starts[at].n || len(r.Targets) > 1 &&
+					!s.has(ctx, r.targets[i], t, decode(leader.value, len(t.Key))) {
 					continue
 				}
 				starts[at].value, starts[at].n = leader.value, leader.n
@@ -98,7 +99,8 @@ func (s *scanner) cascades(ctx context.Context) []report.Cascade {
 		}
 		w := &walk{s: s, began: time.Now(), visited: map[*catalogue.Table]map[string]bool{}}
 		key := decode(x.value, len(x.target.Key))
-		w.out = report.Cascade{Target: place(x.target.Database, x.target.Table, x.target.Key), Key: key, Steps: []report.Step{}}
+		w.out = report.Cascade{Target: place(x.target.Database, x.target.Table, x.target.Key), Key: key,
+			Steps: []report.Step{}}
 		w.follow(ctx, reached{db: x.db, table: x.target.Table, key: x.target.Key, rows: [][]string{key}}, 1)
 		out = append(out, w.out)
 	}
@@ -128,10 +130,13 @@ func (w *walk) follow(ctx context.Context, from reached, level int) {
 // edges are the references to the key of a table.
 func (s *scanner) edges(to reached) (out []edge) {
 	for _, r := range s.refs {
-		if !slices.ContainsFunc(r.Targets, func(t catalogue.Target) bool { return t.Table == to.table && slices.Equal(t.Key, to.key) }) {
+		if !slices.ContainsFunc(r.Targets, func(t catalogue.Target) bool {
+			return t.Table == to.table && slices.Equal(t.Key, to.key)
+		}) {
 			continue
 		}
-		e := edge{db: s.of(r.Database), table: r.Table, columns: r.Columns, key: r.Key, effect: report.Deleted, reason: "if the reference cascaded", ref: r}
+		e := edge{db: s.of(r.Database), table: r.Table, columns: r.Columns, key: r.Key, effect: report.Deleted,
+			reason: "if the reference cascaded", ref: r}
 		if r.Within() {
 			e.effect, e.reason = report.Left, "no key holds the reference"
 		}
@@ -145,7 +150,8 @@ func (s *scanner) edges(to reached) (out []edge) {
 			if n.Target != to.table.Name || columns == nil {
 				continue
 			}
-			e := edge{db: to.db, table: t, columns: columns, key: t.Key(), effect: report.Refuses, reason: "native key " + n.Name}
+			e := edge{db: to.db, table: t, columns: columns, key: t.Key(), effect: report.Refuses,
+				reason: "native key " + n.Name}
 			switch n.OnDelete {
 			case catalogue.NativeCascade:
 				e.effect = report.Deleted
@@ -160,11 +166,13 @@ func (s *scanner) edges(to reached) (out []edge) {
 
 func native(r *catalogue.Reference) bool {
 	return r.Within() && slices.ContainsFunc(r.Table.Natives, func(n catalogue.NativeKey) bool {
-		return n.Target == r.Targets[0].Table.Name && inOrder(n, r.Targets[0].Key) != nil && len(n.Columns) == len(r.Columns) && slices.Contains(n.Columns, r.Columns[0])
+		return n.Target == r.Targets[0].Table.Name && inOrder(n, r.Targets[0].Key) != nil &&
+			len(n.Columns) == len(r.Columns) && slices.Contains(n.Columns, r.Columns[0])
 	})
 }
 
-// inOrder returns the columns of a native key in the order of the target's key, nil when it refers to another key.
+// inOrder returns the columns of a native key in the order of the target's key, nil when it refers to another
+// key.
 func inOrder(n catalogue.NativeKey, key []string) []string {
 	out := make([]string, len(key))
 	if len(n.TargetKey) != len(key) {
@@ -182,8 +190,11 @@ func inOrder(n catalogue.NativeKey, key []string) []string {
 
 // step counts the holders by one reference, and returns those to follow.
 func (w *walk) step(ctx context.Context, from reached, e edge, level int) (out reached) {
-	step := report.Step{Level: level, Place: place(e.db.catalogue, e.table, e.columns), Effect: e.effect, Reason: e.reason}
-	if unreadable := slices.ContainsFunc(slices.Concat(e.columns, e.key), func(c string) bool { return !e.table.Column(c).Readable }); unreadable {
+	step := report.Step{Level: level, Place: place(e.db.catalogue, e.table, e.columns), Effect: e.effect,
+		Reason: e.reason}
+	if unreadable := slices.ContainsFunc(slices.Concat(e.columns, e.key), func(c string) bool {
+		return !e.table.Column(c).Readable
+	}); unreadable {
 		step.Effect, step.Reason = report.Unknown, "the role may not read the table"
 	} else if !e.found() {
 		w.counted(from, e, &step)
@@ -223,7 +234,8 @@ func (w *walk) holders(ctx context.Context, from reached, e edge) (out [][]strin
 	for _, name := range e.key {
 		selected = append(selected, "t."+schema.QuoteIdentifier(name)+"::text")
 	}
-	query := strings.Replace(keysSQL(len(e.columns), matching(e.columns, matches, 0)), "SELECT k.n FROM ", "SELECT "+strings.Join(selected, ", ")+" FROM "+e.table.Name.SQL()+" t, ", 1)
+	query := strings.Replace(keysSQL(len(e.columns), matching(e.columns, matches, 0)), "SELECT k.n FROM ",
+		"SELECT "+strings.Join(selected, ", ")+" FROM "+e.table.Name.SQL()+" t, ", 1)
 	seen := w.visited[e.table]
 	if seen == nil {
 		seen = map[string]bool{}

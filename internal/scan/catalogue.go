@@ -10,7 +10,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// ours selects the relations that are neither the system's, db-controller's nor an extension's, nor a temporary one.
+// ours selects the relations that are neither the system's, db-controller's nor an extension's, nor a
+// temporary one.
 const ours = `n.nspname <> 'dbcontroller' AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't' AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend e WHERE e.classid = 'pg_catalog.pg_class'::regclass AND e.objid = c.oid AND e.deptype = 'e')`
 
@@ -88,7 +89,8 @@ func readTables(ctx context.Context, tx pgx.Tx, db *catalogue.Database, tables m
 	var oid uint32
 	var t catalogue.Table
 	_, err = pgx.ForEachRow(rows, []any{
-		&oid, &t.Name.Schema, &t.Name.Name, &t.Form, &t.Rows, &t.Partition, &t.Inherits, &t.Inherited, &t.RowsHidden, &t.Readable, &t.SchemaUsable, &db.Role,
+		&oid, &t.Name.Schema, &t.Name.Name, &t.Form, &t.Rows, &t.Partition, &t.Inherits, &t.Inherited, &t.RowsHidden,
+		&t.Readable, &t.SchemaUsable, &db.Role,
 	}, func() error {
 		one := t
 		tables[oid] = &one
@@ -121,7 +123,8 @@ func readColumns(ctx context.Context, tx pgx.Tx, _ *catalogue.Database, tables m
 	}
 	var oid uint32
 	var c catalogue.Column
-	_, err = pgx.ForEachRow(rows, []any{&oid, &c.Name, &c.Type.Schema, &c.Type.Name, &c.Type.Enum, &c.NotNull, &c.Generated, &c.Readable, &c.Type.Domain, &c.Type.Whole, &c.Type.Labels}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&oid, &c.Name, &c.Type.Schema, &c.Type.Name, &c.Type.Enum, &c.NotNull,
+		&c.Generated, &c.Readable, &c.Type.Domain, &c.Type.Whole, &c.Type.Labels}, func() error {
 		if t := tables[oid]; t != nil {
 			t.Columns = append(t.Columns, c)
 		}
@@ -137,7 +140,8 @@ func readIndexes(ctx context.Context, tx pgx.Tx, _ *catalogue.Database, tables m
 	}
 	var oid uint32
 	var i catalogue.Index
-	_, err = pgx.ForEachRow(rows, []any{&oid, &i.Name, &i.Unique, &i.Primary, &i.Valid, &i.Immediate, &i.Method, &i.Predicate, &i.Columns}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&oid, &i.Name, &i.Unique, &i.Primary, &i.Valid, &i.Immediate, &i.Method,
+		&i.Predicate, &i.Columns}, func() error {
 		if t := tables[oid]; t != nil {
 			t.Indexes = append(t.Indexes, i)
 		}
@@ -155,7 +159,8 @@ func readNatives(ctx context.Context, tx pgx.Tx, _ *catalogue.Database, tables m
 	var oid uint32
 	var key catalogue.NativeKey
 	var target schema.TableName
-	_, err = pgx.ForEachRow(rows, []any{&oid, &key.Name, &target.Schema, &target.Name, &key.OnDelete, &key.Deferrable, &key.Columns, &key.TargetKey}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&oid, &key.Name, &target.Schema, &target.Name, &key.OnDelete, &key.Deferrable,
+		&key.Columns, &key.TargetKey}, func() error {
 		if t := tables[oid]; t != nil {
 			key.Target = target
 			t.Natives = append(t.Natives, key)

@@ -1,5 +1,6 @@
-// Package scan reads several databases and finds orphans, fan-outs, missing indexes and the effects of cascades of the
-// references between them. It writes nothing, holds no lock beyond ACCESS SHARE, and keeps a batch of rows in memory.
+// Package scan reads several databases and finds orphans, fan-outs, missing indexes and the effects of
+// cascades of the references between them. It writes nothing, holds no lock beyond ACCESS SHARE, and keeps a
+// batch of rows in memory.
 package scan
 
 import (
@@ -74,7 +75,8 @@ func (d *database) close() {
 	}
 }
 
-// settings hold for one transaction: timeouts, no search_path to be misled by, and one spelling for every value.
+// settings hold for one transaction: timeouts, no search_path to be misled by, and one spelling for every
+// value.
 const settings = `
 SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
   set_config('idle_in_transaction_session_timeout', '300000', true), set_config('search_path', 'pg_catalog', true),
@@ -97,14 +99,15 @@ func (d *database) snapshot(ctx context.Context, read func(tx pgx.Tx) error) err
 	return d.transaction(ctx, d.reader, pgx.RepeatableRead, false, read)
 }
 
-// ask runs a short transaction. With keysOnly each row is found by an index, with any statistics: the asked keys are
-// few beside the table.
+// ask runs a short transaction. With keysOnly each row is found by an index, with any statistics: the asked
+// keys are few beside the table.
 func (d *database) ask(ctx context.Context, keysOnly bool, read func(tx pgx.Tx) error) error {
 	return d.transaction(ctx, d.asker, pgx.ReadCommitted, keysOnly, read)
 }
 
 // askOnce runs a transaction of one query in one round trip.
-func (d *database) askOnce(ctx context.Context, keysOnly bool, read func(pgx.Rows) error, query string, args ...any) error {
+func (d *database) askOnce(ctx context.Context, keysOnly bool, read func(pgx.Rows) error, query string,
+	args ...any) error {
 	var batch pgx.Batch
 	batch.Queue("BEGIN READ ONLY")
 	batch.Queue(settings, d.values(keysOnly)...)
@@ -119,7 +122,8 @@ func (d *database) askOnce(ctx context.Context, keysOnly bool, read func(pgx.Row
 	return err
 }
 
-func (d *database) transaction(ctx context.Context, conn *pgx.Conn, level pgx.TxIsoLevel, keysOnly bool, read func(tx pgx.Tx) error) error {
+func (d *database) transaction(ctx context.Context, conn *pgx.Conn, level pgx.TxIsoLevel, keysOnly bool,
+	read func(tx pgx.Tx) error) error {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: level, AccessMode: pgx.ReadOnly})
 	if err != nil {
 		return err

@@ -15,9 +15,9 @@ const (
 	heavies = 1024 // that are watched once a table has too many values to count each
 )
 
-// fanOut counts how often each value occurs, in bounded memory. Up to limit values every count is exact. From then on, the
-// counts of a part of the values, chosen by their hash, are exact (the part is halved each time it grows beyond the limit),
-// and the most frequent values are watched with a known error (space-saving).
+// fanOut counts how often each value occurs, in bounded memory. Up to limit values every count is exact. From
+// then on, the counts of a part of the values, chosen by their hash, are exact (the part is halved each time
+// it grows beyond the limit), and the most frequent values are watched with a known error (space-saving).
 type fanOut struct {
 	seed   maphash.Seed
 	limit  int
@@ -34,7 +34,8 @@ type counted struct {
 }
 
 func newFanOut(limit int) *fanOut {
-	return &fanOut{seed: maphash.MakeSeed(), limit: limit, counts: map[uint64]uint32{}, heavy: heavy{at: map[string]*watched{}}}
+	return &fanOut{seed: maphash.MakeSeed(), limit: limit, counts: map[uint64]uint32{},
+		heavy: heavy{at: map[string]*watched{}}}
 }
 
 func (f *fanOut) add(value string, n uint32) {
@@ -95,7 +96,8 @@ func (f *fanOut) result(decode func(string) []string) report.FanOut {
 		out.Median, out.P90, out.P99 = at(50), at(90), at(99)
 	}
 	for _, c := range f.leaders() {
-		out.Largest = append(out.Largest, report.Holders{Target: decode(c.value), Rows: report.Number{N: int64(c.n), About: c.err > 0}})
+		out.Largest = append(out.Largest, report.Holders{Target: decode(c.value), Rows: report.Number{N: int64(c.n),
+			About: c.err > 0}})
 	}
 	return out
 }
@@ -112,7 +114,9 @@ func (f *fanOut) keep(n int) {
 	if len(f.counts) <= n {
 		return
 	}
-	hashes := slices.SortedFunc(maps.Keys(f.counts), func(a, b uint64) int { return cmp.Or(cmp.Compare(f.counts[b], f.counts[a]), cmp.Compare(a, b)) })
+	hashes := slices.SortedFunc(maps.Keys(f.counts), func(a, b uint64) int {
+		return cmp.Or(cmp.Compare(f.counts[b], f.counts[a]), cmp.Compare(a, b))
+	})
 	kept := make(map[uint64]uint32, n)
 	for _, h := range hashes[:n] {
 		kept[h] = f.counts[h]
@@ -139,11 +143,14 @@ func (f *fanOut) leaders() []watched {
 			}
 		}
 	}
-	slices.SortStableFunc(out, func(a, b watched) int { return cmp.Or(cmp.Compare(b.n, a.n), cmp.Compare(a.value, b.value)) })
+	slices.SortStableFunc(out, func(a, b watched) int {
+		return cmp.Or(cmp.Compare(b.n, a.n), cmp.Compare(a.value, b.value))
+	})
 	return out[:min(len(out), largest)]
 }
 
-// heavy watches the most frequent values: a new one takes the place of the least frequent, and its count as its error.
+// heavy watches the most frequent values: a new one takes the place of the least frequent, and its count as
+// its error.
 type heavy struct {
 	at   map[string]*watched
 	list []*watched // a heap by n

@@ -43,13 +43,15 @@ func decode(s string, n int) []string {
 	return out
 }
 
-// keysSQL selects the numbers of the keys in arrays of texts, one array for each column, for which the condition holds.
+// keysSQL selects the numbers of the keys in arrays of texts, one array for each column, for which the
+// condition holds.
 func keysSQL(columns int, condition string) string {
 	arrays, names := make([]string, columns), make([]string, columns)
 	for i := range columns {
 		arrays[i], names[i] = fmt.Sprintf("$%d::text[]", i+1), fmt.Sprintf("v%d", i+1)
 	}
-	return "SELECT k.n FROM unnest(" + strings.Join(arrays, ", ") + ") WITH ORDINALITY AS k (" + strings.Join(names, ", ") + ", n) WHERE " + condition
+	return "SELECT k.n FROM unnest(" + strings.Join(arrays, ", ") + ") WITH ORDINALITY AS k (" + strings.Join(names,
+		", ") + ", n) WHERE " + condition
 }
 
 // columnsOf turns rows of values into one array for each column.
@@ -83,7 +85,8 @@ func (d *database) existing(ctx context.Context, t *catalogue.Target, values [][
 	if len(asked) == 0 {
 		return nil, nil
 	}
-	query := keysSQL(len(t.Key), "EXISTS (SELECT FROM "+t.Table.Name.SQL()+" t WHERE "+matching(t.Key, t.Matches, 0)+")")
+	query := keysSQL(len(t.Key), "EXISTS (SELECT FROM "+t.Table.Name.SQL()+" t WHERE "+matching(t.Key, t.Matches, 0)+
+		")")
 	found, err := d.numbers(ctx, t.Table.Finds(t.Key), query, asked, len(t.Key))
 	out := make(map[int]bool, len(found))
 	for i := range found {
@@ -106,14 +109,16 @@ func valid(matches []catalogue.Match, rows [][]string) (out [][]string, at []int
 	return out, at
 }
 
-// unchanged returns which of the rows are still there with the same values. Each row is its key, then the values.
+// unchanged returns which of the rows are still there with the same values. Each row is its key, then the
+// values.
 func (d *database) unchanged(ctx context.Context, r *catalogue.Reference, rows [][]string) (map[int]bool, error) {
 	condition := matching(r.Key, keyMatches(r.Table, r.Key), 0)
 	for i, name := range r.Columns {
 		condition += fmt.Sprintf(" AND t.%s::text = k.v%d", schema.QuoteIdentifier(name), len(r.Key)+i+1)
 	}
 	columns := len(r.Key) + len(r.Columns)
-	return d.numbers(ctx, true, keysSQL(columns, "EXISTS (SELECT FROM "+r.Table.Name.SQL()+" t WHERE "+condition+")"), rows, columns)
+	return d.numbers(ctx, true, keysSQL(columns, "EXISTS (SELECT FROM "+r.Table.Name.SQL()+" t WHERE "+condition+")"),
+		rows, columns)
 }
 
 // keyMatches returns the way to find rows by the texts of their keys, nil when there is none.
@@ -132,7 +137,8 @@ func keyMatches(t *catalogue.Table, key []string) []catalogue.Match {
 	return out
 }
 
-func (d *database) numbers(ctx context.Context, byIndex bool, query string, rows [][]string, columns int) (out map[int]bool, err error) {
+func (d *database) numbers(ctx context.Context, byIndex bool, query string, rows [][]string,
+	columns int) (out map[int]bool, err error) {
 	err = patiently(ctx, func() error {
 		out = make(map[int]bool, len(rows))
 		return d.askOnce(ctx, byIndex, func(rows pgx.Rows) error {
@@ -159,7 +165,8 @@ func patiently(ctx context.Context, do func() error) error {
 	}
 }
 
-// readable returns why a target's keys cannot be asked for: each batch would read the whole table. "" when they can.
+// readable returns why a target's keys cannot be asked for: each batch would read the whole table. "" when
+// they can.
 func (d *database) readable(ctx context.Context, t *catalogue.Target) (reason string, err error) {
 	if t.Table.Finds(t.Key) {
 		return "", nil
@@ -180,7 +187,8 @@ func (d *database) readable(ctx context.Context, t *catalogue.Target) (reason st
 		return "", fmt.Errorf("read the plan of %s: %w", t.Table.Name, err)
 	}
 	if plans[0].Plan.Rows > small {
-		return fmt.Sprintf("%s %s has no index on (%s), and about %.0f rows: each batch would read all of them", d.Label, t.Table.Name, strings.Join(t.Key, ", "), plans[0].Plan.Rows), nil
+		return fmt.Sprintf("%s %s has no index on (%s), and about %.0f rows: each batch would read all of them",
+			d.Label, t.Table.Name, strings.Join(t.Key, ", "), plans[0].Plan.Rows), nil
 	}
 	return "", nil
 }

@@ -16,7 +16,8 @@ import (
 
 const (
 	batchRows = 2000
-	// longest is the length in bytes of the longest value that is looked up; indexes hold none that is much longer.
+	// longest is the length in bytes of the longest value that is looked up; indexes hold none that is much
+	// longer.
 	longest = 8192
 	samples = 5
 	// counts bounds the values that are counted one by one over all references of a table, and the values
@@ -84,10 +85,12 @@ func (p *pass) query() string {
 			wanted[i] += " OR " + schema.QuoteIdentifier(name) + " IS NOT NULL"
 		}
 	}
-	return "DECLARE scanned NO SCROLL CURSOR FOR SELECT " + strings.Join(selected, ", ") + " FROM " + p.table.Name.SQL() + " WHERE " + strings.Join(wanted, " OR ")
+	return "DECLARE scanned NO SCROLL CURSOR FOR SELECT " + strings.Join(selected, ", ") + " FROM " +
+		p.table.Name.SQL() + " WHERE " + strings.Join(wanted, " OR ")
 }
 
-// run reads the table in one snapshot. A statement that a lock or a standby interrupts is tried again as long as nothing was read.
+// run reads the table in one snapshot. A statement that a lock or a standby interrupts is tried again as long
+// as nothing was read.
 func (p *pass) run(ctx context.Context) (err error) {
 	begun := false
 	retryable := patiently(ctx, func() error {
@@ -141,7 +144,8 @@ func (p *pass) fetch(ctx context.Context, tx pgx.Tx) ([][]*string, error) {
 	})
 }
 
-// batch looks up the targets of a batch, one reference after another. A reference whose look-up fails is given up.
+// batch looks up the targets of a batch, one reference after another. A reference whose look-up fails is
+// given up.
 func (p *pass) batch(ctx context.Context, rows [][]*string) error {
 	for _, r := range p.refs {
 		if r.failed {
@@ -255,8 +259,8 @@ func (p *pass) groups(r *reference, rows [][]*string) []*group {
 	return out
 }
 
-// orphans counts the rows of missing targets that are still there with these values: a row of the snapshot may have been
-// removed together with its target since.
+// orphans counts the rows of missing targets that are still there with these values: a row of the snapshot
+// may have been removed together with its target since.
 func (p *pass) orphans(ctx context.Context, r *reference, missing []*group, rows [][]*string) error {
 	var candidates [][]string
 	var of []*group
@@ -301,7 +305,9 @@ func (p *pass) orphans(ctx context.Context, r *reference, missing []*group, rows
 // sample keeps the first orphans with different values.
 func (r *reference) sample(row []string) {
 	key, value := row[:len(r.Key)], row[len(r.Key):]
-	if len(r.out.Orphans.Samples) >= samples || slices.ContainsFunc(r.out.Orphans.Samples, func(s report.Sample) bool { return slices.Equal(s.Value, value) }) {
+	if len(r.out.Orphans.Samples) >= samples || slices.ContainsFunc(r.out.Orphans.Samples, func(s report.Sample) bool {
+		return slices.Equal(s.Value, value)
+	}) {
 		return
 	}
 	r.out.Orphans.Samples = append(r.out.Orphans.Samples, report.Sample{Key: key, Value: value})

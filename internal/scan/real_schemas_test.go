@@ -21,7 +21,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// realSchemas are files of Debian's packages, below the folder of DBCONTROLLER_SCAN_SCHEMAS, into which make scan-schemas unpacks them.
+// realSchemas are files of Debian's packages, below the folder of DBCONTROLLER_SCAN_SCHEMAS, into which make
+// scan-schemas unpacks them.
 var realSchemas = map[string][]string{
 	"zabbix":    {"usr/share/zabbix-server-pgsql/schema.sql.gz"},
 	"kea":       {"usr/share/kea/scripts/pgsql/dhcpdb_create.pgsql"},
@@ -30,18 +31,26 @@ var realSchemas = map[string][]string{
 	"ejabberd":  {"usr/share/ejabberd/sql/pg.sql"},
 }
 
-// undeclared are references of these applications without a native key, which they left out for speed, or because the row outlives its target: the values are
-// keys of that table.
+// undeclared are references of these applications without a native key, which they left out for speed, or
+// because the row outlives its target: the values are keys of that table.
 var undeclared = []string{
-	"auditlog[userid] -> users", "escalations[acknowledgeid] -> acknowledges", "escalations[actionid] -> actions", "escalations[eventid] -> events", "escalations[itemid] -> items",
-	"escalations[r_eventid] -> events", "escalations[servicealarmid] -> service_alarms", "escalations[serviceid] -> services", "escalations[triggerid] -> triggers",
-	"event_recovery[correlationid] -> correlation", "event_recovery[userid] -> users", "problem[correlationid] -> correlation", "problem[userid] -> users", "problem_tag[eventid] -> events",
-	"service_problem[eventid] -> events", "history[itemid] -> items", "history_log[itemid] -> items", "history_str[itemid] -> items", "history_text[itemid] -> items", "history_uint[itemid] -> items",
-	"trends[itemid] -> items", "trends_uint[itemid] -> items", "proxy_dhistory[dcheckid] -> dchecks", "proxy_dhistory[druleid] -> drules", "proxy_history[itemid] -> items",
-	"task_acknowledge[acknowledgeid] -> acknowledges", "task_check_now[itemid] -> items", "task_close_problem[acknowledgeid] -> acknowledges", "task_data[parent_taskid] -> task",
-	"task_remote_command[alertid] -> alerts", "task_remote_command[hostid] -> hosts", "task_remote_command[parent_taskid] -> task", "task_remote_command_result[parent_taskid] -> task",
+	"auditlog[userid] -> users", "escalations[acknowledgeid] -> acknowledges", "escalations[actionid] -> actions",
+	"escalations[eventid] -> events", "escalations[itemid] -> items",
+	"escalations[r_eventid] -> events", "escalations[servicealarmid] -> service_alarms",
+	"escalations[serviceid] -> services", "escalations[triggerid] -> triggers",
+	"event_recovery[correlationid] -> correlation", "event_recovery[userid] -> users",
+	"problem[correlationid] -> correlation", "problem[userid] -> users", "problem_tag[eventid] -> events",
+	"service_problem[eventid] -> events", "history[itemid] -> items", "history_log[itemid] -> items",
+	"history_str[itemid] -> items", "history_text[itemid] -> items", "history_uint[itemid] -> items",
+	"trends[itemid] -> items", "trends_uint[itemid] -> items", "proxy_dhistory[dcheckid] -> dchecks",
+	"proxy_dhistory[druleid] -> drules", "proxy_history[itemid] -> items",
+	"task_acknowledge[acknowledgeid] -> acknowledges", "task_check_now[itemid] -> items",
+	"task_close_problem[acknowledgeid] -> acknowledges", "task_data[parent_taskid] -> task",
+	"task_remote_command[alertid] -> alerts", "task_remote_command[hostid] -> hosts",
+	"task_remote_command[parent_taskid] -> task", "task_remote_command_result[parent_taskid] -> task",
 	"task_result[parent_taskid] -> task",
-	"dhcp4_audit_revision[server_id] -> dhcp4_server", "dhcp6_audit_revision[server_id] -> dhcp6_server", "lease4_stat[state] -> lease_state", "lease6_stat[state] -> lease_state",
+	"dhcp4_audit_revision[server_id] -> dhcp4_server", "dhcp6_audit_revision[server_id] -> dhcp6_server",
+	"lease4_stat[state] -> lease_state", "lease6_stat[state] -> lease_state",
 	"lease6[hwaddr_source] -> lease_hwaddr_source", "lease6_stat[lease_type] -> lease6_types",
 }
 
@@ -79,11 +88,13 @@ func TestTheKeysOfRealSchemasAreGuessed(t *testing.T) {
 			}
 		}
 		keys, found, guesses = keys+len(native), found+len(native)-len(missed), guesses+len(guessed)
-		t.Logf("%s: %d tables, %d keys, %d guesses, missed %d, not a key %d\n  missed:\n    %s\n  not a key:\n    %s", name, len(db.Tables), len(native), len(guessed), len(missed), len(wrong),
+		t.Logf("%s: %d tables, %d keys, %d guesses, missed %d, not a key %d\n  missed:\n    %s\n  not a key:\n    %s",
+			name, len(db.Tables), len(native), len(guessed), len(missed), len(wrong),
 			strings.Join(missed, "\n    "), strings.Join(wrong, "\n    "))
 	}
 	recall, precision := float64(found)/float64(keys), float64(found+others)/float64(guesses)
-	t.Logf("%d keys, recall %.3f; %d guesses, precision %.3f; of native keys alone %.3f", keys, recall, guesses, precision, float64(found)/float64(guesses))
+	t.Logf("%d keys, recall %.3f; %d guesses, precision %.3f; of native keys alone %.3f", keys, recall, guesses,
+		precision, float64(found)/float64(guesses))
 	require.GreaterOrEqual(t, recall, 0.90)
 	require.GreaterOrEqual(t, precision, 0.95)
 }
@@ -129,7 +140,8 @@ func nativeKeys(db *catalogue.Database) (out []string) {
 	return slices.Compact(out)
 }
 
-var byAnotherKey = regexp.MustCompile(`^app public\.(\S+) \((\S+)\) refers to app public\.(\S+) by .*: a kind has one key`)
+var byAnotherKey = regexp.MustCompile(
+	`^app public\.(\S+) \((\S+)\) refers to app public\.(\S+) by .*: a kind has one key`)
 
 func guessedKeys(db *catalogue.Database) (out []string) {
 	guess := catalogue.GuessReferences([]*catalogue.Database{db})

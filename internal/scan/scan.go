@@ -43,8 +43,8 @@ type scanner struct {
 	guess     *catalogue.Guess // nil: there is a declaration
 }
 
-// Run scans. A context that ends is no error: the report says that it is partial. The error is schema.Problems for a
-// declaration that does not fit the databases.
+// Run scans. A context that ends is no error: the report says that it is partial. The error is
+// schema.Problems for a declaration that does not fit the databases.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
 	s := &scanner{cfg: cfg}
 	defer func() {
@@ -52,7 +52,8 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 			d.close()
 		}
 	}()
-	out := &Result{Report: &report.Report{Started: time.Now().UTC(), Guessed: cfg.Declared == nil, Notes: []string{}, Cascades: []report.Cascade{}}}
+	out := &Result{Report: &report.Report{Started: time.Now().UTC(), Guessed: cfg.Declared == nil, Notes: []string{},
+		Cascades: []report.Cascade{}}}
 	for _, d := range cfg.Databases {
 		db, err := open(ctx, d, cfg.Limits)
 		if err != nil {
@@ -101,10 +102,13 @@ func (s *scanner) bind(out *Result) (err error) {
 		return err
 	}
 	for _, b := range bound {
-		b.Why = why[catalogue.FieldID{Service: b.Kind.Service, Kind: b.Kind.Kind, Field: (&schema.Reference{Columns: b.Columns}).Field()}]
+		b.Why = why[catalogue.FieldID{Service: b.Kind.Service, Kind: b.Kind.Kind,
+			Field: (&schema.Reference{Columns: b.Columns}).Field()}]
 		r := &reference{Reference: b, out: &report.Reference{
-			Holder: place(b.Database, b.Table, b.Columns), Kind: b.Kind.String(), Behaviour: b.Behaviour.String(), Guess: b.Why, Within: b.Within(),
-			State: report.Unscanned, Reason: b.Unscanned, Targets: []report.Place{}, Orphans: report.Orphans{Samples: []report.Sample{}},
+			Holder: place(b.Database, b.Table, b.Columns), Kind: b.Kind.String(), Behaviour: b.Behaviour.String(),
+			Guess: b.Why, Within: b.Within(),
+			State: report.Unscanned, Reason: b.Unscanned, Targets: []report.Place{},
+			Orphans: report.Orphans{Samples: []report.Sample{}},
 		}}
 		for _, t := range b.Targets {
 			r.targets = append(r.targets, s.of(t.Database))
@@ -142,7 +146,9 @@ func declaration(guess *catalogue.Guess, disproved map[catalogue.FieldID]bool) (
 
 	const head = `A first declaration, guessed by "db-controller scan" from names, types and native keys: read it before you use it.
 behaviour is the effect on the row when its target is deleted: BLOCK, UNSET, CASCADE_DELETE, ASYNC_UNSET, ASYNC_CASCADE_DELETE or ALLOW_DANGLING.`
-	return catalogue.YAML(head, catalogue.Between(guess.Descriptors), func(f catalogue.FieldID) string { return "guessed: " + guess.Why[f] })
+	return catalogue.YAML(head, catalogue.Between(guess.Descriptors), func(f catalogue.FieldID) string {
+		return "guessed: " + guess.Why[f]
+	})
 }
 
 // passes reads each table with references once.
@@ -208,8 +214,8 @@ func (s *scanner) pass(ctx context.Context, t *catalogue.Table, refs []*referenc
 	}
 }
 
-// settle writes the counts of a pass into the report, and keeps the n largest for the cascades: memory does not grow with the number of
-// references.
+// settle writes the counts of a pass into the report, and keeps the n largest for the cascades: memory does
+// not grow with the number of references.
 func (r *reference) settle(n int) {
 	r.out.FanOut = r.fan.result(func(v string) []string { return decode(v, len(r.Columns)) })
 	r.out.Orphans.Targets = r.missing.distinct()
@@ -225,17 +231,23 @@ func (r *reference) settle(n int) {
 	add(r.long, true, "%d rows have a value of more than 8 KiB, which was not looked up")
 	add(r.nowhere, true, "%d rows name a region without a --dsn, or none, and were not looked up")
 	if r.unlikely() {
-		r.Advice = append(r.Advice, catalogue.Advice{Finding: true, Text: fmt.Sprintf("%d of %d rows refer to nothing: the guess is wrong, and is left out of the declaration, unless these rows are", r.out.Orphans.Rows, r.out.Rows)})
+		r.Advice = append(r.Advice,
+			catalogue.Advice{Finding: true,
+				Text: fmt.Sprintf(
+					"%d of %d rows refer to nothing: the guess is wrong, and is left out of the declaration, unless these rows are", r.out.Orphans.Rows, r.out.Rows)})
 	}
 	if !r.confirm && r.out.Orphans.Rows > 0 {
-		r.Advice = append(r.Advice, catalogue.Advice{Text: "no index finds the rows by their key: orphans were counted without a second look, and may include rows that were removed together with their targets meanwhile"})
+		r.Advice = append(r.Advice,
+			catalogue.Advice{
+				Text: "no index finds the rows by their key: orphans were counted without a second look, and may include rows that were removed together with their targets meanwhile"})
 	}
 }
 
 func (s *scanner) finish(out *report.Report) {
 	out.Ended = time.Now().UTC()
 	for _, d := range s.databases {
-		out.Databases = append(out.Databases, report.Database{Label: d.Label, Service: d.Service, Region: d.Region, Tables: len(d.catalogue.Tables), Rows: d.rows})
+		out.Databases = append(out.Databases, report.Database{Label: d.Label, Service: d.Service, Region: d.Region,
+			Tables: len(d.catalogue.Tables), Rows: d.rows})
 	}
 	out.References = []report.Reference{}
 	for _, within := range []bool{false, true} {

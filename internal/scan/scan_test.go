@@ -72,9 +72,11 @@ func TestRowsOfOtherKindsAreNoOrphans(t *testing.T) {
 	t.Parallel()
 	server := harness.Postgres(t)
 	a, b := server.NewDatabase(t, ""), server.NewDatabase(t, "")
-	execute(t, a, `CREATE TABLE h (id bigint PRIMARY KEY, kind text, c bigint)`, `INSERT INTO h VALUES (1, 'T', 1), (2, 'T', 77), (3, 'Other', 78), (4, NULL, 79), (5, 'T', NULL)`)
+	execute(t, a, `CREATE TABLE h (id bigint PRIMARY KEY, kind text, c bigint)`,
+		`INSERT INTO h VALUES (1, 'T', 1), (2, 'T', 77), (3, 'Other', 78), (4, NULL, 79), (5, 'T', NULL)`)
 	execute(t, b, `CREATE TABLE t (id bigint PRIMARY KEY)`, `INSERT INTO t VALUES (1)`)
-	declared := strings.Replace(declare("h", []string{"c"}, "t", []string{"id"}), "behaviour: BLOCK", "behaviour: BLOCK, when: {kind: T}", 1)
+	declared := strings.Replace(declare("h", []string{"c"}, "t", []string{"id"}), "behaviour: BLOCK",
+		"behaviour: BLOCK, when: {kind: T}", 1)
 	r := run(t, declared, service("a", a), service("b", b)).References[0]
 	require.EqualValues(t, 2, r.Rows)
 	require.EqualValues(t, 1, r.Orphans.Rows)
@@ -87,7 +89,8 @@ func TestOrphansAreCountedExactly(t *testing.T) {
 	server := harness.Postgres(t)
 	a, b, both := server.NewDatabase(t, ""), server.NewDatabase(t, ""), server.NewDatabase(t, "")
 	for _, dsn := range []string{a, b, both} {
-		execute(t, dsn, "CREATE TYPE colour AS ENUM ('red', 'Green', 'blue ''n'' black')", "CREATE DOMAIN code AS text", `CREATE COLLATION blind (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`)
+		execute(t, dsn, "CREATE TYPE colour AS ENUM ('red', 'Green', 'blue ''n'' black')", "CREATE DOMAIN code AS text",
+			`CREATE COLLATION blind (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`)
 	}
 	seed := rand.Uint64()
 	t.Log("seed", seed)
@@ -105,21 +108,39 @@ func TestOrphansAreCountedExactly(t *testing.T) {
 	}{
 		{"c1 bigint", "k1 bigint", func(n int) []string { return []string{number(n)} }, nil, "c1 = k1"},
 		{"c1 integer", "k1 bigint", func(n int) []string { return []string{number(n)} }, nil, "c1 = k1"},
-		{"c1 bigint", "k1 smallint", func(n int) []string { return []string{number(n)} }, func(n int) []string { return []string{number(n%2*40000 + n)} }, "c1 = k1"},
-		{"c1 numeric", "k1 integer", func(n int) []string { return []string{number(n)} }, func(n int) []string { return []string{number(n) + []string{"", ".00", ".5"}[n%3]} }, "c1 = k1"},
+		{"c1 bigint", "k1 smallint", func(n int) []string {
+			return []string{number(n)}
+		}, func(n int) []string { return []string{number(n%2*40000 + n)} }, "c1 = k1"},
+		{"c1 numeric", "k1 integer", func(n int) []string {
+			return []string{number(n)}
+		}, func(n int) []string { return []string{number(n) + []string{"", ".00", ".5"}[n%3]} }, "c1 = k1"},
 		{"c1 numeric(20,4)", "k1 numeric", func(n int) []string { return []string{number(n) + ".25"} }, nil, "c1 = k1"},
 		{"c1 text", "k1 bigint", func(n int) []string { return []string{number(n)} }, nil, ""},
 		{"c1 uuid", "k1 uuid", func(n int) []string { return []string{uuid(n)} }, nil, "c1 = k1"},
-		{"c1 varchar(40)", "k1 uuid", func(n int) []string { return []string{uuid(n)} }, func(n int) []string { return []string{[]string{uuid(n), strings.ToUpper(uuid(n)), "none"}[n%3]} }, "c1 = CASE WHEN c1 <> 'none' THEN k1::text END OR lower(c1) = k1::text"},
+		{"c1 varchar(40)", "k1 uuid", func(n int) []string {
+			return []string{uuid(n)}
+		}, func(n int) []string {
+			return []string{[]string{uuid(n), strings.ToUpper(uuid(n)), "none"}[n%3]}
+		}, "c1 = CASE WHEN c1 <> 'none' THEN k1::text END OR lower(c1) = k1::text"},
 		{"c1 text", "k1 text", func(n int) []string { return []string{word(n)} }, nil, "c1 = k1"},
 		{"c1 code", "k1 varchar(30)", func(n int) []string { return []string{word(n)} }, nil, "c1 = k1"},
 		{"c1 char(8)", "k1 char(8)", func(n int) []string { return []string{word(n)} }, nil, "c1 = k1"},
-		{"c1 text", "k1 text COLLATE blind", func(n int) []string { return []string{word(n/20*20 + 1)} }, func(n int) []string { return []string{word(n)} }, "c1 = k1"},
-		{"c1 colour", "k1 colour", func(n int) []string { return []string{[]string{"red", "Green"}[n%2]} }, func(n int) []string { return []string{[]string{"red", "Green", "blue 'n' black"}[n%3]} }, "c1 = k1"},
-		{"c1 date", "k1 date", func(n int) []string { return []string{fmt.Sprintf("20%02d-01-31", n%90+10)} }, nil, "c1 = k1"},
-		{"c1 timestamptz", "k1 timestamptz", func(n int) []string { return []string{fmt.Sprintf("2026-01-01 12:00:00.%06d+02", n)} }, nil, "c1 = k1"},
+		{"c1 text", "k1 text COLLATE blind", func(n int) []string {
+			return []string{word(n/20*20 + 1)}
+		}, func(n int) []string { return []string{word(n)} }, "c1 = k1"},
+		{"c1 colour", "k1 colour", func(n int) []string {
+			return []string{[]string{"red", "Green"}[n%2]}
+		}, func(n int) []string { return []string{[]string{"red", "Green", "blue 'n' black"}[n%3]} }, "c1 = k1"},
+		{"c1 date", "k1 date", func(n int) []string {
+			return []string{fmt.Sprintf("20%02d-01-31", n%90+10)}
+		}, nil, "c1 = k1"},
+		{"c1 timestamptz", "k1 timestamptz", func(n int) []string {
+			return []string{fmt.Sprintf("2026-01-01 12:00:00.%06d+02", n)}
+		}, nil, "c1 = k1"},
 		{"c1 bytea", "k1 bytea", func(n int) []string { return []string{fmt.Sprintf(`\x%04x`, n)} }, nil, "c1 = k1"},
-		{"c1 bigint, c2 text", "k1 bigint, k2 text", func(n int) []string { return []string{number(n % 7), word(n)} }, nil, "c1 = k1 AND c2 = k2"},
+		{"c1 bigint, c2 text", "k1 bigint, k2 text", func(n int) []string {
+			return []string{number(n % 7), word(n)}
+		}, nil, "c1 = k1 AND c2 = k2"},
 	} {
 		if c.equal == "" { // an integer in a text
 			c.held = func(n int) []string {
@@ -136,7 +157,8 @@ func TestOrphansAreCountedExactly(t *testing.T) {
 			n = 1
 		}
 		columns, keys := []string{"c1", "c2"}[:n], []string{"k1", "k2"}[:n]
-		make := []string{fmt.Sprintf("CREATE TABLE %s (%s, PRIMARY KEY (%s))", target, c.target, strings.Join(keys, ", "))}
+		make := []string{fmt.Sprintf("CREATE TABLE %s (%s, PRIMARY KEY (%s))", target, c.target,
+			strings.Join(keys, ", "))}
 		holders := []string{fmt.Sprintf("CREATE TABLE %s (id bigint PRIMARY KEY, %s)", h, c.holder)}
 		insert := func(table string, more string, values []string) string {
 			texts := []string{}
@@ -174,16 +196,21 @@ func TestOrphansAreCountedExactly(t *testing.T) {
 	}
 }
 
-// Relations of other forms, hidden rows, missing rights: each is told in words, with the statement that helps.
+// Relations of other forms, hidden rows, missing rights: each is told in words, with the statement that
+// helps.
 func TestOddRelationsAreToldInWords(t *testing.T) {
 	t.Parallel()
 	server := harness.Postgres(t)
 	a, b := server.NewDatabase(t, ""), server.NewDatabase(t, "")
 	role := "scan_" + fmt.Sprint(time.Now().UnixNano())
-	execute(t, b, "CREATE TABLE t (id bigint PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 10)", "CREATE VIEW tv AS SELECT * FROM t", "CREATE TABLE nokey (id bigint)",
-		"CREATE TABLE pt (id bigint PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE pt1 PARTITION OF pt DEFAULT", "INSERT INTO pt SELECT generate_series(1, 10)",
-		"CREATE ROLE "+role+" LOGIN PASSWORD 'x'", "GRANT SELECT ON ALL TABLES IN SCHEMA public TO "+role, "CREATE TABLE hidden (id bigint PRIMARY KEY)", "INSERT INTO hidden SELECT generate_series(1, 10)",
-		"ALTER TABLE hidden ENABLE ROW LEVEL SECURITY", "CREATE POLICY few ON hidden USING (id < 6)", "GRANT SELECT ON hidden TO "+role, `CREATE SCHEMA "S x"`, `CREATE TABLE "S x".secret (id bigint PRIMARY KEY)`)
+	execute(t, b, "CREATE TABLE t (id bigint PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 10)",
+		"CREATE VIEW tv AS SELECT * FROM t", "CREATE TABLE nokey (id bigint)",
+		"CREATE TABLE pt (id bigint PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE pt1 PARTITION OF pt DEFAULT",
+		"INSERT INTO pt SELECT generate_series(1, 10)",
+		"CREATE ROLE "+role+" LOGIN PASSWORD 'x'", "GRANT SELECT ON ALL TABLES IN SCHEMA public TO "+role,
+		"CREATE TABLE hidden (id bigint PRIMARY KEY)", "INSERT INTO hidden SELECT generate_series(1, 10)",
+		"ALTER TABLE hidden ENABLE ROW LEVEL SECURITY", "CREATE POLICY few ON hidden USING (id < 6)",
+		"GRANT SELECT ON hidden TO "+role, `CREATE SCHEMA "S x"`, `CREATE TABLE "S x".secret (id bigint PRIMARY KEY)`)
 	t.Cleanup(func() { // before its database is dropped
 		conn, err := pgx.Connect(context.Background(), b)
 		if err == nil {
@@ -192,12 +219,19 @@ func TestOddRelationsAreToldInWords(t *testing.T) {
 		}
 	})
 	const rows = " SELECT i, i * 2 FROM generate_series(1, 8) i"
-	execute(t, a, "CREATE TABLE h (id bigint PRIMARY KEY, c bigint)", "INSERT INTO h"+rows, "CREATE VIEW hv AS SELECT * FROM h",
-		"CREATE TABLE hp (id bigint, c bigint, PRIMARY KEY (id)) PARTITION BY HASH (id)", "CREATE TABLE hp1 PARTITION OF hp FOR VALUES WITH (MODULUS 1, REMAINDER 0)", "INSERT INTO hp"+rows,
-		"CREATE TABLE hi (id bigint PRIMARY KEY, c bigint)", "CREATE TABLE hi1 () INHERITS (hi)", "INSERT INTO hi1"+rows,
-		"CREATE TABLE hg (id bigint PRIMARY KEY, base bigint, c bigint GENERATED ALWAYS AS (base * 2) STORED)", "INSERT INTO hg SELECT i, i FROM generate_series(1, 8) i",
-		"CREATE MATERIALIZED VIEW hm AS SELECT * FROM h", `CREATE TABLE "order" (id bigint PRIMARY KEY, c bigint)`, `INSERT INTO "order"`+rows,
-		"CREATE EXTENSION IF NOT EXISTS postgres_fdw", "CREATE SERVER s FOREIGN DATA WRAPPER postgres_fdw OPTIONS (dbname 'nowhere')", "CREATE USER MAPPING FOR CURRENT_USER SERVER s", "CREATE FOREIGN TABLE hf (id bigint, c bigint) SERVER s")
+	execute(t, a, "CREATE TABLE h (id bigint PRIMARY KEY, c bigint)", "INSERT INTO h"+rows,
+		"CREATE VIEW hv AS SELECT * FROM h",
+		"CREATE TABLE hp (id bigint, c bigint, PRIMARY KEY (id)) PARTITION BY HASH (id)",
+		"CREATE TABLE hp1 PARTITION OF hp FOR VALUES WITH (MODULUS 1, REMAINDER 0)", "INSERT INTO hp"+rows,
+		"CREATE TABLE hi (id bigint PRIMARY KEY, c bigint)", "CREATE TABLE hi1 () INHERITS (hi)",
+		"INSERT INTO hi1"+rows,
+		"CREATE TABLE hg (id bigint PRIMARY KEY, base bigint, c bigint GENERATED ALWAYS AS (base * 2) STORED)",
+		"INSERT INTO hg SELECT i, i FROM generate_series(1, 8) i",
+		"CREATE MATERIALIZED VIEW hm AS SELECT * FROM h", `CREATE TABLE "order" (id bigint PRIMARY KEY, c bigint)`,
+		`INSERT INTO "order"`+rows,
+		"CREATE EXTENSION IF NOT EXISTS postgres_fdw",
+		"CREATE SERVER s FOREIGN DATA WRAPPER postgres_fdw OPTIONS (dbname 'nowhere')",
+		"CREATE USER MAPPING FOR CURRENT_USER SERVER s", "CREATE FOREIGN TABLE hf (id bigint, c bigint) SERVER s")
 	asRole := service("b", b)
 	cfg, err := pgx.ParseConfig(b)
 	require.NoError(t, err)
@@ -208,8 +242,10 @@ func TestOddRelationsAreToldInWords(t *testing.T) {
 		orphans        int64
 		state          report.State
 	}{
-		{"h", "t", "no index on public.h (c) finds the holders", `CREATE INDEX CONCURRENTLY "h_c_idx" ON "public"."h" ("c");`, 3, report.Complete},
-		{"order", "t", "no index on public.order (c)", `CREATE INDEX CONCURRENTLY "order_c_idx" ON "public"."order" ("c");`, 3, report.Complete},
+		{"h", "t", "no index on public.h (c) finds the holders",
+			`CREATE INDEX CONCURRENTLY "h_c_idx" ON "public"."h" ("c");`, 3, report.Complete},
+		{"order", "t", "no index on public.order (c)",
+			`CREATE INDEX CONCURRENTLY "order_c_idx" ON "public"."order" ("c");`, 3, report.Complete},
 		{"hv", "t", "a public.hv is a view", "", 3, report.Complete},
 		{"hm", "t", "a public.hm is a view", "", 3, report.Complete},
 		{"hp", "t", "a public.hp is partitioned", "", 3, report.Complete},
@@ -220,7 +256,8 @@ func TestOddRelationsAreToldInWords(t *testing.T) {
 		{"h", "pt", "b public.pt is partitioned", "", 3, report.Complete},
 		{"h", "nokey", "b public.nokey has no unique key (id)", "", 8, report.Complete},
 		{"h", "hidden", "row-level security hides rows of b public.hidden from this role", "", 6, report.Complete},
-		{"h", "S x.secret", "the role may not read b S x.secret", `GRANT USAGE ON SCHEMA "S x" TO "` + role + `"; GRANT SELECT ("id") ON "S x"."secret" TO "` + role + `";`, 0, report.Unscanned},
+		{"h", "S x.secret", "the role may not read b S x.secret", `GRANT USAGE ON SCHEMA "S x" TO "` + role +
+			`"; GRANT SELECT ("id") ON "S x"."secret" TO "` + role + `";`, 0, report.Unscanned},
 	} {
 		r := run(t, declare(c.holder, []string{"c"}, c.target, []string{"id"}), service("a", a), asRole).References[0]
 		require.Equal(t, c.state, r.State, "%s %s: %s", c.holder, c.target, r.Reason)
@@ -240,7 +277,8 @@ func TestRegionsChooseTheDatabase(t *testing.T) {
 	a, eu, us := server.NewDatabase(t, ""), server.NewDatabase(t, ""), server.NewDatabase(t, "")
 	execute(t, eu, "CREATE TABLE users (id bigint PRIMARY KEY)", "INSERT INTO users VALUES (1)")
 	execute(t, us, "CREATE TABLE users (id bigint PRIMARY KEY)", "INSERT INTO users VALUES (2)")
-	execute(t, a, "CREATE TABLE orders (id bigint PRIMARY KEY, user_id bigint, user_region text)", "CREATE INDEX ON orders (user_id)",
+	execute(t, a, "CREATE TABLE orders (id bigint PRIMARY KEY, user_id bigint, user_region text)",
+		"CREATE INDEX ON orders (user_id)",
 		"INSERT INTO orders VALUES (1, 1, 'eu'), (2, 2, 'us'), (3, 1, 'us'), (4, 2, 'eu'), (5, 1, 'ap'), (6, 1, NULL), (7, NULL, 'eu')")
 	crm := func(region, dsn string) scan.Database {
 		return scan.Database{Label: "crm/" + region, Service: "crm.example.com", Region: region, DSN: dsn}
@@ -250,7 +288,8 @@ func TestRegionsChooseTheDatabase(t *testing.T) {
 	require.EqualValues(t, 4, got[0].Rows)
 	require.EqualValues(t, 2, got[0].Unread)
 	require.EqualValues(t, 2, got[0].Orphans.Rows)
-	require.Equal(t, []report.Sample{{Key: []string{"3"}, Value: []string{"1"}}, {Key: []string{"4"}, Value: []string{"2"}}}, got[0].Orphans.Samples)
+	require.Equal(t, []report.Sample{{Key: []string{"3"}, Value: []string{"1"}},
+		{Key: []string{"4"}, Value: []string{"2"}}}, got[0].Orphans.Samples)
 }
 
 // The cascade from the largest target: over databases, through native keys, with the blockers.
@@ -258,11 +297,15 @@ func TestACascadeIsWalked(t *testing.T) {
 	t.Parallel()
 	server := harness.Postgres(t)
 	a, b := server.NewDatabase(t, ""), server.NewDatabase(t, "")
-	execute(t, b, "CREATE TABLE customers (id bigint PRIMARY KEY)", "INSERT INTO customers SELECT generate_series(1, 100)")
-	execute(t, a, "CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint)", "CREATE INDEX ON orders (customer_id)",
+	execute(t, b, "CREATE TABLE customers (id bigint PRIMARY KEY)",
+		"INSERT INTO customers SELECT generate_series(1, 100)")
+	execute(t, a, "CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint)",
+		"CREATE INDEX ON orders (customer_id)",
 		"INSERT INTO orders SELECT i, CASE WHEN i <= 30 THEN 7 ELSE i % 100 + 1 END FROM generate_series(1, 100) i",
-		"CREATE TABLE items (id bigint PRIMARY KEY, order_id bigint REFERENCES orders ON DELETE CASCADE)", "INSERT INTO items SELECT i, i % 10 + 1 FROM generate_series(1, 40) i",
-		"CREATE TABLE refunds (id bigint PRIMARY KEY, order_id bigint REFERENCES orders)", "INSERT INTO refunds VALUES (1, 1), (2, 99)", "ANALYZE")
+		"CREATE TABLE items (id bigint PRIMARY KEY, order_id bigint REFERENCES orders ON DELETE CASCADE)",
+		"INSERT INTO items SELECT i, i % 10 + 1 FROM generate_series(1, 40) i",
+		"CREATE TABLE refunds (id bigint PRIMARY KEY, order_id bigint REFERENCES orders)",
+		"INSERT INTO refunds VALUES (1, 1), (2, 99)", "ANALYZE")
 	got := run(t, "", service("a", a), service("b", b)).Cascades
 	require.Len(t, got, 1)
 	require.Equal(t, []string{"7"}, got[0].Key)
@@ -283,10 +326,13 @@ func TestTheWalkOfACascadeKeepsTheRate(t *testing.T) {
 	server := harness.Postgres(t)
 	a, b := server.NewDatabase(t, ""), server.NewDatabase(t, "")
 	execute(t, b, "CREATE TABLE customers (id bigint PRIMARY KEY)", "INSERT INTO customers VALUES (1)")
-	execute(t, a, "CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint)", "CREATE INDEX ON orders (customer_id)", "INSERT INTO orders VALUES (1, 1)",
-		"CREATE TABLE items (id bigint PRIMARY KEY, order_id bigint REFERENCES orders ON DELETE CASCADE)", "INSERT INTO items SELECT i, 1 FROM generate_series(1, 4000) i", "CREATE INDEX ON items (order_id)", "ANALYZE")
+	execute(t, a, "CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint)",
+		"CREATE INDEX ON orders (customer_id)", "INSERT INTO orders VALUES (1, 1)",
+		"CREATE TABLE items (id bigint PRIMARY KEY, order_id bigint REFERENCES orders ON DELETE CASCADE)",
+		"INSERT INTO items SELECT i, 1 FROM generate_series(1, 4000) i", "CREATE INDEX ON items (order_id)", "ANALYZE")
 	began := time.Now()
-	out, err := scan.Run(t.Context(), scan.Config{Databases: []scan.Database{service("a", a), service("b", b)}, Limits: scan.Limits{Rate: 2000, Statement: time.Minute}})
+	out, err := scan.Run(t.Context(), scan.Config{Databases: []scan.Database{service("a", a), service("b", b)},
+		Limits: scan.Limits{Rate: 2000, Statement: time.Minute}})
 	require.NoError(t, err)
 	require.Len(t, out.Cascades, 1)
 	require.Len(t, out.Cascades[0].Steps, 2)
@@ -298,19 +344,23 @@ func TestWhatIsRemovedMeanwhileIsNoOrphan(t *testing.T) {
 	t.Parallel()
 	server := harness.Postgres(t)
 	a, b := server.NewDatabase(t, ""), server.NewDatabase(t, "")
-	execute(t, b, "CREATE TABLE customers (id bigint PRIMARY KEY)", "INSERT INTO customers SELECT generate_series(1, 5000)")
-	execute(t, a, "CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint)", "INSERT INTO orders SELECT i, i FROM generate_series(1, 5001) i")
+	execute(t, b, "CREATE TABLE customers (id bigint PRIMARY KEY)",
+		"INSERT INTO customers SELECT generate_series(1, 5000)")
+	execute(t, a, "CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint)",
+		"INSERT INTO orders SELECT i, i FROM generate_series(1, 5001) i")
 	removed := false
-	out, err := scan.Run(t.Context(), scan.Config{Databases: []scan.Database{service("a", a), service("b", b)}, Limits: unlimited, Progress: func(scan.Progress) {
-		if !removed { // after the first batch
-			removed = true
-			execute(t, a, "DELETE FROM orders WHERE id BETWEEN 4500 AND 5000")
-			execute(t, b, "DELETE FROM customers WHERE id BETWEEN 4500 AND 5000")
-		}
-	}})
+	out, err := scan.Run(t.Context(), scan.Config{Databases: []scan.Database{service("a", a), service("b", b)},
+		Limits: unlimited, Progress: func(scan.Progress) {
+			if !removed { // after the first batch
+				removed = true
+				execute(t, a, "DELETE FROM orders WHERE id BETWEEN 4500 AND 5000")
+				execute(t, b, "DELETE FROM customers WHERE id BETWEEN 4500 AND 5000")
+			}
+		}})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, out.References[0].Orphans.Rows)
-	require.Equal(t, []report.Sample{{Key: []string{"5001"}, Value: []string{"5001"}}}, out.References[0].Orphans.Samples)
+	require.Equal(t, []report.Sample{{Key: []string{"5001"}, Value: []string{"5001"}}},
+		out.References[0].Orphans.Samples)
 	require.EqualValues(t, 4500, out.References[0].Rows)
 }
 
@@ -320,11 +370,15 @@ func TestAnInterruptedScanIsPartial(t *testing.T) {
 	server := harness.Postgres(t)
 	a, b := server.NewDatabase(t, ""), server.NewDatabase(t, "")
 	execute(t, b, "CREATE TABLE customers (id bigint PRIMARY KEY)")
-	execute(t, a, "CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint)", "INSERT INTO orders SELECT i, i FROM generate_series(1, 20000) i",
+	execute(t, a, "CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint)",
+		"INSERT INTO orders SELECT i, i FROM generate_series(1, 20000) i",
 		"CREATE TABLE visits (id bigint PRIMARY KEY, customer_id bigint)", "INSERT INTO visits VALUES (1, 1)")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	out, err := scan.Run(ctx, scan.Config{Databases: []scan.Database{service("a", a), service("b", b)}, Limits: scan.Limits{Rate: 20000, Statement: time.Minute}, Progress: func(scan.Progress) { cancel() }})
+	out, err := scan.Run(ctx, scan.Config{Databases: []scan.Database{service("a", a), service("b", b)},
+		Limits: scan.Limits{Rate: 20000, Statement: time.Minute}, Progress: func(scan.Progress) {
+			cancel()
+		}})
 	require.NoError(t, err)
 	require.NotEmpty(t, out.Partial)
 	require.Equal(t, report.Partial, out.References[0].State)
@@ -357,7 +411,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 	server := harness.Postgres(t)
 	a, b := server.NewDatabase(t, ""), server.NewDatabase(t, "")
-	execute(t, b, "CREATE TABLE customers (id bigint PRIMARY KEY)", "INSERT INTO customers SELECT generate_series(1, 150000)")
+	execute(t, b, "CREATE TABLE customers (id bigint PRIMARY KEY)",
+		"INSERT INTO customers SELECT generate_series(1, 150000)")
 	execute(t, a, "CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint)",
 		"INSERT INTO orders SELECT i, CASE WHEN i % 100 = 0 THEN 3 ELSE 1 + i::bigint * 7919 % 150150 END FROM generate_series(1, 300000) i")
 	defer debug.SetGCPercent(debug.SetGCPercent(25))
@@ -365,10 +420,11 @@ func TestMemoryIsBounded(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	most := uint64(0)
-	out, err := scan.Run(t.Context(), scan.Config{Databases: []scan.Database{service("a", a), service("b", b)}, Limits: unlimited, Progress: func(scan.Progress) {
-		runtime.ReadMemStats(&now)
-		most = max(most, now.HeapAlloc)
-	}})
+	out, err := scan.Run(t.Context(), scan.Config{Databases: []scan.Database{service("a", a), service("b", b)},
+		Limits: unlimited, Progress: func(scan.Progress) {
+			runtime.ReadMemStats(&now)
+			most = max(most, now.HeapAlloc)
+		}})
 	require.NoError(t, err)
 	require.Less(t, most-min(most, before.HeapAlloc), uint64(32<<20))
 	r := out.References[0]
@@ -387,7 +443,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	require.Equal(t, orphans, r.Orphans.Rows)
 }
 
-// Memory does not grow with the tables that were read before, and the cascade still knows the holders of its start.
+// Memory does not grow with the tables that were read before, and the cascade still knows the holders of its
+// start.
 func TestMemoryDoesNotGrowWithTheReferences(t *testing.T) {
 	if testing.Short() {
 		t.Skip("many rows")
@@ -395,22 +452,26 @@ func TestMemoryDoesNotGrowWithTheReferences(t *testing.T) {
 	const tables, rows = 8, 50_000
 	server := harness.Postgres(t)
 	a, b := server.NewDatabase(t, ""), server.NewDatabase(t, "")
-	execute(t, b, "CREATE TABLE customers (id bigint PRIMARY KEY)", fmt.Sprintf("INSERT INTO customers SELECT generate_series(1, %d)", rows))
+	execute(t, b, "CREATE TABLE customers (id bigint PRIMARY KEY)",
+		fmt.Sprintf("INSERT INTO customers SELECT generate_series(1, %d)", rows))
 	for i := range tables {
 		execute(t, a, fmt.Sprintf("CREATE TABLE orders_%d (id bigint PRIMARY KEY, customer_id bigint)", i),
-			fmt.Sprintf("INSERT INTO orders_%d SELECT i, CASE WHEN i <= %d THEN 7 ELSE i END FROM generate_series(1, %d) i", i, 100+i, rows))
+			fmt.Sprintf(
+				"INSERT INTO orders_%d SELECT i, CASE WHEN i <= %d THEN 7 ELSE i END FROM generate_series(1, %d) i", i,
+				100+i, rows))
 	}
 	execute(t, a, "ANALYZE")
 	defer debug.SetGCPercent(debug.SetGCPercent(25))
 	var heap []uint64
-	out, err := scan.Run(t.Context(), scan.Config{Databases: []scan.Database{service("a", a), service("b", b)}, Limits: unlimited, Progress: func(p scan.Progress) {
-		if p.Done {
-			var now runtime.MemStats
-			runtime.GC()
-			runtime.ReadMemStats(&now)
-			heap = append(heap, now.HeapAlloc)
-		}
-	}})
+	out, err := scan.Run(t.Context(), scan.Config{Databases: []scan.Database{service("a", a), service("b", b)},
+		Limits: unlimited, Progress: func(p scan.Progress) {
+			if p.Done {
+				var now runtime.MemStats
+				runtime.GC()
+				runtime.ReadMemStats(&now)
+				heap = append(heap, now.HeapAlloc)
+			}
+		}})
 	require.NoError(t, err)
 	require.Len(t, heap, tables)
 	require.Less(t, heap[tables-1]-min(heap[tables-1], heap[0]), uint64(6<<20), "%v", heap)
@@ -422,7 +483,8 @@ func TestMemoryDoesNotGrowWithTheReferences(t *testing.T) {
 	}
 }
 
-// A scan of tables that refer to nothing has a report without references, and a declaration without kinds. The tables of db-controller are not the user's.
+// A scan of tables that refer to nothing has a report without references, and a declaration without kinds.
+// The tables of db-controller are not the user's.
 func TestAScanThatGuessesNothing(t *testing.T) {
 	t.Parallel()
 	dsn := harness.DeploymentDatabase(t)
@@ -439,9 +501,12 @@ func TestValuesDisproveAGuess(t *testing.T) {
 	t.Parallel()
 	server := harness.Postgres(t)
 	a, b := server.NewDatabase(t, ""), server.NewDatabase(t, "")
-	execute(t, a, "CREATE TABLE orders (id int PRIMARY KEY, customer_id int, product_id int, shop_id int)", "INSERT INTO orders SELECT i, i % 5, 1000 + i, NULL FROM generate_series(1, 100) i")
-	execute(t, b, "CREATE TABLE customers (id int PRIMARY KEY)", "INSERT INTO customers SELECT generate_series(0, 9)", "CREATE TABLE products (id int PRIMARY KEY)", "CREATE TABLE shops (id int PRIMARY KEY)")
-	out, err := scan.Run(t.Context(), scan.Config{Databases: []scan.Database{service("a", a), service("b", b)}, Limits: unlimited})
+	execute(t, a, "CREATE TABLE orders (id int PRIMARY KEY, customer_id int, product_id int, shop_id int)",
+		"INSERT INTO orders SELECT i, i % 5, 1000 + i, NULL FROM generate_series(1, 100) i")
+	execute(t, b, "CREATE TABLE customers (id int PRIMARY KEY)", "INSERT INTO customers SELECT generate_series(0, 9)",
+		"CREATE TABLE products (id int PRIMARY KEY)", "CREATE TABLE shops (id int PRIMARY KEY)")
+	out, err := scan.Run(t.Context(), scan.Config{Databases: []scan.Database{service("a", a), service("b", b)},
+		Limits: unlimited})
 	require.NoError(t, err)
 	f, err := schema.ParseFile("f", strings.NewReader(string(out.Declaration)))
 	require.NoError(t, err)
@@ -456,7 +521,9 @@ func TestValuesDisproveAGuess(t *testing.T) {
 	require.ElementsMatch(t, []string{"customer_id", "shop_id"}, columns)
 	require.Len(t, out.References, 3)
 	for _, r := range out.References {
-		wrong := slices.ContainsFunc(r.Advice, func(a report.Advice) bool { return strings.Contains(a.Text, "the guess is wrong") })
+		wrong := slices.ContainsFunc(r.Advice, func(a report.Advice) bool {
+			return strings.Contains(a.Text, "the guess is wrong")
+		})
 		require.Equal(t, r.Holder.Columns[0] == "product_id", wrong)
 	}
 }

@@ -27,7 +27,8 @@ func Decode(text []byte, into any) error {
 	var said []string
 	for _, text := range typed.Errors {
 		if m := unknown.FindStringSubmatch(text); m != nil {
-			text = fmt.Sprintf("%sunknown key %q: known are %s", m[1], m[2], strings.Join(keysOf(reflect.TypeOf(into), m[3]), ", "))
+			text = fmt.Sprintf("%sunknown key %q: known are %s", m[1], m[2],
+				strings.Join(keysOf(reflect.TypeOf(into), m[3]), ", "))
 		}
 		said = append(said, text)
 	}

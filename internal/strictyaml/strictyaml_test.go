@@ -24,7 +24,8 @@ func TestUnknownKeysAreNamedWithTheKnownOnes(t *testing.T) {
 	var f file
 	require.NoError(t, strictyaml.Decode([]byte("registry: a\nkeys: [{name: n, expires: never}]\n"), &f))
 	require.Equal(t, file{Registry: "a", Keys: []key{{"n", "never"}}}, f)
-	require.EqualError(t, strictyaml.Decode([]byte("registry: a\nregistri: b\n"), &f), `line 2: unknown key "registri": known are registry, keys`)
+	require.EqualError(t, strictyaml.Decode([]byte("registry: a\nregistri: b\n"), &f),
+		`line 2: unknown key "registri": known are registry, keys`)
 	require.EqualError(t, strictyaml.Decode([]byte("keys:\n- nam: n\n- expire: e\n"), &f),
 		`line 2: unknown key "nam": known are name, expires; line 3: unknown key "expire": known are name, expires`)
 	require.ErrorContains(t, strictyaml.Decode([]byte("registry: [a]\n"), &f), "line 1: cannot unmarshal")

@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// tokenTypes are the types of tokens that prove a caller: an ID token (OpenID Connect), and an access token (RFC 9068). Others that an issuer signs with the
-// same keys, such as logout tokens and events, prove nothing of their bearer.
+// tokenTypes are the types of tokens that prove a caller: an ID token (OpenID Connect), and an access token
+// (RFC 9068). Others that an issuer signs with the same keys, such as logout tokens and events, prove nothing
+// of their bearer.
 var tokenTypes = []string{"", "jwt", "at+jwt", "application/at+jwt"}
 
 // checkType checks the header typ.
@@ -29,10 +30,12 @@ func checkType(token string) error {
 	return nil
 }
 
-// maxDate is the greatest number of seconds that a date of a claim can have: every whole number below it is exact.
+// maxDate is the greatest number of seconds that a date of a claim can have: every whole number below it is
+// exact.
 const maxDate = 1 << 53
 
-// date returns the date of a claim, a number of seconds since 1970 (RFC 7519, NumericDate); zero without the claim.
+// date returns the date of a claim, a number of seconds since 1970 (RFC 7519, NumericDate); zero without the
+// claim.
 func date(claims map[string]any, name string) (time.Time, error) {
 	claim, there := claims[name]
 	if !there {
@@ -64,7 +67,8 @@ func (i *issuer) checkDates(claims map[string]any) error {
 	latest := now.Add(i.ClockSkew)
 	switch {
 	case issued.After(latest):
-		return fmt.Errorf("it was issued at %s, which is later than now: compare the clocks", issued.UTC().Format(time.RFC3339))
+		return fmt.Errorf("it was issued at %s, which is later than now: compare the clocks", issued.UTC().
+			Format(time.RFC3339))
 	case from.After(latest):
 		return fmt.Errorf("it is valid from %s", from.UTC().Format(time.RFC3339))
 	}
@@ -72,7 +76,8 @@ func (i *issuer) checkDates(claims map[string]any) error {
 		issued = now
 	}
 	if lifetime := expires.Sub(issued); lifetime > i.MaxLifetime+i.ClockSkew {
-		return fmt.Errorf("it is valid for %s, at most %s are allowed (max_lifetime)", lifetime.Round(time.Second), i.MaxLifetime)
+		return fmt.Errorf("it is valid for %s, at most %s are allowed (max_lifetime)", lifetime.Round(time.Second),
+			i.MaxLifetime)
 	}
 	return nil
 }

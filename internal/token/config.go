@@ -1,5 +1,6 @@
-// Package token verifies the tokens of people and programs: signed tokens of OpenID Connect issuers, and shared keys, of which a
-// file has the hashes. The file, and key sets in files, are read again while the process runs.
+// Package token verifies the tokens of people and programs: signed tokens of OpenID Connect issuers, and
+// shared keys, of which a file has the hashes. The file, and key sets in files, are read again while the
+// process runs.
 package token
 
 import (
@@ -24,7 +25,8 @@ type Config struct {
 	Issuers []Issuer `yaml:"issuers"`
 	Keys    []Key    `yaml:"keys"`
 	Denied  Denied   `yaml:"denied"`
-	// RequireForwarded: a person that another deployment speaks for is believed only with the person's own signed token.
+	// RequireForwarded: a person that another deployment speaks for is believed only with the person's own
+	// signed token.
 	RequireForwarded bool `yaml:"require_forwarded"`
 }
 
@@ -41,10 +43,12 @@ type Issuer struct {
 	Audience string `yaml:"audience"`
 	// JWKS is the file, or the https URL, of its public keys.
 	JWKS string `yaml:"jwks"`
-	// IdentityClaim has the user's name, sub by default; Prefix comes before it, so that two issuers have different users. A second issuer has to declare it.
+	// IdentityClaim has the user's name, sub by default; Prefix comes before it, so that two issuers have
+	// different users. A second issuer has to declare it.
 	IdentityClaim string  `yaml:"identity_claim"`
 	Prefix        *string `yaml:"prefix"`
-	// GroupsClaim has a list of groups, groups by default; GroupsPrefix, Prefix by default, comes before each.
+	// GroupsClaim has a list of groups, groups by default; GroupsPrefix, Prefix by default, comes before
+	// each.
 	GroupsClaim  string  `yaml:"groups_claim"`
 	GroupsPrefix *string `yaml:"groups_prefix"`
 	// AuthorizedParties are the clients (claim azp) whose tokens are accepted; empty: all.
@@ -69,7 +73,8 @@ type Key struct {
 
 // asymmetric are the algorithms that can be allowed: a public key cannot sign.
 var asymmetric = []string{
-	string(jose.RS256), string(jose.RS384), string(jose.RS512), string(jose.PS256), string(jose.PS384), string(jose.PS512),
+	string(jose.RS256), string(jose.RS384), string(jose.RS512), string(jose.PS256), string(jose.PS384),
+	string(jose.PS512),
 	string(jose.ES256), string(jose.ES384), string(jose.ES512), string(jose.EdDSA),
 }
 
@@ -109,7 +114,8 @@ func (c *Config) complete() error {
 			return fmt.Errorf("issuers[%d]: %s is listed twice", i, c.Issuers[i].Issuer)
 		}
 		if i > 0 && c.Issuers[i].Prefix == nil {
-			return fmt.Errorf("issuers[%d]: its users would be those of the first issuer: declare prefix, also one that is empty", i)
+			return fmt.Errorf(
+				"issuers[%d]: its users would be those of the first issuer: declare prefix, also one that is empty", i)
 		}
 	}
 	for i, who := range c.Denied.Identities {
@@ -126,7 +132,8 @@ func (c *Config) complete() error {
 }
 
 func (i *Issuer) complete() error {
-	for _, field := range []struct{ name, value string }{{"issuer", i.Issuer}, {"audience", i.Audience}, {"jwks", i.JWKS}} {
+	for _, field := range []struct{ name, value string }{{"issuer", i.Issuer}, {"audience", i.Audience},
+		{"jwks", i.JWKS}} {
 		if field.value == "" {
 			return fmt.Errorf("%s is missing", field.name)
 		}
@@ -220,7 +227,8 @@ func (k Key) check() error {
 		return err
 	}
 	if who.Role != identity.RoleUser {
-		return fmt.Errorf("identity %s: a key can only be of a user, user/NAME: others prove themselves by a certificate", k.Identity)
+		return fmt.Errorf(
+			"identity %s: a key can only be of a user, user/NAME: others prove themselves by a certificate", k.Identity)
 	}
 	for _, g := range k.Groups {
 		if err := schema.CheckGroup(g); err != nil {

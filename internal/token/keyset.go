@@ -61,8 +61,8 @@ var allowedAlgorithms = func() (out []jose.SignatureAlgorithm) {
 	return out
 }()
 
-// VerifySignature returns the content of a token that one of the keys has signed. The token's key id is looked for again, now and
-// then, when no key has it: the issuer may have a new key.
+// VerifySignature returns the content of a token that one of the keys has signed. The token's key id is
+// looked for again, now and then, when no key has it: the issuer may have a new key.
 func (k *keySet) VerifySignature(ctx context.Context, token string) ([]byte, error) {
 	signed, err := jose.ParseSignedCompact(token, allowedAlgorithms)
 	if err != nil || len(signed.Signatures) != 1 {

@@ -47,14 +47,16 @@ type issuer struct {
 	verifier *oidc.IDTokenVerifier
 }
 
-// Load reads the file of tokens and the key sets in files. Key sets at URLs are read when they are first needed.
+// Load reads the file of tokens and the key sets in files. Key sets at URLs are read when they are first
+// needed.
 func Load(path string) (*Verifier, error) {
 	v := &Verifier{path: path}
 	_, err := v.Reload()
 	return v, err
 }
 
-// Reload reads the files again, and reports whether the file of tokens has changed. After an error the former content stays.
+// Reload reads the files again, and reports whether the file of tokens has changed. After an error the former
+// content stays.
 func (v *Verifier) Reload() (changed bool, err error) {
 	cfg, raw, err := readConfig(v.path)
 	if err != nil {
@@ -63,7 +65,8 @@ func (v *Verifier) Reload() (changed bool, err error) {
 	if was := v.current.Load(); was != nil && bytes.Equal(was.raw, raw) {
 		return false, was.reloadKeys()
 	}
-	c := &content{raw: raw, issuers: map[string]*issuer{}, keys: map[saltedHash]Key{}, denied: cfg.Denied, requireForwarded: cfg.RequireForwarded, replaced: make(chan struct{})}
+	c := &content{raw: raw, issuers: map[string]*issuer{}, keys: map[saltedHash]Key{}, denied: cfg.Denied,
+		requireForwarded: cfg.RequireForwarded, replaced: make(chan struct{})}
 	for _, i := range cfg.Issuers {
 		c.issuers[i.Issuer] = newIssuer(i)
 	}
@@ -85,7 +88,9 @@ func (v *Verifier) Reload() (changed bool, err error) {
 func newIssuer(i Issuer) *issuer {
 	keys := &keySet{from: i.JWKS}
 	return &issuer{Issuer: i, keys: keys, verifier: oidc.NewVerifier(i.Issuer, keys, &oidc.Config{
-		ClientID: i.Audience, SupportedSigningAlgs: i.Algorithms, Now: func() time.Time { return time.Now().Add(-i.ClockSkew) },
+		ClientID: i.Audience, SupportedSigningAlgs: i.Algorithms, Now: func() time.Time {
+			return time.Now().Add(-i.ClockSkew)
+		},
 	})}
 }
 
@@ -133,7 +138,8 @@ func (v *Verifier) Verify(ctx context.Context, token string) (who identity.Calle
 	c := v.current.Load()
 	switch {
 	case len(token) > maxTokenBytes:
-		err = fmt.Errorf("the token has %d bytes, at most %d are allowed: ask its issuer to put fewer groups into it", len(token), maxTokenBytes)
+		err = fmt.Errorf("the token has %d bytes, at most %d are allowed: ask its issuer to put fewer groups into it",
+			len(token), maxTokenBytes)
 	case strings.Count(token, ".") == 2:
 		who, err = c.signed(ctx, token)
 	default:
@@ -149,7 +155,8 @@ func (v *Verifier) Verify(ctx context.Context, token string) (who identity.Calle
 	return who, nil
 }
 
-// withdrawn waits until a token is not accepted any more, and returns the reason; nil when ctx ends. It was accepted by a content.
+// withdrawn waits until a token is not accepted any more, and returns the reason; nil when ctx ends. It was
+// accepted by a content.
 func (v *Verifier) withdrawn(ctx context.Context, by *content, token string) error {
 	for {
 		select {
@@ -176,28 +183,34 @@ func (c *content) shared(token string) (identity.Caller, error) {
 	}
 	switch {
 	case !ok:
-		return identity.Caller{}, errors.New("the token is not known here: send a token of an accepted issuer, or a key that is in the file of --tokens")
+		return identity.Caller{},
+			errors.New(
+				"the token is not known here: send a token of an accepted issuer, or a key that is in the file of --tokens")
 	case !k.Expires.IsZero() && time.Now().After(k.Expires):
 		return identity.Caller{}, fmt.Errorf("the key of %s has expired: use a new one", k.Identity)
 	}
 	who, err := identity.ParsePath("/" + k.Identity)
-	return identity.Caller{Identity: who, Groups: identity.Groups(k.Groups), Proof: "shared key", Expires: k.Expires}, err
+	return identity.Caller{Identity: who, Groups: identity.Groups(k.Groups), Proof: "shared key", Expires: k.Expires},
+		err
 }
 
 func (c *content) signed(ctx context.Context, token string) (identity.Caller, error) {
 	i, ok := c.issuers[issuerOf(token)]
 	if !ok {
-		return identity.Caller{}, errors.New("the token's issuer is not accepted here: get a token of one that is in the file of --tokens")
+		return identity.Caller{},
+			errors.New("the token's issuer is not accepted here: get a token of one that is in the file of --tokens")
 	}
 	verified, err := i.verifier.Verify(ctx, token)
 	if err != nil {
-		return identity.Caller{}, fmt.Errorf("the token is not accepted: %s: get a new one from %s for the audience %s", reason(err), i.Issuer.Issuer, i.Audience)
+		return identity.Caller{}, fmt.Errorf("the token is not accepted: %s: get a new one from %s for the audience %s",
+			reason(err), i.Issuer.Issuer, i.Audience)
 	}
 	var claims map[string]any
 	if err := verified.Claims(&claims); err != nil {
 		return identity.Caller{}, fmt.Errorf("the token's claims: %w", err)
 	}
-	if err := cmp.Or(checkType(token), i.checkDates(claims), i.checkParty(claims, len(verified.Audience)), c.denied.check(claims)); err != nil {
+	if err := cmp.Or(checkType(token), i.checkDates(claims), i.checkParty(claims, len(verified.Audience)),
+		c.denied.check(claims)); err != nil {
 		return identity.Caller{}, fmt.Errorf("the token is not accepted: %w", err)
 	}
 	who, err := i.identity(claims)
@@ -205,16 +218,21 @@ func (c *content) signed(ctx context.Context, token string) (identity.Caller, er
 		return identity.Caller{}, err
 	}
 	if c.ofAnotherIssuer((*Issuer).prefix, i.prefix(), who.Name) {
-		return identity.Caller{}, fmt.Errorf("the token is not accepted: the name %s begins with the prefix of another issuer's users: ask for another name", who.Name)
+		return identity.Caller{},
+			fmt.Errorf(
+				"the token is not accepted: the name %s begins with the prefix of another issuer's users: ask for another name", who.Name)
 	}
-	groups := slices.DeleteFunc(i.groups(texts(claims[i.GroupsClaim])), func(group string) bool { return c.ofAnotherIssuer((*Issuer).groupsPrefix, i.groupsPrefix(), group) })
+	groups := slices.DeleteFunc(i.groups(texts(claims[i.GroupsClaim])), func(group string) bool {
+		return c.ofAnotherIssuer((*Issuer).groupsPrefix, i.groupsPrefix(), group)
+	})
 	return identity.Caller{
 		Identity: who, Groups: groups, Proof: "token of " + i.Issuer.Issuer, Token: token,
 		Expires: verified.Expiry.Add(i.ClockSkew),
 	}, nil
 }
 
-// ofAnotherIssuer reports whether a text of an issuer with a prefix begins with the longer prefix of another issuer, whose text it could be.
+// ofAnotherIssuer reports whether a text of an issuer with a prefix begins with the longer prefix of another
+// issuer, whose text it could be.
 func (c *content) ofAnotherIssuer(prefixOf func(*Issuer) string, prefix, text string) bool {
 	for _, other := range c.issuers {
 		if p := prefixOf(&other.Issuer); len(p) > len(prefix) && strings.HasPrefix(text, p) {
@@ -268,14 +286,16 @@ func reason(err error) string {
 func (i *issuer) identity(claims map[string]any) (identity.Identity, error) {
 	name, _ := claims[i.IdentityClaim].(string)
 	if name == "" {
-		return identity.Identity{}, fmt.Errorf("the token has no claim %s, which identifies its user here", i.IdentityClaim)
+		return identity.Identity{}, fmt.Errorf("the token has no claim %s, which identifies its user here",
+			i.IdentityClaim)
 	}
 	if verified, ok := claims["email_verified"].(bool); i.IdentityClaim == "email" && (!ok || !verified) {
 		return identity.Identity{}, errors.New("the token's claim email is not verified by its issuer")
 	}
 	who, err := i.user(name)
 	if err != nil {
-		return who, fmt.Errorf("the token's claim %s cannot be the name of a user here, who needs letters, digits and . _ @ + -: set identity_claim to another claim", i.IdentityClaim)
+		return who, fmt.Errorf(
+			"the token's claim %s cannot be the name of a user here, who needs letters, digits and . _ @ + -: set identity_claim to another claim", i.IdentityClaim)
 	}
 	return who, nil
 }

@@ -46,7 +46,8 @@ func (s signer) public() jose.JSONWebKey {
 }
 
 func (s signer) sign(t *testing.T, claims map[string]any) string {
-	all := map[string]any{"iss": issuer, "aud": "db-controller", "sub": "ann", "exp": time.Now().Add(time.Hour).Unix(), "groups": []string{"sre", "bad group", "dev"}}
+	all := map[string]any{"iss": issuer, "aud": "db-controller", "sub": "ann", "exp": time.Now().Add(time.Hour).Unix(),
+		"groups": []string{"sre", "bad group", "dev"}}
 	for k, v := range claims {
 		all[k] = v
 	}
@@ -98,25 +99,31 @@ func TestSignedTokens(t *testing.T) {
 	_, err = v.Verify(t.Context(), good.sign(t, map[string]any{"exp": time.Now().Add(-30 * time.Second).Unix()}))
 	require.NoError(t, err, "within the skew of clocks")
 
-	none := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." + strings.Split(good.sign(t, nil), ".")[1] + "."
+	none := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." + strings.Split(good.sign(t, nil),
+		".")[1] + "."
 	public, err := x509.MarshalPKIXPublicKey(&good.key.(*rsa.PrivateKey).PublicKey)
 	require.NoError(t, err)
 	ec, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
 	require.NoError(t, err)
 	for name, c := range map[string]struct{ token, want string }{
-		"expired":                             {good.sign(t, map[string]any{"exp": time.Now().Add(-2 * time.Minute).Unix()}), "it expired at "},
-		"without an end":                      {good.sign(t, map[string]any{"exp": 0}), "not accepted"},
-		"of another audience":                 {good.sign(t, map[string]any{"aud": "another"}), `expected audience "db-controller"`},
-		"of another issuer":                   {good.sign(t, map[string]any{"iss": "https://evil.example.org"}), "issuer is not accepted here"},
-		"not valid yet":                       {good.sign(t, map[string]any{"nbf": time.Now().Add(time.Hour).Unix()}), "not accepted"},
+		"expired": {good.sign(t, map[string]any{"exp": time.Now().Add(-2 * time.Minute).
+			Unix()}), "it expired at "},
+		"without an end": {good.sign(t, map[string]any{"exp": 0}), "not accepted"},
+		"of another audience": {good.sign(t, map[string]any{"aud": "another"}),
+			`expected audience "db-controller"`},
+		"of another issuer": {good.sign(t, map[string]any{"iss": "https://evil.example.org"}),
+			"issuer is not accepted here"},
+		"not valid yet": {good.sign(t, map[string]any{"nbf": time.Now().Add(time.Hour).Unix()}),
+			"not accepted"},
 		"of another key":                      {stranger.sign(t, nil), "none of its issuer's keys has signed it"},
 		"without a signature":                 {none, "not accepted"},
 		"HS256 with the public key as secret": {signer{public, "1", jose.HS256}.sign(t, nil), "not accepted"},
 		"an algorithm that is not listed":     {signer{ec, "1", jose.ES384}.sign(t, nil), "not accepted"},
-		"a name that is a path":               {good.sign(t, map[string]any{"sub": "../operator/eve"}), "cannot be the name of a user"},
-		"without a name":                      {good.sign(t, map[string]any{"sub": ""}), "no claim sub"},
-		"cut":                                 {good.sign(t, nil)[:400], "not "},
-		"too long":                            {strings.Repeat("a", 7000), "at most 6144 are allowed"},
+		"a name that is a path": {good.sign(t, map[string]any{"sub": "../operator/eve"}),
+			"cannot be the name of a user"},
+		"without a name": {good.sign(t, map[string]any{"sub": ""}), "no claim sub"},
+		"cut":            {good.sign(t, nil)[:400], "not "},
+		"too long":       {strings.Repeat("a", 7000), "at most 6144 are allowed"},
 	} {
 		_, err := v.Verify(t.Context(), c.token)
 		require.ErrorContains(t, err, c.want, name)
@@ -133,10 +140,12 @@ func TestTokensWithTricks(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, keySet(t, good), 0o600))
 	v, _ := load(t, config(file))
 	payload := func(claims string) string {
-		return fmt.Sprintf(`{"iss":%q,"aud":"db-controller","sub":"ann","exp":%d%s}`, issuer, time.Now().Add(time.Hour).Unix(), claims)
+		return fmt.Sprintf(`{"iss":%q,"aud":"db-controller","sub":"ann","exp":%d%s}`, issuer, time.Now().Add(time.Hour).
+			Unix(), claims)
 	}
 	with := func(by signer, raw string, options *jose.SignerOptions) string {
-		signer, err := jose.NewSigner(jose.SigningKey{Algorithm: by.alg, Key: jose.JSONWebKey{Key: by.key, KeyID: by.id}}, options)
+		signer, err := jose.NewSigner(jose.SigningKey{Algorithm: by.alg, Key: jose.JSONWebKey{Key: by.key,
+			KeyID: by.id}}, options)
 		require.NoError(t, err)
 		signed, err := signer.Sign([]byte(raw))
 		require.NoError(t, err)
@@ -252,7 +261,10 @@ func TestSharedKeys(t *testing.T) {
 	require.ErrorContains(t, err, "has expired: use a new one")
 	_, err = v.Verify(t.Context(), "guess")
 	require.ErrorContains(t, err, "not known here")
-	salted := "  - { sha256: " + hex.EncodeToString(func() []byte { s := sha256.Sum256([]byte("pepper" + "secret")); return s[:] }()) + ", salt: pepper, identity: user/other }\n"
+	salted := "  - { sha256: " + hex.EncodeToString(func() []byte {
+		s := sha256.Sum256([]byte("pepper" + "secret"))
+		return s[:]
+	}()) + ", salt: pepper, identity: user/other }\n"
 	require.NoError(t, os.WriteFile(path, []byte("keys:\n"+salted), 0o600))
 	_, err = v.Reload()
 	require.NoError(t, err)
@@ -275,14 +287,17 @@ func TestTheFileOfTokensIsChecked(t *testing.T) {
 		"{}":                                    "neither issuers nor keys",
 		"issuer: []":                            "unknown key \"issuer\": known are issuers, keys",
 		"issuers: [{ issuer: a, audience: b }]": "jwks is missing",
-		"issuers: [{ issuer: a, audience: b, jwks: 'http://idp.example.org/keys' }]":                                     "want https",
-		"issuers: [{ issuer: a, audience: b, jwks: f, algorithms: [HS256] }]":                                            `algorithm "HS256": want some of`,
-		"issuers: [{ issuer: a, audience: b, jwks: f, algorithms: [none] }]":                                             `algorithm "none"`,
-		"issuers: [{ issuer: a, audience: b, jwks: f, clock_skew: 1h }]":                                                 "at most 5m0s",
-		"keys: [{ sha256: '" + strings.Repeat("0", 64) + "', identity: user/a, salt: " + strings.Repeat("s", 65) + " }]": "salt: 65 bytes, at most 64",
-		"keys: [{ sha256: secret, identity: user/a }]":                                                                   "want the 64 hexadecimal digits",
-		"keys: [{ sha256: '" + strings.Repeat("0", 64) + "', identity: operator/a }]":                                    "a key can only be of a user",
-		"keys: [{ sha256: '" + strings.Repeat("0", 64) + "', identity: deployment/a/b }]":                                "service",
+		"issuers: [{ issuer: a, audience: b, jwks: 'http://idp.example.org/keys' }]": "want https",
+		"issuers: [{ issuer: a, audience: b, jwks: f, algorithms: [HS256] }]":        `algorithm "HS256": want some of`,
+		"issuers: [{ issuer: a, audience: b, jwks: f, algorithms: [none] }]":         `algorithm "none"`,
+		"issuers: [{ issuer: a, audience: b, jwks: f, clock_skew: 1h }]":             "at most 5m0s",
+		"keys: [{ sha256: '" + strings.Repeat("0", 64) + "', identity: user/a, salt: " + strings.Repeat("s", 65) +
+			" }]": "salt: 65 bytes, at most 64",
+		"keys: [{ sha256: secret, identity: user/a }]": "want the 64 hexadecimal digits",
+		"keys: [{ sha256: '" + strings.Repeat("0", 64) +
+			"', identity: operator/a }]": "a key can only be of a user",
+		"keys: [{ sha256: '" + strings.Repeat("0", 64) +
+			"', identity: deployment/a/b }]": "service",
 	} {
 		path := filepath.Join(t.TempDir(), "tokens.yaml")
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
@@ -291,18 +306,23 @@ func TestTheFileOfTokensIsChecked(t *testing.T) {
 	}
 }
 
-// A token is of one issuer, one client and one kind, and short-lived: each of these tokens is signed with the right key.
+// A token is of one issuer, one client and one kind, and short-lived: each of these tokens is signed with the
+// right key.
 func TestClaimsOfSignedTokensAreChecked(t *testing.T) {
 	t.Parallel()
 	good := rsaSigner(t, "1")
 	file := filepath.Join(t.TempDir(), "jwks.json")
 	require.NoError(t, os.WriteFile(file, keySet(t, good), 0o600))
-	v, _ := load(t, "issuers:\n  - { issuer: '"+issuer+"', audience: db-controller, jwks: '"+file+"', authorized_parties: [shop, desk] }\n")
+	v, _ := load(t, "issuers:\n  - { issuer: '"+issuer+"', audience: db-controller, jwks: '"+file+
+		"', authorized_parties: [shop, desk] }\n")
 	now := time.Now()
 	typed := func(kind string) string {
-		with, err := jose.NewSigner(jose.SigningKey{Algorithm: good.alg, Key: jose.JSONWebKey{Key: good.key, KeyID: good.id}}, (&jose.SignerOptions{}).WithType(jose.ContentType(kind)))
+		with, err := jose.NewSigner(jose.SigningKey{Algorithm: good.alg, Key: jose.JSONWebKey{Key: good.key,
+			KeyID: good.id}}, (&jose.SignerOptions{}).WithType(jose.ContentType(kind)))
 		require.NoError(t, err)
-		signed, err := with.Sign([]byte(fmt.Sprintf(`{"iss":%q,"aud":"db-controller","sub":"ann","azp":"shop","exp":%d}`, issuer, now.Add(time.Hour).Unix())))
+		signed, err := with.Sign(
+			[]byte(fmt.Sprintf(`{"iss":%q,"aud":"db-controller","sub":"ann","azp":"shop","exp":%d}`, issuer,
+				now.Add(time.Hour).Unix())))
 		require.NoError(t, err)
 		text, err := signed.CompactSerialize()
 		require.NoError(t, err)
@@ -316,28 +336,37 @@ func TestClaimsOfSignedTokensAreChecked(t *testing.T) {
 		return good.sign(t, all)
 	}
 	for name, token := range map[string]string{
-		"an ID token": typed("JWT"), "an access token": typed("at+jwt"), "issued just now, by another clock": sign(map[string]any{"iat": now.Add(30 * time.Second).Unix()}),
-		"several audiences": sign(map[string]any{"aud": []string{"db-controller", "mail"}}),
-		"a day":             sign(map[string]any{"iat": now.Unix(), "exp": now.Add(24 * time.Hour).Unix()}),
+		"an ID token": typed("JWT"), "an access token": typed("at+jwt"),
+		"issued just now, by another clock": sign(map[string]any{"iat": now.Add(30 * time.Second).Unix()}),
+		"several audiences":                 sign(map[string]any{"aud": []string{"db-controller", "mail"}}),
+		"a day": sign(map[string]any{"iat": now.Unix(),
+			"exp": now.Add(24 * time.Hour).Unix()}),
 	} {
 		_, err := v.Verify(t.Context(), token)
 		require.NoError(t, err, name)
 	}
 	for name, c := range map[string]struct{ token, want string }{
-		"of a year":                  {sign(map[string]any{"iat": now.Unix(), "exp": now.Add(365 * 24 * time.Hour).Unix()}), "it is valid for 8760h0m0s, at most 24h0m0s are allowed (max_lifetime)"},
-		"of a year, issued long ago": {sign(map[string]any{"iat": now.Add(-364 * 24 * time.Hour).Unix(), "exp": now.Add(24 * time.Hour).Unix()}), "max_lifetime"},
-		"of a year, without issue":   {sign(map[string]any{"exp": now.Add(365 * 24 * time.Hour).Unix()}), "max_lifetime"},
-		"issued tomorrow":            {sign(map[string]any{"iat": now.Add(24 * time.Hour).Unix(), "exp": now.Add(25 * time.Hour).Unix()}), "which is later than now"},
-		"valid in three minutes":     {sign(map[string]any{"nbf": now.Add(3 * time.Minute).Unix()}), "it is valid from "},
-		"issued at a text":           {sign(map[string]any{"iat": "yesterday"}), "not accepted"},
-		"issued at a quoted number":  {sign(map[string]any{"iat": fmt.Sprint(now.Unix())}), "its claim iat is not a number of seconds"},
-		"an end that is quoted":      {sign(map[string]any{"exp": fmt.Sprint(now.Add(time.Hour).Unix())}), "its claim exp is not a number of seconds"},
-		"an end beyond all numbers":  {sign(map[string]any{"exp": 1e300}), "not accepted"},
-		"a number as its name":       {sign(map[string]any{"jti": 1}), "its claim jti is no text"},
-		"for another client":         {sign(map[string]any{"azp": "mail"}), `its claim azp is "mail"`},
-		"for no client":              {good.sign(t, nil), `its claim azp is ""`},
-		"a logout token":             {typed("logout+jwt"), `its type is "logout+jwt"`},
-		"an event":                   {typed("secevent+jwt"), `its type is "secevent+jwt"`},
+		"of a year": {sign(map[string]any{"iat": now.Unix(), "exp": now.Add(365 * 24 * time.Hour).
+			Unix()}), "it is valid for 8760h0m0s, at most 24h0m0s are allowed (max_lifetime)"},
+		"of a year, issued long ago": {sign(map[string]any{"iat": now.Add(-364 * 24 * time.Hour).Unix(),
+			"exp": now.Add(24 * time.Hour).Unix()}), "max_lifetime"},
+		"of a year, without issue": {sign(map[string]any{"exp": now.Add(365 * 24 * time.Hour).Unix()}),
+			"max_lifetime"},
+		"issued tomorrow": {sign(map[string]any{"iat": now.Add(24 * time.Hour).Unix(),
+			"exp": now.Add(25 * time.Hour).Unix()}), "which is later than now"},
+		"valid in three minutes": {sign(map[string]any{"nbf": now.Add(3 * time.Minute).Unix()}),
+			"it is valid from "},
+		"issued at a text": {sign(map[string]any{"iat": "yesterday"}), "not accepted"},
+		"issued at a quoted number": {sign(map[string]any{"iat": fmt.Sprint(now.Unix())}),
+			"its claim iat is not a number of seconds"},
+		"an end that is quoted": {sign(map[string]any{"exp": fmt.Sprint(now.Add(time.Hour).Unix())}),
+			"its claim exp is not a number of seconds"},
+		"an end beyond all numbers": {sign(map[string]any{"exp": 1e300}), "not accepted"},
+		"a number as its name":      {sign(map[string]any{"jti": 1}), "its claim jti is no text"},
+		"for another client":        {sign(map[string]any{"azp": "mail"}), `its claim azp is "mail"`},
+		"for no client":             {good.sign(t, nil), `its claim azp is ""`},
+		"a logout token":            {typed("logout+jwt"), `its type is "logout+jwt"`},
+		"an event":                  {typed("secevent+jwt"), `its type is "secevent+jwt"`},
 	} {
 		_, err := v.Verify(t.Context(), c.token)
 		require.ErrorContains(t, err, c.want, name)
@@ -355,7 +384,8 @@ func TestGroupsOfIssuersDiffer(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "jwks.json")
 	require.NoError(t, os.WriteFile(file, keySet(t, good), 0o600))
 	second := func(more string) string {
-		return config(file) + "  - { issuer: 'https://partner.example.org', audience: db-controller, jwks: '" + file + "'" + more + " }\n"
+		return config(file) + "  - { issuer: 'https://partner.example.org', audience: db-controller, jwks: '" + file +
+			"'" + more + " }\n"
 	}
 	partner := good.sign(t, map[string]any{"iss": "https://partner.example.org", "groups": []string{"sre"}})
 	for more, want := range map[string][]string{
@@ -371,7 +401,8 @@ func TestGroupsOfIssuersDiffer(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []string{"sre", "dev"}, first.Groups)
 	}
-	// A name, or a group, of the first issuer that begins with the prefix of the second one would be the second one's.
+	// A name, or a group, of the first issuer that begins with the prefix of the second one would be the
+	// second one's.
 	v, _ := load(t, second(", prefix: b-, groups_prefix: guest-"))
 	_, err := v.Verify(t.Context(), good.sign(t, map[string]any{"sub": "b-ann"}))
 	require.ErrorContains(t, err, "the name b-ann begins with the prefix of another issuer's users")

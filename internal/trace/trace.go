@@ -1,5 +1,5 @@
-// Package trace has the spans of calls, of SQL statements, and of work for a deletion that began elsewhere. It does nothing until
-// package export turns it on.
+// Package trace has the spans of calls, of SQL statements, and of work for a deletion that began elsewhere.
+// It does nothing until package export turns it on.
 package trace
 
 import (
@@ -73,7 +73,8 @@ func (s statements) TraceBatchStart(ctx context.Context, conn *pgx.Conn, data pg
 	return s.Tracer.TraceBatchStart(ctx, conn, data)
 }
 
-func (s statements) TracePrepareStart(ctx context.Context, conn *pgx.Conn, data pgx.TracePrepareStartData) context.Context {
+func (s statements) TracePrepareStart(ctx context.Context, conn *pgx.Conn,
+	data pgx.TracePrepareStartData) context.Context {
 	if !within(ctx) {
 		return ctx
 	}
@@ -89,7 +90,8 @@ func (s statements) TraceConnectStart(ctx context.Context, data pgx.TraceConnect
 
 func within(ctx context.Context) bool { return trace.SpanContextFromContext(ctx).IsSampled() }
 
-// Parent names the span of a context, as the header traceparent of W3C Trace Context does; empty when it is not sampled.
+// Parent names the span of a context, as the header traceparent of W3C Trace Context does; empty when it is
+// not sampled.
 func Parent(ctx context.Context) string {
 	if !within(ctx) {
 		return ""
@@ -104,8 +106,8 @@ func spanOf(parent string) trace.SpanContext {
 	return trace.SpanContextFromContext(ctx)
 }
 
-// Continue begins a span of work for requests that began elsewhere: below the first of their spans, with links to the others. It returns
-// ctx when none of them is known. end ends the span.
+// Continue begins a span of work for requests that began elsewhere: below the first of their spans, with
+// links to the others. It returns ctx when none of them is known. end ends the span.
 func Continue(ctx context.Context, name string, parents []string) (_ context.Context, end func(error)) {
 	first := trace.SpanContext{}
 	var links []trace.Link
@@ -122,7 +124,8 @@ func Continue(ctx context.Context, name string, parents []string) (_ context.Con
 	if !on.Load() || !first.IsValid() {
 		return ctx, func(error) {}
 	}
-	ctx, span := otel.Tracer(scope).Start(trace.ContextWithRemoteSpanContext(ctx, first), name, trace.WithLinks(links...))
+	ctx, span := otel.Tracer(scope).Start(trace.ContextWithRemoteSpanContext(ctx, first), name,
+		trace.WithLinks(links...))
 	return ctx, func(err error) {
 		if err != nil {
 			span.SetStatus(codes.Error, err.Error())

@@ -92,7 +92,8 @@ func TestWorkOfUnknownRequestsHasNoSpan(t *testing.T) {
 		require.Empty(t, Parent(ctx))
 	}
 	require.Empty(t, spans.Ended())
-	notSampled := trace.ContextWithSpanContext(context.Background(), spanOf("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"))
+	notSampled := trace.ContextWithSpanContext(context.Background(),
+		spanOf("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"))
 	require.Empty(t, Parent(notSampled), "others do not follow a trace that is not recorded")
 }
 

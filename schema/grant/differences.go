@@ -8,7 +8,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Differences returns a line for each right that an identity or a group gains or loses when an environment becomes another one.
+// Differences returns a line for each right that an identity or a group gains or loses when an environment
+// becomes another one.
 func Differences(before, after *schema.Environment) []string {
 	old, now := Compile(before), Compile(after)
 	var lines []string
@@ -26,12 +27,15 @@ func Differences(before, after *schema.Environment) []string {
 	}
 	switch was, is := needsDelete(before), needsDelete(after); {
 	case !was && is:
-		lines = append(lines, "everybody loses the right to delete what takes resources along that the caller may not delete")
+		lines = append(lines,
+			"everybody loses the right to delete what takes resources along that the caller may not delete")
 	case was && !is:
-		lines = append(lines, "everybody gains the right to delete what takes resources along that the caller may not delete")
+		lines = append(lines,
+			"everybody gains the right to delete what takes resources along that the caller may not delete")
 	}
 	if was, is := old.MaxRemovals, now.MaxRemovals; was != is {
-		lines = append(lines, fmt.Sprintf("a delete removes %s, was %s, unless its request has a number", atMost(is), atMost(was)))
+		lines = append(lines, fmt.Sprintf("a delete removes %s, was %s, unless its request has a number", atMost(is),
+			atMost(was)))
 	}
 	for _, decision := range schema.Decisions {
 		switch was, is := slices.Contains(old.TwoOperators, decision), slices.Contains(now.TwoOperators, decision); {
@@ -72,7 +76,9 @@ func operators(old, now *Rights) (lines []string) {
 	}
 	missing := func(in, of []schema.Operator, word string) {
 		for _, o := range in {
-			if !slices.ContainsFunc(of, func(other schema.Operator) bool { return other.Identity == o.Identity && text(other) == text(o) }) {
+			if !slices.ContainsFunc(of, func(other schema.Operator) bool {
+				return other.Identity == o.Identity && text(other) == text(o)
+			}) {
 				lines = append(lines, o.Identity+word+text(o))
 			}
 		}
@@ -96,7 +102,8 @@ func quotas(before, after *schema.Rights) (lines []string) {
 			if q.Tentative > 0 {
 				numbers = append(numbers, fmt.Sprintf("%d references under way", q.Tentative))
 			}
-			texts = append(texts, fmt.Sprintf("%s to resources of %s: at most %s", q.Holders, q.Targets, strings.Join(numbers, " and ")))
+			texts = append(texts, fmt.Sprintf("%s to resources of %s: at most %s", q.Holders, q.Targets,
+				strings.Join(numbers, " and ")))
 		}
 		return texts
 	}
@@ -179,7 +186,8 @@ func grantee(g schema.AccessGrant) string {
 	return g.Identity
 }
 
-// gives reports whether a grantee has a verb on all names of ranges, of a kind; an empty kind is all of the service, and no service all.
+// gives reports whether a grantee has a verb on all names of ranges, of a kind; an empty kind is all of the
+// service, and no service all.
 func (r *Rights) gives(who string, verb schema.Verb, kind schema.KindID, ranges []NameRange) bool {
 	if r.byDefault(Subject{Identity: who}, verb) {
 		return true
@@ -188,7 +196,8 @@ func (r *Rights) gives(who string, verb schema.Verb, kind schema.KindID, ranges 
 	for _, grantee := range []string{schema.Every, who} {
 		for _, rule := range r.rules[grantee] {
 			of := rule.kind
-			if slices.Contains(rule.verbs, verb) && (of.Service == "" || of.Service == kind.Service && (of.Kind == "" || of == kind)) {
+			if slices.Contains(rule.verbs, verb) && (of.Service == "" || of.Service == kind.Service &&
+				(of.Kind == "" || of == kind)) {
 				have = append(have, rule.ranges...)
 			}
 		}

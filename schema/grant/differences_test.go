@@ -16,47 +16,59 @@ func TestDifferencesNameWhoGainsAndWhoLoses(t *testing.T) {
 		want                []string
 	}{
 		{
-			"an equal declaration in other words", "rights: {default: deny, grants: [{identity: user/ann, verbs: [read, write], name: projects/acme}]}",
+			"an equal declaration in other words",
+			"rights: {default: deny, grants: [{identity: user/ann, verbs: [read, write], name: projects/acme}]}",
 			"rights: {default: deny, grants: [{identity: user/ann, verbs: [write], name: projects/acme}, {identity: user/ann, verbs: [read], kind: '*', name: projects/acme}]}",
 			[]string{"nobody gains or loses a right"},
 		},
 		{
-			"by the former name of a kind", "rights: {default: deny, grants: [{group: g, verbs: [read], kind: devices.example.com/Gadget}]}",
+			"by the former name of a kind",
+			"rights: {default: deny, grants: [{group: g, verbs: [read], kind: devices.example.com/Gadget}]}",
 			"rights: {default: deny, grants: [{group: g, verbs: [read], kind: devices.example.com/Device}]}",
 			[]string{"nobody gains or loses a right"},
 		},
 		{
-			"covered by everybody's", "rights: {default: deny, grants: [{identity: '*', verbs: [read]}, {identity: user/ann, verbs: [read]}]}",
+			"covered by everybody's",
+			"rights: {default: deny, grants: [{identity: '*', verbs: [read]}, {identity: user/ann, verbs: [read]}]}",
 			"rights: {default: deny, grants: [{identity: '*', verbs: [read]}]}",
 			[]string{"nobody gains or loses a right"},
 		},
 		{
-			"a longer prefix", "rights: {default: deny, grants: [{identity: user/ann, verbs: [read], name: 'projects/a*'}]}",
+			"a longer prefix",
+			"rights: {default: deny, grants: [{identity: user/ann, verbs: [read], name: 'projects/a*'}]}",
 			"rights: {default: deny, grants: [{identity: user/ann, verbs: [read], name: 'projects/ab*'}]}",
 			[]string{"user/ann loses read on everything with names projects/a*"},
 		},
 		{
-			"the default", "rights: {default: allow, grants: [{identity: user/ann, verbs: [read]}]}", "rights: {default: deny}",
-			[]string{"every user loses read, write, delete where no grant allows it", "everybody loses refer where no grant allows it: the default is deny", "user/ann loses read on everything"},
+			"the default", "rights: {default: allow, grants: [{identity: user/ann, verbs: [read]}]}",
+			"rights: {default: deny}",
+			[]string{"every user loses read, write, delete where no grant allows it",
+				"everybody loses refer where no grant allows it: the default is deny",
+				"user/ann loses read on everything"},
 		},
 		{
 			"what a cascade needs", "rights: {default: deny}", "rights: {default: deny, cascade_needs_delete: true}",
 			[]string{"everybody loses the right to delete what takes resources along that the caller may not delete"},
 		},
 		{
-			"decisions of two operators", "rights: {two_operators: [force-release]}", "rights: {two_operators: [decommission]}",
+			"decisions of two operators", "rights: {two_operators: [force-release]}",
+			"rights: {two_operators: [decommission]}",
 			[]string{"decommission needs two operators", "force-release needs one operator, no longer two"},
 		},
 		{
-			"quotas", "rights: {quotas: [{holders: '*/*', targets: a.example.com/*, blocking: 5}]}", "rights: {quotas: [{holders: '*/*', targets: a.example.com/*, blocking: 6, tentative: 7}]}",
-			[]string{"a new quota: */* to resources of a.example.com/*: at most 6 blocking references and 7 references under way", "no longer a quota: */* to resources of a.example.com/*: at most 5 blocking references"},
+			"quotas", "rights: {quotas: [{holders: '*/*', targets: a.example.com/*, blocking: 5}]}",
+			"rights: {quotas: [{holders: '*/*', targets: a.example.com/*, blocking: 6, tentative: 7}]}",
+			[]string{
+				"a new quota: */* to resources of a.example.com/*: at most 6 blocking references and 7 references under way", "no longer a quota: */* to resources of a.example.com/*: at most 5 blocking references"},
 		},
 		{
 			"the size of a delete", "rights: {default: deny}", "rights: {default: deny, max_removals: 1000}",
-			[]string{"a delete removes at most 1000 resources, was any number of resources, unless its request has a number"},
+			[]string{
+				"a delete removes at most 1000 resources, was any number of resources, unless its request has a number"},
 		},
 		{
-			"operate needs a grant always", "rights: {default: allow}", "rights: {default: allow, grants: [{identity: '*', verbs: [operate, delete], kind: 'iam.example.com/*', name: projects/x}]}",
+			"operate needs a grant always", "rights: {default: allow}",
+			"rights: {default: allow, grants: [{identity: '*', verbs: [operate, delete], kind: 'iam.example.com/*', name: projects/x}]}",
 			[]string{"everybody gains operate on iam.example.com/* at and below projects/x"},
 		},
 	} {
@@ -64,7 +76,8 @@ func TestDifferencesNameWhoGainsAndWhoLoses(t *testing.T) {
 	}
 	none := environment(t, "rights: {default: allow}")
 	none.Rights = nil
-	require.Equal(t, []string{"user/ann gains read, operate on everything"}, grant.Differences(none, environment(t, "rights: {grants: [{identity: user/ann, verbs: [read, operate]}]}")))
+	require.Equal(t, []string{"user/ann gains read, operate on everything"},
+		grant.Differences(none, environment(t, "rights: {grants: [{identity: user/ann, verbs: [read, operate]}]}")))
 }
 
 func TestHoldersAreWhoMayByAGrant(t *testing.T) {

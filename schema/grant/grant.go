@@ -1,5 +1,5 @@
-// Package grant decides about the rights of identities to resources, from the declarations of an environment. It is pure: no
-// database, no network.
+// Package grant decides about the rights of identities to resources, from the declarations of an environment.
+// It is pure: no database, no network.
 package grant
 
 import (
@@ -16,7 +16,8 @@ type Subject struct {
 	Groups   []string
 }
 
-// operator reports whether the subject has an operator's certificate. Operators have all rights that their limits leave them: grants cannot lock them out.
+// operator reports whether the subject has an operator's certificate. Operators have all rights that their
+// limits leave them: grants cannot lock them out.
 func (s Subject) operator() bool { return strings.HasPrefix(s.Identity, "operator/") }
 
 // deployment reports whether the subject is another deployment.
@@ -48,9 +49,10 @@ type rule struct {
 }
 
 func (r rule) covers(verb schema.Verb, kinds []schema.KindID) bool {
-	return slices.Contains(r.verbs, verb) && (r.kind.Service == "" || slices.ContainsFunc(kinds, func(k schema.KindID) bool {
-		return k.Service == r.kind.Service && (r.kind.Kind == "" || r.kind == k)
-	}))
+	return slices.Contains(r.verbs, verb) &&
+		(r.kind.Service == "" || slices.ContainsFunc(kinds, func(k schema.KindID) bool {
+			return k.Service == r.kind.Service && (r.kind.Kind == "" || r.kind == k)
+		}))
 }
 
 func (r rule) has(name string) bool {
@@ -59,7 +61,8 @@ func (r rule) has(name string) bool {
 
 // Compile compiles the rights of an environment that was checked. A grant that it cannot read grants nothing.
 func Compile(env *schema.Environment) *Rights {
-	out := &Rights{kinds: schema.NewKinds(env.Services), versions: map[schema.DeploymentID]string{}, rules: map[string][]rule{}}
+	out := &Rights{kinds: schema.NewKinds(env.Services), versions: map[schema.DeploymentID]string{},
+		rules: map[string][]rule{}}
 	for _, d := range env.Deployments {
 		out.versions[d.DeploymentID] = d.Version
 	}
@@ -112,7 +115,8 @@ func (r *Rights) Operator(who Subject, verb schema.Verb, at schema.DeploymentID)
 // Limited reports whether operators have limits.
 func (r *Rights) Limited() bool { return len(r.operators) > 0 }
 
-// open reports whether the verb needs no grant at a deployment. The right to operate always does, because without one only operators have it.
+// open reports whether the verb needs no grant at a deployment. The right to operate always does, because
+// without one only operators have it.
 func (r *Rights) open(who Subject, verb schema.Verb, at schema.DeploymentID) bool {
 	if who.operator() {
 		return r.Operator(who, verb, at)

@@ -83,7 +83,8 @@ func TestAuthorize(t *testing.T) {
 		{sre, schema.Operate, "projects/team-a", true},
 		{sre, schema.Read, "projects/team-a", false},
 		{grant.Subject{Identity: "user/sre"}, schema.Delete, "projects/team-a", false}, // a user, not the group
-		{grant.Subject{Identity: "user/x", Groups: []string{"user/ann"}}, schema.Read, "projects/acme/devices/d1", false},
+		{grant.Subject{Identity: "user/x", Groups: []string{"user/ann"}}, schema.Read, "projects/acme/devices/d1",
+			false},
 		{grant.Subject{Identity: "user/x"}, schema.Refer, "projects/shared", true},
 		{grant.Subject{Identity: "user/x"}, schema.Refer, "projects/shared/devices/d", true},
 		{grant.Subject{Identity: "user/x"}, schema.Refer, "projects/other", false},
@@ -92,7 +93,8 @@ func TestAuthorize(t *testing.T) {
 		{grant.Subject{}, schema.Read, "projects/acme/devices/d1", false},
 	} {
 		rights := grant.Compile(environment(t, declared))
-		require.Equal(t, c.want, rights.Authorize(c.who, c.verb, schema.FullName{Deployment: devices, Name: c.name}), "%+v", c)
+		require.Equal(t, c.want, rights.Authorize(c.who, c.verb, schema.FullName{Deployment: devices, Name: c.name}),
+			"%+v", c)
 	}
 }
 
@@ -100,10 +102,13 @@ func TestAuthorize(t *testing.T) {
 func TestAGrantIsOfOneService(t *testing.T) {
 	t.Parallel()
 	rights := grant.Compile(environment(t, declared))
-	account := schema.FullName{Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}, Name: "projects/acme/accounts/a"}
+	account := schema.FullName{Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"},
+		Name: "projects/acme/accounts/a"}
 	require.False(t, rights.Authorize(grant.Subject{Identity: "user/ann"}, schema.Read, account))
-	require.True(t, rights.Authorize(grant.Subject{Identity: "deployment/devices.example.com/us-west2"}, schema.Refer, account))
-	require.False(t, rights.Authorize(grant.Subject{Identity: "deployment/devices.example.com/eastus2"}, schema.Refer, account))
+	require.True(t, rights.Authorize(grant.Subject{Identity: "deployment/devices.example.com/us-west2"},
+		schema.Refer, account))
+	require.False(t, rights.Authorize(grant.Subject{Identity: "deployment/devices.example.com/eastus2"},
+		schema.Refer, account))
 }
 
 // Without a default users read, write and delete by their grants alone, and everybody may refer to resources.
@@ -111,23 +116,29 @@ func TestADefaultThatIsNotDeclaredGivesUsersNothing(t *testing.T) {
 	t.Parallel()
 	name := schema.FullName{Deployment: devices, Name: "projects/acme"}
 	for text, deployments := range map[string]bool{
-		"": true, "rights: { grants: [{ identity: user/ann, verbs: [read] }] }\n": true, "rights: { default: deny }\n": false,
+		"": true, "rights: { grants: [{ identity: user/ann, verbs: [read] }] }\n": true,
+		"rights: { default: deny }\n":                                  false,
 		"rights: { default: allow }\n---\nrights: { default: deny }\n": false, "rights: { default: allow }\n": true,
 	} {
 		rights := grant.Compile(environment(t, text))
 		for _, verb := range schema.Verbs {
-			allowed := text == "rights: { default: allow }\n" && verb != schema.Operate || verb == schema.Refer && deployments
-			require.Equal(t, allowed, rights.Authorize(grant.Subject{Identity: "user/bob"}, verb, name), "%s %s", text, verb)
-			require.Equal(t, allowed || verb == schema.Read && strings.Contains(text, "ann"), rights.Authorize(grant.Subject{Identity: "user/ann"}, verb, name), "%s %s", text, verb)
+			allowed := text == "rights: { default: allow }\n" && verb != schema.Operate || verb == schema.Refer &&
+				deployments
+			require.Equal(t, allowed, rights.Authorize(grant.Subject{Identity: "user/bob"}, verb, name), "%s %s",
+				text, verb)
+			require.Equal(t, allowed || verb == schema.Read && strings.Contains(text, "ann"),
+				rights.Authorize(grant.Subject{Identity: "user/ann"}, verb, name), "%s %s", text, verb)
 			require.True(t, rights.Authorize(grant.Subject{Identity: "operator/olga"}, verb, name))
 		}
-		require.Equal(t, deployments, rights.Authorize(grant.Subject{Identity: "deployment/b.example.com/eu"}, schema.Refer, name), text)
+		require.Equal(t, deployments, rights.Authorize(grant.Subject{Identity: "deployment/b.example.com/eu"},
+			schema.Refer, name), text)
 	}
 }
 
 func TestWithDefaultAllowOnlyTheRightToOperateNeedsAGrant(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"rights: { default: allow, grants: [{ identity: user/ann, verbs: [operate] }] }\n", "rights: { default: allow }\n"} {
+	for _, text := range []string{"rights: { default: allow, grants: [{ identity: user/ann, verbs: [operate] }] }\n",
+		"rights: { default: allow }\n"} {
 		rights := grant.Compile(environment(t, text))
 		name := schema.FullName{Deployment: devices, Name: "projects/acme"}
 		for _, verb := range []schema.Verb{schema.Read, schema.Write, schema.Delete, schema.Refer} {
@@ -136,7 +147,8 @@ func TestWithDefaultAllowOnlyTheRightToOperateNeedsAGrant(t *testing.T) {
 		}
 		require.False(t, rights.Authorize(grant.Subject{Identity: "user/bob"}, schema.Operate, name))
 		require.True(t, rights.Authorize(grant.Subject{Identity: "operator/olga"}, schema.Operate, name))
-		require.Equal(t, strings.Contains(text, "ann"), rights.Authorize(grant.Subject{Identity: "user/ann"}, schema.Operate, name))
+		require.Equal(t, strings.Contains(text, "ann"), rights.Authorize(grant.Subject{Identity: "user/ann"},
+			schema.Operate, name))
 	}
 }
 
@@ -147,7 +159,9 @@ func TestRangesAreWhatAuthorizeAllows(t *testing.T) {
 		// Ids with characters on both sides of the slash, and the ends of the alphabet.
 		id := rapid.StringMatching(`[a!~0-]{1,2}`)
 		project := rapid.Custom(func(t *rapid.T) string { return "projects/" + id.Draw(t, "project") })
-		device := rapid.Custom(func(t *rapid.T) string { return project.Draw(t, "in") + "/devices/" + id.Draw(t, "device") })
+		device := rapid.Custom(func(t *rapid.T) string {
+			return project.Draw(t, "in") + "/devices/" + id.Draw(t, "device")
+		})
 		name := rapid.OneOf(project, device)
 		granted := rapid.OneOf(name, rapid.Just(""), rapid.Just("*"), rapid.Custom(func(t *rapid.T) string {
 			whole := name.Draw(t, "whole")
@@ -157,8 +171,10 @@ func TestRangesAreWhatAuthorizeAllows(t *testing.T) {
 		for range rapid.IntRange(0, 5).Draw(t, "grants") {
 			g := schema.AccessGrant{
 				Verbs: rapid.SliceOfN(rapid.SampledFrom(schema.Verbs), 1, 2).Draw(t, "verbs"),
-				Kind:  rapid.SampledFrom([]string{"", "*", "devices.example.com/*", "devices.example.com/Device", "devices.example.com/Gadget", "devices.example.com/Project", "iam.example.com/Account"}).Draw(t, "kind"),
-				Name:  granted.Draw(t, "name"),
+				Kind: rapid.SampledFrom([]string{"", "*", "devices.example.com/*", "devices.example.com/Device",
+					"devices.example.com/Gadget", "devices.example.com/Project", "iam.example.com/Account"}).
+					Draw(t, "kind"),
+				Name: granted.Draw(t, "name"),
 			}
 			if rapid.Bool().Draw(t, "of a group") {
 				g.Group = rapid.SampledFrom([]string{"a", "b"}).Draw(t, "group")
@@ -177,7 +193,8 @@ func TestRangesAreWhatAuthorizeAllows(t *testing.T) {
 			verb := rapid.SampledFrom(schema.Verbs).Draw(t, "verb")
 			ranges := rights.Within(who, verb, devices).Of(kind)
 			in := slices.ContainsFunc(ranges, func(r grant.NameRange) bool { return r.Has(n) })
-			require.Equal(t, rights.Authorize(who, verb, schema.FullName{Deployment: devices, Name: n}), in, "%s %s in %q", verb, n, ranges)
+			require.Equal(t, rights.Authorize(who, verb, schema.FullName{Deployment: devices, Name: n}), in,
+				"%s %s in %q", verb, n, ranges)
 			for i := 1; i < len(ranges); i++ {
 				require.Less(t, ranges[i-1].Below, ranges[i].From, "disjoint and in order")
 			}

@@ -41,7 +41,8 @@ func beginWith(prefix string) NameRange {
 	return NameRange{From: prefix, Below: prefix[:last] + string(prefix[last]+1)}
 }
 
-// JoinedRanges sorts ranges and joins ranges that overlap or touch, so that the result are disjoint ranges in order.
+// JoinedRanges sorts ranges and joins ranges that overlap or touch, so that the result are disjoint ranges in
+// order.
 func JoinedRanges(ranges []NameRange) []NameRange {
 	slices.SortFunc(ranges, func(a, b NameRange) int { return cmp.Compare(a.From, b.From) })
 	var out []NameRange

@@ -25,7 +25,8 @@ rights:
 func TestOperatorsHaveTheirLimits(t *testing.T) {
 	t.Parallel()
 	rights := grant.Compile(environment(t, limited))
-	iam, east := schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}, schema.DeploymentID{Service: "devices.example.com", Region: "eastus2"}
+	iam, east := schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"},
+		schema.DeploymentID{Service: "devices.example.com", Region: "eastus2"}
 	for _, c := range []struct {
 		who, verb string
 		at        schema.DeploymentID
@@ -45,24 +46,33 @@ func TestOperatorsHaveTheirLimits(t *testing.T) {
 		{"nobody", "read", devices, "projects/acme", false},
 	} {
 		who := grant.Subject{Identity: "operator/" + c.who}
-		require.Equal(t, c.want, rights.Authorize(who, schema.Verb(c.verb), schema.FullName{Deployment: c.at, Name: c.name}), "%+v", c)
+		require.Equal(t, c.want, rights.Authorize(who, schema.Verb(c.verb), schema.FullName{Deployment: c.at,
+			Name: c.name}), "%+v", c)
 		if within := rights.Within(who, schema.Verb(c.verb), c.at); c.want && within != nil {
 			require.NotEmpty(t, within.Of("Device"), "%+v", c)
 		}
 	}
-	require.True(t, rights.Authorize(grant.Subject{Identity: "user/bob"}, schema.Write, schema.FullName{Deployment: devices, Name: "projects/acme"}), "users are no operators")
+	require.True(t, rights.Authorize(grant.Subject{Identity: "user/bob"}, schema.Write,
+		schema.FullName{Deployment: devices, Name: "projects/acme"}), "users are no operators")
 	require.True(t, rights.Operator(grant.Subject{Identity: "operator/ada"}, schema.GrantRights, schema.DeploymentID{}))
-	require.False(t, rights.Operator(grant.Subject{Identity: "operator/omar"}, schema.Operate, schema.DeploymentID{Region: "us-west2"}), "a region with all services")
-	require.True(t, rights.Operator(grant.Subject{Identity: "operator/eva"}, schema.Operate, schema.DeploymentID{Region: "us-west2"}))
-	require.False(t, rights.Operator(grant.Subject{Identity: "operator/eva"}, schema.Operate, schema.DeploymentID{Service: "iam.example.com"}), "a service in all regions")
+	require.False(t, rights.Operator(grant.Subject{Identity: "operator/omar"}, schema.Operate,
+		schema.DeploymentID{Region: "us-west2"}), "a region with all services")
+	require.True(t, rights.Operator(grant.Subject{Identity: "operator/eva"}, schema.Operate,
+		schema.DeploymentID{Region: "us-west2"}))
+	require.False(t, rights.Operator(grant.Subject{Identity: "operator/eva"}, schema.Operate,
+		schema.DeploymentID{Service: "iam.example.com"}), "a service in all regions")
 	require.False(t, rights.Operator(grant.Subject{Identity: "user/ada"}, schema.Read, devices))
 
-	holders, _ := grant.Holders(environment(t, limited), schema.Operate, schema.FullName{Deployment: iam, Name: "projects/acme/accounts/a"})
+	holders, _ := grant.Holders(environment(t, limited), schema.Operate, schema.FullName{Deployment: iam,
+		Name: "projects/acme/accounts/a"})
 	var who []string
 	for _, h := range holders {
 		who = append(who, h.Who)
 	}
 	require.Equal(t, []string{"operator/ada", "operator/omar", "operator/eva"}, who)
-	require.Equal(t, []string{"operators lose everything but what the list gives them", "operator/ada has now read, operate, grant at all deployments", "operator/o has now read at */eu"},
-		grant.Differences(environment(t, "rights: {default: deny}"), environment(t, "rights: {default: deny, operators: [{identity: operator/ada, verbs: [read, operate, grant]}, {identity: operator/o, verbs: [read], deployments: ['*/eu']}]}")))
+	require.Equal(t, []string{"operators lose everything but what the list gives them",
+		"operator/ada has now read, operate, grant at all deployments", "operator/o has now read at */eu"},
+		grant.Differences(environment(t, "rights: {default: deny}"),
+			environment(t,
+				"rights: {default: deny, operators: [{identity: operator/ada, verbs: [read, operate, grant]}, {identity: operator/o, verbs: [read], deployments: ['*/eu']}]}")))
 }

@@ -28,7 +28,8 @@ type kindEdge struct {
 type kindGraph struct {
 	nodes []kindNode
 	edges []kindEdge
-	// goes are, for each kind, the kinds that its deletion cascades to, directly or not; itself only in a cycle.
+	// goes are, for each kind, the kinds that its deletion cascades to, directly or not; itself only in a
+	// cycle.
 	goes map[kindNode]map[kindNode]bool
 }
 
@@ -94,10 +95,12 @@ func shortName(from, n kindNode) string {
 	return n.String()
 }
 
-// inOrder returns the kinds by their names, so that a ring is reported in the same way with any order of the files.
+// inOrder returns the kinds by their names, so that a ring is reported in the same way with any order of the
+// files.
 func (g *kindGraph) inOrder() []kindNode {
 	return slices.SortedFunc(slices.Values(g.nodes), func(a, b kindNode) int {
-		return cmp.Or(cmp.Compare(a.Service, b.Service), schema.CompareVersions(a.Version, b.Version), cmp.Compare(a.kind, b.kind))
+		return cmp.Or(cmp.Compare(a.Service, b.Service), schema.CompareVersions(a.Version, b.Version),
+			cmp.Compare(a.kind, b.kind))
 	})
 }
 

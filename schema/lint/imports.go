@@ -16,10 +16,12 @@ func importPos(imp schema.Import) schema.Pos {
 }
 
 func importFinding(d *schema.Descriptor, id string, imp schema.Import, remedy, format string, args ...any) Finding {
-	return Finding{Level: Warning, ID: id, Of: d.ServiceVersion, Problem: schema.Problem{Pos: importPos(imp), Message: fmt.Sprintf(format, args...), Remedy: remedy}}
+	return Finding{Level: Warning, ID: id, Of: d.ServiceVersion, Problem: schema.Problem{Pos: importPos(imp),
+		Message: fmt.Sprintf(format, args...), Remedy: remedy}}
 }
 
-// unusedImports finds imports of services to which no kind refers. Each costs a watch between each two regions.
+// unusedImports finds imports of services to which no kind refers. Each costs a watch between each two
+// regions.
 func unusedImports(descriptors []*schema.Descriptor) []Finding {
 	var out []Finding
 	for _, d := range descriptors {
@@ -55,7 +57,8 @@ func targetsOf(k *schema.Kind) (out []string) {
 	return out
 }
 
-// importCycles finds services that import one another in different versions. Check refuses cycles of versions.
+// importCycles finds services that import one another in different versions. Check refuses cycles of
+// versions.
 func importCycles(descriptors []*schema.Descriptor) []Finding {
 	var edges []kindEdge
 	at := map[kindEdge]int{}
@@ -68,7 +71,8 @@ func importCycles(descriptors []*schema.Descriptor) []Finding {
 			g.nodes = append(g.nodes, holder)
 		}
 		for _, imp := range d.Imports {
-			e := kindEdge{holder: holder, target: kindNode{ServiceVersion: schema.ServiceVersion{Service: imp.Service}}, path: d.Version + " " + imp.Version, pos: importPos(imp)}
+			e := kindEdge{holder: holder, target: kindNode{ServiceVersion: schema.ServiceVersion{Service: imp.Service}},
+				path: d.Version + " " + imp.Version, pos: importPos(imp)}
 			at[e] = len(imports)
 			edges, imports, importers = append(edges, e), append(imports, imp), append(importers, d)
 		}
@@ -78,7 +82,8 @@ func importCycles(descriptors []*schema.Descriptor) []Finding {
 	for _, ring := range g.rings(edges) {
 		var ways []string
 		for _, e := range slices.Backward(ring) {
-			ways = append(ways, importers[at[e]].ServiceVersion.String()+" imports "+imports[at[e]].ServiceVersion.String())
+			ways = append(ways, importers[at[e]].ServiceVersion.String()+" imports "+
+				imports[at[e]].ServiceVersion.String())
 		}
 		first := at[ring[len(ring)-1]]
 		out = append(out, importFinding(importers[first], ImportCycle, imports[first], "remove one of these imports",
@@ -87,32 +92,41 @@ func importCycles(descriptors []*schema.Descriptor) []Finding {
 	return out
 }
 
-// parentsWithoutDeployment finds parents with a fixed region in which their service has no deployment: no child can be created.
+// parentsWithoutDeployment finds parents with a fixed region in which their service has no deployment: no
+// child can be created.
 func parentsWithoutDeployment(descriptors []*schema.Descriptor, deployments []schema.Deployment) []Finding {
 	var out []Finding
 	for _, d := range descriptors {
-		if !slices.ContainsFunc(deployments, func(o schema.Deployment) bool { return o.Service == d.Service && o.Version == d.Version }) {
+		if !slices.ContainsFunc(deployments, func(o schema.Deployment) bool {
+			return o.Service == d.Service && o.Version == d.Version
+		}) {
 			continue
 		}
 		for i := range d.Kinds {
 			for _, p := range d.Kinds[i].Parents {
 				parent, err := d.KindID(p.Kind)
 				there := schema.DeploymentID{Service: parent.Service, Region: p.Region}
-				if err != nil || p.Region == "" || slices.ContainsFunc(deployments, func(o schema.Deployment) bool { return o.DeploymentID == there }) {
+				if err != nil || p.Region == "" || slices.ContainsFunc(deployments, func(o schema.Deployment) bool {
+					return o.DeploymentID == there
+				}) {
 					continue
 				}
-				out = append(out, Finding{Level: Warning, ID: NoDeploymentInRegion, Of: d.ServiceVersion, Problem: schema.Problem{
-					Pos:     p.Pos,
-					Message: fmt.Sprintf("the parent's region is %s, where %s has no deployment: no %s can be created", p.Region, parent.Service, d.Kinds[i].Name),
-					Remedy:  "deploy it there, or correct the region",
-				}})
+				out = append(out, Finding{Level: Warning, ID: NoDeploymentInRegion, Of: d.ServiceVersion,
+					Problem: schema.Problem{
+						Pos: p.Pos,
+						Message: fmt.Sprintf(
+							"the parent's region is %s, where %s has no deployment: no %s can be created",
+							p.Region, parent.Service, d.Kinds[i].Name),
+						Remedy: "deploy it there, or correct the region",
+					}})
 			}
 		}
 	}
 	return out
 }
 
-// withoutDeployment finds regions with a deployment of a version and without one of a service that it imports.
+// withoutDeployment finds regions with a deployment of a version and without one of a service that it
+// imports.
 func withoutDeployment(descriptors []*schema.Descriptor, deployments []schema.Deployment) []Finding {
 	var out []Finding
 	for _, d := range descriptors {
@@ -120,12 +134,16 @@ func withoutDeployment(descriptors []*schema.Descriptor, deployments []schema.De
 			var regions []string
 			for _, dep := range deployments {
 				there := schema.DeploymentID{Service: imp.Service, Region: dep.Region}
-				if dep.Service == d.Service && dep.Version == d.Version && !slices.ContainsFunc(deployments, func(o schema.Deployment) bool { return o.DeploymentID == there }) {
+				if dep.Service == d.Service && dep.Version == d.Version && !slices.ContainsFunc(deployments,
+					func(o schema.Deployment) bool {
+						return o.DeploymentID == there
+					}) {
 					regions = append(regions, dep.Region)
 				}
 			}
 			if len(regions) > 0 {
-				out = append(out, importFinding(d, NoDeploymentInRegion, imp, "deploy it there, or use full names with another region",
+				out = append(out, importFinding(d, NoDeploymentInRegion, imp,
+					"deploy it there, or use full names with another region",
 					"%s runs in %s, where %s does not: names without a region, and parents, of that service cannot exist there", d.ServiceVersion, strings.Join(regions, ", "), imp.Service))
 			}
 		}
@@ -133,8 +151,8 @@ func withoutDeployment(descriptors []*schema.Descriptor, deployments []schema.De
 	return out
 }
 
-// importsNotRun finds imports of kinds to which nothing can refer in the version that a deployment of their service runs: it lacks them, or
-// has disabled their constraints.
+// importsNotRun finds imports of kinds to which nothing can refer in the version that a deployment of their
+// service runs: it lacks them, or has disabled their constraints.
 func importsNotRun(descriptors []*schema.Descriptor, deployments []schema.Deployment) []Finding {
 	models := map[schema.ServiceVersion]*schema.Model{}
 	for _, o := range deployments {
@@ -145,7 +163,9 @@ func importsNotRun(descriptors []*schema.Descriptor, deployments []schema.Deploy
 	}
 	var out []Finding
 	for _, d := range descriptors {
-		if !slices.ContainsFunc(deployments, func(o schema.Deployment) bool { return o.Service == d.Service && o.Version == d.Version }) {
+		if !slices.ContainsFunc(deployments, func(o schema.Deployment) bool {
+			return o.Service == d.Service && o.Version == d.Version
+		}) {
 			continue
 		}
 		for _, imp := range d.Imports {
@@ -155,8 +175,10 @@ func importsNotRun(descriptors []*schema.Descriptor, deployments []schema.Deploy
 					continue
 				}
 				if kinds := targetsWithout(d, imp.Service, running); len(kinds) > 0 {
-					out = append(out, importFinding(d, ImportNotRun, imp, "import a version that has what runs, or switch the version there",
-						"%s refers to %s of %s, but %s runs %s, which refuses such references", d.ServiceVersion, strings.Join(kinds, ", "), imp.ServiceVersion, o.DeploymentID, o.Version))
+					out = append(out, importFinding(d, ImportNotRun, imp,
+						"import a version that has what runs, or switch the version there",
+						"%s refers to %s of %s, but %s runs %s, which refuses such references", d.ServiceVersion,
+						strings.Join(kinds, ", "), imp.ServiceVersion, o.DeploymentID, o.Version))
 				}
 			}
 		}
@@ -164,7 +186,8 @@ func importsNotRun(descriptors []*schema.Descriptor, deployments []schema.Deploy
 	return out
 }
 
-// targetsWithout returns the kinds of a service to which a version refers, and to which it cannot refer in the running version of that service.
+// targetsWithout returns the kinds of a service to which a version refers, and to which it cannot refer in
+// the running version of that service.
 func targetsWithout(d *schema.Descriptor, service string, running *schema.Model) (kinds []string) {
 	for i := range d.Kinds {
 		if d.Kinds[i].ConstraintsDisabled {
@@ -176,7 +199,8 @@ func targetsWithout(d *schema.Descriptor, service string, running *schema.Model)
 				continue
 			}
 			kind, err := running.Kind(running.Canonical(id).Kind)
-			if err != nil || kind.Unconstrained || len(kind.ReferableBy) > 0 && !slices.Contains(kind.ReferableBy, d.Service) {
+			if err != nil || kind.Unconstrained || len(kind.ReferableBy) > 0 && !slices.Contains(kind.ReferableBy,
+				d.Service) {
 				kinds = append(kinds, id.Kind)
 			}
 		}

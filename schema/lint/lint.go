@@ -1,4 +1,5 @@
-// Package lint finds declarations whose deletions can get stuck, remove more than expected, or have no effect.
+// Package lint finds declarations whose deletions can get stuck, remove more than expected, or have no
+// effect.
 package lint
 
 import (
@@ -13,15 +14,15 @@ import (
 // Level is the severity of a finding of Lint.
 type Level string
 
-// A Warning is about deletions that can get stuck or remove more than expected, and about declarations without effect; a
-// Note explains a consequence that is easily overlooked.
+// A Warning is about deletions that can get stuck or remove more than expected, and about declarations
+// without effect; a Note explains a consequence that is easily overlooked.
 const (
 	Warning Level = "warning"
 	Note    Level = "note"
 )
 
-// The IDs of findings, which never change. The ID, the version and the path identify a finding, also in later versions of a
-// file.
+// The IDs of findings, which never change. The ID, the version and the path identify a finding, also in later
+// versions of a file.
 const (
 	BlockedCascade       = "blocked-cascade"
 	CascadeCycle         = "cascade-cycle"
@@ -60,22 +61,25 @@ func (f Finding) String() string {
 	return strings.TrimSpace(where + " " + level + ": " + rest.String())
 }
 
-// Services returns the findings in descriptors that pass Check: cascades that a reference from outside can block, cycles of
-// cascades and of blockers, names that lie below a resource that is not their parent, imports without references, imports
-// that form a cycle of services, imports of services that have no deployment in a region, or run a version without the target's kind there (for
-// given deployments), and references that act later than their behaviour says, because holder and target are in different databases.
+// Services returns the findings in descriptors that pass Check: cascades that a reference from outside can
+// block, cycles of cascades and of blockers, names that lie below a resource that is not their parent,
+// imports without references, imports that form a cycle of services, imports of services that have no
+// deployment in a region, or run a version without the target's kind there (for given deployments), and
+// references that act later than their behaviour says, because holder and target are in different databases.
 func Services(descriptors []*schema.Descriptor, deployments ...schema.Deployment) []Finding {
 	g := newKindGraph(descriptors)
 	findings := slices.Concat(
 		g.stuck(), g.cycles(), g.blockCycles(), g.later(descriptors), ignored(descriptors),
-		withoutParent(descriptors), unusedImports(descriptors), importCycles(descriptors), withoutDeployment(descriptors, deployments), parentsWithoutDeployment(descriptors, deployments),
+		withoutParent(descriptors), unusedImports(descriptors), importCycles(descriptors),
+		withoutDeployment(descriptors, deployments), parentsWithoutDeployment(descriptors, deployments),
 		importsNotRun(descriptors, deployments),
 	)
 	for _, d := range descriptors {
 		findings = append(findings, acknowledge(d, findings)...)
 	}
 	slices.SortStableFunc(findings, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(b.Level, a.Level), cmp.Compare(a.Pos.File, b.Pos.File), cmp.Compare(a.Pos.Line, b.Pos.Line))
+		return cmp.Or(cmp.Compare(b.Level, a.Level), cmp.Compare(a.Pos.File, b.Pos.File),
+			cmp.Compare(a.Pos.Line, b.Pos.Line))
 	})
 	return findings
 }
@@ -91,9 +95,11 @@ func acknowledge(d *schema.Descriptor, findings []Finding) (stale []Finding) {
 			}
 		}
 		if !found {
-			stale = append(stale, Finding{Level: Warning, ID: NothingAcknowledged, Of: d.ServiceVersion, Problem: schema.Problem{
-				Pos: a.Pos, Message: fmt.Sprintf("there is no %s at %s", a.Finding, a.At), Remedy: "remove the acknowledgement, or correct its warning and its path",
-			}})
+			stale = append(stale, Finding{Level: Warning, ID: NothingAcknowledged, Of: d.ServiceVersion,
+				Problem: schema.Problem{
+					Pos: a.Pos, Message: fmt.Sprintf("there is no %s at %s", a.Finding, a.At),
+					Remedy: "remove the acknowledgement, or correct its warning and its path",
+				}})
 		}
 	}
 	return stale

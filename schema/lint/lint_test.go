@@ -39,7 +39,8 @@ kinds:
 ---
 `
 
-// Without the parent no cascade reaches the child, so its blockers are not found any more. The missing parent is found instead.
+// Without the parent no cascade reaches the child, so its blockers are not found any more. The missing parent
+// is found instead.
 func TestAPatternBelowAnotherKindNeedsAParent(t *testing.T) {
 	inventory := func(parents string) string {
 		return `

@@ -27,7 +27,8 @@ type Announcement struct {
 	Database *uuid.UUID // of the other deployment, as it was known before the call; nil: it was not met
 }
 
-// TargetKinds are the kinds of a deployment's resources that another one refers to. Zero: they are not known, and may be any.
+// TargetKinds are the kinds of a deployment's resources that another one refers to. Zero: they are not known,
+// and may be any.
 type TargetKinds struct {
 	Known bool
 	Names []string
@@ -48,6 +49,7 @@ func EpochAfter(now time.Time, known ...*uuid.UUID) uuid.UUID {
 	return id
 }
 
-// FirstNumber returns the number from which the sequences of an epoch count: the microseconds of its time, which is in milliseconds. No
-// database takes a million numbers a second for long, so that an earlier epoch, which this database may have lost, ended below it.
+// FirstNumber returns the number from which the sequences of an epoch count: the microseconds of its time,
+// which is in milliseconds. No database takes a million numbers a second for long, so that an earlier epoch,
+// which this database may have lost, ended below it.
 func FirstNumber(epoch uuid.UUID) int64 { return AttemptTime(epoch).UnixMicro() }

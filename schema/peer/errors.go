@@ -27,26 +27,32 @@ var (
 	// ErrTooManyRemovals reports that a delete removes more resources than its limit.
 	ErrTooManyRemovals = errors.New("look at them with plan, and name a greater max_removals, or -1 for any number")
 	// ErrNotAtomic reports that a deletion cannot be atomic. Nothing was deleted.
-	ErrNotAtomic = errors.New("an atomic deletion reaches at most 10,000 resources, and none that is a row of an attached table: delete without atomic")
+	ErrNotAtomic = errors.New(
+		"an atomic deletion reaches at most 10,000 resources, and none that is a row of an attached table: delete without atomic")
 	// ErrQuota reports that another deployment has sent too many unknown attempts; try again later.
-	ErrQuota = errors.New("too many unknown attempts: the quota of tentative references bounds their number in an hour, try again later")
-	// ErrAborted reports that the attempt was aborted, by a target's resolver, a version switch or a new epoch; try again.
+	ErrQuota = errors.New(
+		"too many unknown attempts: the quota of tentative references bounds their number in an hour, try again later")
+	// ErrAborted reports that the attempt was aborted, by a target's resolver, a version switch or a new
+	// epoch; try again.
 	ErrAborted = errors.New("the write was aborted, try again")
-	// ErrTransaction reports that the caller's transaction cannot contain the write. Nothing was written; the message
-	// names the remedy.
+	// ErrTransaction reports that the caller's transaction cannot contain the write. Nothing was written; the
+	// message names the remedy.
 	ErrTransaction = errors.New("the transaction cannot take the write")
 	// ErrRequestReused reports that a request id was used before with another content.
 	ErrRequestReused = errors.New("the request id was used for another request")
 	// ErrNotSent reports that a call to another deployment was certainly not sent.
 	ErrNotSent = errors.New("not sent")
-	// ErrLeftOut reports that an attempt has to be established by itself, and was not established together with others.
+	// ErrLeftOut reports that an attempt has to be established by itself, and was not established together
+	// with others.
 	ErrLeftOut = errors.New("left out, without effect")
 	// ErrUnknown reports that the result of a commit is unknown.
 	ErrUnknown = errors.New("the outcome is not known")
 	// ErrDecommissioned is the error of a deployment that an operator here has decommissioned.
 	ErrDecommissioned = errors.New("an operator has decommissioned this deployment")
-	// ErrAuditLog reports that a call was not carried out because its line in the audit log could not be written.
-	ErrAuditLog = errors.New("the audit log cannot be written, and calls need it here: an operator has to free its disk, or restore its receiver")
+	// ErrAuditLog reports that a call was not carried out because its line in the audit log could not be
+	// written.
+	ErrAuditLog = errors.New(
+		"the audit log cannot be written, and calls need it here: an operator has to free its disk, or restore its receiver")
 	// ErrDenied reports that the caller has no right to do this with a resource, whether or not it exists.
 	ErrDenied = errors.New("ask an operator for a grant")
 	// ErrAuthorizer reports that the authorization service did not decide: the call is denied for now.
@@ -70,9 +76,11 @@ func (e *InvalidError) Error() string {
 
 func (e *InvalidError) Unwrap() error { return e.Err }
 
-// BlockedError refuses a delete. Holders are the first MaxNamedHolders blocking references, by name; Total counts all.
+// BlockedError refuses a delete. Holders are the first MaxNamedHolders blocking references, by name; Total
+// counts all.
 type BlockedError struct {
-	// Name, in Deployment, is the resource to be deleted. The target of a holder may be another member of the deletion.
+	// Name, in Deployment, is the resource to be deleted. The target of a holder may be another member of the
+	// deletion.
 	Name string
 	// Several: Name has the names of several resources to be deleted together.
 	Several    bool
@@ -83,8 +91,8 @@ type BlockedError struct {
 	AtLeast bool
 	// Undecided reports that the attempts of the references are undecided.
 	Undecided bool
-	// Unanswered are holders' deployments that did not answer whether the references still exist; until they do, these
-	// block.
+	// Unanswered are holders' deployments that did not answer whether the references still exist; until they
+	// do, these block.
 	Unanswered []schema.DeploymentID
 }
 
@@ -155,7 +163,8 @@ func joined(deployments []schema.DeploymentID) string {
 	return strings.Join(names, ", ")
 }
 
-// KeptError refuses a delete because a constraint or a trigger of the application keeps a row of an attached table. Nothing was changed.
+// KeptError refuses a delete because a constraint or a trigger of the application keeps a row of an attached
+// table. Nothing was changed.
 type KeptError struct {
 	// Table is the attached table, as SQL; empty when the constraint was checked at the commit.
 	Table string
@@ -224,13 +233,16 @@ func (e *UnavailableError) Error() string {
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
 // ErrStranger is the reason why a deployment is refused that nothing here knows.
-var ErrStranger = errors.New("is not in the environment that this deployment last received from the registry, and has nothing here")
+var ErrStranger = errors.New(
+	"is not in the environment that this deployment last received from the registry, and has nothing here")
 
 // StrangerError is ErrStranger about a deployment.
 func StrangerError(who schema.DeploymentID) error { return fmt.Errorf("%s %w", who, ErrStranger) }
 
-// ErrUndescribed is the reason why a name is refused that no described version of its service allows. The registry may know a newer one.
-var ErrUndescribed = errors.New("in the environment that this deployment last received from the registry: correct it, or apply the description of the version")
+// ErrUndescribed is the reason why a name is refused that no described version of its service allows. The
+// registry may know a newer one.
+var ErrUndescribed = errors.New(
+	"in the environment that this deployment last received from the registry: correct it, or apply the description of the version")
 
 // ErrRecovering is the reason why nothing is deleted during a recovery of this deployment.
 var ErrRecovering = errors.New("the database was restored or failed over, and may have lost blockades: " +
@@ -255,7 +267,8 @@ func HaltsAll(err error) bool {
 	return (errors.Is(err, ErrRecovering) || errors.Is(err, ErrPaused)) && !errors.Is(err, ErrKindsRecovering)
 }
 
-// ErrStarted is the reason why nothing is deleted for some seconds after a start of the database's server. It is an ErrRecovering.
+// ErrStarted is the reason why nothing is deleted for some seconds after a start of the database's server. It
+// is an ErrRecovering.
 var ErrStarted error = startedError{}
 
 type startedError struct{}
@@ -266,7 +279,8 @@ func (startedError) Error() string {
 
 func (startedError) Is(target error) bool { return target == ErrRecovering }
 
-// ListError is the reason why nothing is deleted before a recovery knows the deployments that may refer to resources here. It is an ErrRecovering.
+// ListError is the reason why nothing is deleted before a recovery knows the deployments that may refer to
+// resources here. It is an ErrRecovering.
 type ListError struct{ Err error }
 
 func (e *ListError) Error() string {
@@ -287,36 +301,41 @@ var ErrHandlerPaused = errors.New("an operator has paused the handler until db-c
 // maxNamedInText is the number of list items in the text of an error.
 const maxNamedInText = 5
 
-// A database has an identity: a UUID that is created with it. Failovers and restored backups keep it; an empty database,
-// or another deployment's, has another one. A deployment stores the identity of another's database as soon as the two are
-// related: references or owner references exist, or existed, between them. The answer of a different database is treated
-// as unknown, never as "gone" (I15).
+// A database has an identity: a UUID that is created with it. Failovers and restored backups keep it; an
+// empty database, or another deployment's, has another one. A deployment stores the identity of another's
+// database as soon as the two are related: references or owner references exist, or existed, between them.
+// The answer of a different database is treated as unknown, never as "gone" (I15).
 
-// DatabaseError reports that a deployment calls or answers from another database (Spoken) than the stored one (Known).
+// DatabaseError reports that a deployment calls or answers from another database (Spoken) than the stored one
+// (Known).
 type DatabaseError struct {
 	Deployment    schema.DeploymentID
 	Known, Spoken uuid.UUID
 }
 
 func (e *DatabaseError) Error() string {
-	return fmt.Sprintf("%s runs over database %s instead of its recorded database %s: start it over the recorded one, or restore a backup of that; "+
-		"if that one is lost for good, decommission it: db-controller decommission %s --former-database", e.Deployment, e.Spoken, e.Known, e.Deployment)
+	return fmt.Sprintf(
+		"%s runs over database %s instead of its recorded database %s: start it over the recorded one, or restore a backup of that; "+
+			"if that one is lost for good, decommission it: db-controller decommission %s --former-database",
+		e.Deployment,
+		e.Spoken, e.Known, e.Deployment)
 }
 
 // CallerDatabase is the key of WithCallerDatabase.
 type CallerDatabase struct{}
 
-// WithCallerDatabase stores in ctx the database from which a call is made, for transactions that relate the two
-// deployments: another database may have been accepted since the call was admitted.
+// WithCallerDatabase stores in ctx the database from which a call is made, for transactions that relate the
+// two deployments: another database may have been accepted since the call was admitted.
 func WithCallerDatabase(ctx context.Context, database uuid.UUID) context.Context {
 	return context.WithValue(ctx, CallerDatabase{}, database)
 }
 
-// A database begins a new epoch when it may have lost commits: a standby was promoted, or a backup restored. Its rows may
-// then contradict messages that were exchanged with other deployments. From the new epoch on
-//   - attempts of the old epoch cannot commit, and deployments that know the new epoch refuse messages of the old one;
-//   - nothing is removed or marked until every deployment that may refer to resources here has compared its references
-//     with the blockades and entries here, and has established lost ones again;
+// A database begins a new epoch when it may have lost commits: a standby was promoted, or a backup restored.
+// Its rows may then contradict messages that were exchanged with other deployments. From the new epoch on
+//   - attempts of the old epoch cannot commit, and deployments that know the new epoch refuse messages of the
+//     old one;
+//   - nothing is removed or marked until every deployment that may refer to resources here has compared its
+//     references with the blockades and entries here, and has established lost ones again;
 //   - references from here to other deployments, and blockades here, are compared as well.
 
 // ErrStaleEpoch refuses a message that was sent before its sender's database began a new epoch.

@@ -13,7 +13,8 @@ type OwnerQuestion struct {
 	Kind string
 	Name string
 	UID  uuid.UUID // zero: unknown
-	// RequiredBy is the uid of the ownee when the owner has to refer to the ownee (OwnerReference.Requires); else zero.
+	// RequiredBy is the uid of the ownee when the owner has to refer to the ownee (OwnerReference.Requires);
+	// else zero.
 	RequiredBy uuid.UUID
 }
 

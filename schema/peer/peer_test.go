@@ -35,10 +35,13 @@ func TestABlockedDeleteNamesItsBlockers(t *testing.T) {
 	e.Add(holder(2, "projects/p"))
 	e.Add(holder(3, "projects/p"))
 	const d = "//devices.example.com/us-west2/devices/"
-	require.EqualError(t, e, "projects/p cannot be deleted: it is referred to by "+d+"d2 (account), "+d+"d3 (account); "+
-		"//iam.example.com/us-west2/projects/p/keys/k, which would be deleted with it, is referred to by "+d+"d1 (account)")
+	require.EqualError(t, e, "projects/p cannot be deleted: it is referred to by "+d+"d2 (account), "+d+
+		"d3 (account); "+
+		"//iam.example.com/us-west2/projects/p/keys/k, which would be deleted with it, is referred to by "+d+
+		"d1 (account)")
 	e.AtLeast, e.Unanswered = true, []schema.DeploymentID{billing}
-	require.ErrorContains(t, e, "and perhaps more: the look-ahead was incomplete; could not be asked whether their holders still refer: billing.example.com/eastus2")
+	require.ErrorContains(t, e,
+		"and perhaps more: the look-ahead was incomplete; could not be asked whether their holders still refer: billing.example.com/eastus2")
 }
 
 func TestManyBlockersAreCountedAndFewAreNamed(t *testing.T) {
@@ -70,10 +73,12 @@ func TestAnUnavailableDeploymentIsNamedWithItsReason(t *testing.T) {
 	require.EqualError(t, &peer.UnavailableError{Deployments: deployments, Err: errors.New("refused")},
 		"iam.example.com/us-west2, devices.example.com/us-west2 cannot be reached: refused")
 	recovering := &peer.UnavailableError{Deployments: deployments, Err: peer.ErrRecovering}
-	require.ErrorContains(t, recovering, "confirmed their references: iam.example.com/us-west2, devices.example.com/us-west2")
+	require.ErrorContains(t, recovering,
+		"confirmed their references: iam.example.com/us-west2, devices.example.com/us-west2")
 	require.ErrorIs(t, recovering, peer.ErrRecovering)
 	require.EqualError(t, &peer.UnavailableError{Err: errors.New("x"), Unasked: []peer.Unasked{
-		{Deployment: iam, Why: peer.TimedOut}, {Deployment: devices, Why: peer.TimedOut, After: 1500 * time.Millisecond}, {Deployment: billing, Why: peer.Unreachable, Detail: "refused"},
+		{Deployment: iam, Why: peer.TimedOut}, {Deployment: devices, Why: peer.TimedOut,
+			After: 1500 * time.Millisecond}, {Deployment: billing, Why: peer.Unreachable, Detail: "refused"},
 	}}, "iam.example.com/us-west2 was not asked: no time was left; give the request a longer deadline; "+
 		"devices.example.com/us-west2 did not answer within 1.5s; billing.example.com/eastus2 cannot be reached: refused")
 }
@@ -89,14 +94,18 @@ func TestDefiniteRefusals(t *testing.T) {
 		return e
 	}
 	for _, err := range []error{
-		refused(peer.TargetMissing), refused(peer.TargetMissing, peer.TargetDeleting), &peer.BlockedError{}, &peer.ProtectedError{},
-		&peer.InvalidError{Err: errors.New("x")}, peer.ErrNotFound, fmt.Errorf("put: %w", peer.ErrConflict), peer.ErrDenied, peer.ErrTooManyRemovals,
+		refused(peer.TargetMissing), refused(peer.TargetMissing, peer.TargetDeleting), &peer.BlockedError{},
+		&peer.ProtectedError{},
+		&peer.InvalidError{Err: errors.New("x")}, peer.ErrNotFound, fmt.Errorf("put: %w", peer.ErrConflict),
+		peer.ErrDenied, peer.ErrTooManyRemovals,
 	} {
 		require.True(t, peer.Definite(err), "%T %v", err, err)
 	}
 	for _, err := range []error{
-		refused(peer.TargetMissing, peer.NotImported), refused(peer.QuotaExceeded), &peer.RefusedError{}, &peer.BlockedError{Undecided: true},
-		&peer.UnavailableError{Err: peer.ErrNotFound}, fmt.Errorf("%w: %w", peer.ErrUnknown, peer.ErrNotFound), peer.ErrAborted, context.Canceled, nil,
+		refused(peer.TargetMissing, peer.NotImported), refused(peer.QuotaExceeded), &peer.RefusedError{},
+		&peer.BlockedError{Undecided: true},
+		&peer.UnavailableError{Err: peer.ErrNotFound}, fmt.Errorf("%w: %w", peer.ErrUnknown, peer.ErrNotFound),
+		peer.ErrAborted, context.Canceled, nil,
 	} {
 		require.False(t, peer.Definite(err), "%T %v", err, err)
 	}
@@ -104,7 +113,8 @@ func TestDefiniteRefusals(t *testing.T) {
 
 func TestTheRefusalWithTheLowestStandingDecides(t *testing.T) {
 	t.Parallel()
-	e := &peer.RefusedError{Refusals: []peer.Refusal{{Holder: "a", Reason: peer.TargetMissing}, {Holder: "b", Reason: peer.TargetClosing}, {Holder: "c", Reason: peer.NotImported}}}
+	e := &peer.RefusedError{Refusals: []peer.Refusal{{Holder: "a", Reason: peer.TargetMissing},
+		{Holder: "b", Reason: peer.TargetClosing}, {Holder: "c", Reason: peer.NotImported}}}
 	require.Equal(t, "c", e.Deciding().Holder)
 	require.Equal(t, "a", (&peer.RefusedError{Refusals: e.Refusals[:1]}).Deciding().Holder)
 }
@@ -113,7 +123,8 @@ func TestRefusalsArePagedInTheirOrder(t *testing.T) {
 	t.Parallel()
 	e := &peer.RefusedError{}
 	for _, name := range []string{"c", "a", "b"} {
-		e.Add(&peer.RefusedError{Refusals: []peer.Refusal{{Holder: name, Path: "p", Reason: peer.TargetMissing}}, More: 1})
+		e.Add(&peer.RefusedError{Refusals: []peer.Refusal{{Holder: name, Path: "p", Reason: peer.TargetMissing}},
+			More: 1})
 	}
 	e.Add(nil)
 	require.Equal(t, 6, e.Total())
@@ -152,24 +163,29 @@ func TestACallThatRanOutOfTimeIsNotUnreachable(t *testing.T) {
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
-		require.Equal(t, peer.Unasked{Deployment: iam, Why: peer.Unreachable, Detail: "refused"}, peer.NotAsked(ctx, iam, began, errors.New("refused")))
+		require.Equal(t, peer.Unasked{Deployment: iam, Why: peer.Unreachable, Detail: "refused"},
+			peer.NotAsked(ctx, iam, began, errors.New("refused")))
 		<-ctx.Done()
-		require.Equal(t, peer.Unasked{Deployment: iam, Why: peer.TimedOut, After: 2 * time.Second, Detail: "refused"}, peer.NotAsked(ctx, iam, began, errors.New("refused")))
+		require.Equal(t, peer.Unasked{Deployment: iam, Why: peer.TimedOut, After: 2 * time.Second, Detail: "refused"},
+			peer.NotAsked(ctx, iam, began, errors.New("refused")))
 	})
 }
 
 func TestEachUnaskedDeploymentIsNamedOnce(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, []peer.Unasked{{Deployment: billing}, {Deployment: iam}}, peer.SortUnasked([]peer.Unasked{{Deployment: iam}, {Deployment: billing}, {Deployment: iam}}))
+	require.Equal(t, []peer.Unasked{{Deployment: billing}, {Deployment: iam}},
+		peer.SortUnasked([]peer.Unasked{{Deployment: iam}, {Deployment: billing}, {Deployment: iam}}))
 }
 
 // Owners that failed stay as work; an owner that is already removed has none that could fail.
 func TestTheWorkOfFailedOwnersStays(t *testing.T) {
 	t.Parallel()
 	one, two := uuid.New(), uuid.New()
-	d := &peer.Disowned{Owners: []schema.Deletion{{UID: one}, {UID: two}}, IDs: []int64{11, 12}, Seqs: []int64{1, 2, 3, 4}, Of: []int64{11, 12, 0, 11}, To: 5}
+	d := &peer.Disowned{Owners: []schema.Deletion{{UID: one}, {UID: two}}, IDs: []int64{11, 12},
+		Seqs: []int64{1, 2, 3, 4}, Of: []int64{11, 12, 0, 11}, To: 5}
 	done := d.Except([]uuid.UUID{one})
-	require.Equal(t, &peer.Disowned{Owners: []schema.Deletion{{UID: two}}, IDs: []int64{12}, Seqs: []int64{2, 3}, Of: []int64{12, 0}, To: 5}, done)
+	require.Equal(t, &peer.Disowned{Owners: []schema.Deletion{{UID: two}}, IDs: []int64{12}, Seqs: []int64{2, 3},
+		Of: []int64{12, 0}, To: 5}, done)
 	require.Equal(t, []int64{1, 4}, d.Without(done))
 }
 
@@ -184,6 +200,7 @@ func TestAnAttemptShowsItsTime(t *testing.T) {
 func TestTheFlagsOfAnOwnerAreBits(t *testing.T) {
 	t.Parallel()
 	require.Zero(t, peer.OwnerReference{}.Flags())
-	require.Equal(t, peer.FlagRequires|peer.FlagUnsetOnDelete, peer.OwnerReference{Requires: true, UnsetOnDelete: true}.Flags())
+	require.Equal(t, peer.FlagRequires|peer.FlagUnsetOnDelete, peer.OwnerReference{Requires: true,
+		UnsetOnDelete: true}.Flags())
 	require.Equal(t, int16(7), peer.OwnerReference{Controller: true, Requires: true, UnsetOnDelete: true}.Flags())
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Peers calls other deployments. After an error other than *RefusedError it is unknown whether the call took effect.
+// Peers calls other deployments. After an error other than *RefusedError it is unknown whether the call took
+// effect.
 type Peers struct {
 	Establisher
 	Checker
@@ -30,9 +31,11 @@ func PeersOf(all interface {
 // Establisher asks targets' deployments for blockades and entries.
 type Establisher interface {
 	// Establish establishes all references under the attempt, or none and returns *RefusedError.
-	Establish(ctx context.Context, target schema.DeploymentID, attempt AttemptID, refs []EstablishReference) (*Established, error)
+	Establish(ctx context.Context, target schema.DeploymentID, attempt AttemptID,
+		refs []EstablishReference) (*Established, error)
 	// WouldEstablish is Establish without storing rows.
-	WouldEstablish(ctx context.Context, target schema.DeploymentID, attempt AttemptID, refs []EstablishReference) (*Established, error)
+	WouldEstablish(ctx context.Context, target schema.DeploymentID, attempt AttemptID,
+		refs []EstablishReference) (*Established, error)
 }
 
 // Checker asks other deployments for the state of references and attempts.

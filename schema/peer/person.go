@@ -11,10 +11,11 @@ type Permission func(ctx context.Context, names []schema.FullName) ([]bool, erro
 
 // Person has the rights of the writing person. A permission that is nil allows all names.
 type Person struct {
-	// Refer is the right to refer. About resources of other deployments it knows the grants of the environment alone: a reference that these allow may still be denied
-	// by its deployment.
+	// Refer is the right to refer. About resources of other deployments it knows the grants of the
+	// environment alone: a reference that these allow may still be denied by its deployment.
 	Refer Permission
-	// Delete is the right to delete. About resources of other deployments it knows the grants of the environment alone.
+	// Delete is the right to delete. About resources of other deployments it knows the grants of the
+	// environment alone.
 	Delete Permission
 	// DeleteKind is the right to delete all resources of a kind in a deployment.
 	DeleteKind func(ctx context.Context, at schema.DeploymentID, kind string) (bool, error)

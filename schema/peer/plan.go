@@ -8,8 +8,9 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// PlanLimit is the number of resources that a look-ahead visits, in all deployments together. A blocker beyond it does not refuse
-// the delete, unless TraceCascades finds it: resources that it blocks wait as BLOCKED, as with changes after the look-ahead.
+// PlanLimit is the number of resources that a look-ahead visits, in all deployments together. A blocker
+// beyond it does not refuse the delete, unless TraceCascades finds it: resources that it blocks wait as
+// BLOCKED, as with changes after the look-ahead.
 const PlanLimit = 10_000
 
 // OwnerPath takes the place of a field path in a Via that is an owner reference; no field can have this path.
@@ -21,7 +22,8 @@ type PlanTarget struct {
 	UID        uuid.UUID
 }
 
-// Via is one reason why a deletion removes or changes a resource: it refers to, or is owned by, a removed target.
+// Via is one reason why a deletion removes or changes a resource: it refers to, or is owned by, a removed
+// target.
 type Via struct {
 	Target    PlanTarget
 	Path      string
@@ -67,7 +69,8 @@ type PlanBlocker struct {
 	Undecided bool
 	// Unreachable: the holder's deployment did not answer whether the reference exists.
 	Unreachable bool
-	// Unconfirmed: that deployment has never said that it exists, and the time for it is over. Known of blockades here alone.
+	// Unconfirmed: that deployment has never said that it exists, and the time for it is over. Known of
+	// blockades here alone.
 	Unconfirmed bool
 }
 
@@ -86,7 +89,8 @@ type PlanQuestion struct {
 	Detailed bool
 	// Compact: members that are Leaf have neither a kind nor a name. A detailed question is not compact.
 	Compact bool
-	// CountLeaves: the answer may have the number of members alone, when all are Leaf and nothing blocks them.
+	// CountLeaves: the answer may have the number of members alone, when all are Leaf and nothing blocks
+	// them.
 	CountLeaves bool
 	// Freeze, unless nil, freezes the members.
 	Freeze *Freeze
@@ -159,17 +163,19 @@ type Trace struct {
 	// Cascades are the targets of its cascading references, and the targets of their cascading references,
 	// transitively in the same database.
 	Cascades []PlanTarget
-	// Owners are the owners of the resource and of the local Cascades. The deletion of one owner is not enough: an ownee is
-	// deleted with the last one, which a trace does not decide.
+	// Owners are the owners of the resource and of the local Cascades. The deletion of one owner is not
+	// enough: an ownee is deleted with the last one, which a trace does not decide.
 	Owners []PlanTarget
 }
 
-// DeleteResult reports whether the resource was removed, or is DELETING because other deployments have to act first.
+// DeleteResult reports whether the resource was removed, or is DELETING because other deployments have to act
+// first.
 type DeleteResult struct {
 	Removed bool
 	// Unasked are the deployments that could not be asked for blockers of the cascade.
 	Unasked []Unasked
-	// Deletion identifies the deletion in every deployment: the deletion that this delete began, or an earlier one that goes on.
+	// Deletion identifies the deletion in every deployment: the deletion that this delete began, or an
+	// earlier one that goes on.
 	Deletion uuid.UUID
 	// Resource is the marked resource; nil when removed.
 	Resource *Resource

@@ -43,8 +43,8 @@ type Standing int
 
 // In the order of precedence: the lowest standing decides about a write with several refusals.
 const (
-	// Later: the same write may be accepted after a change elsewhere: of the version or the environment at the target's
-	// deployment, of its availability, or of the quota used.
+	// Later: the same write may be accepted after a change elsewhere: of the version or the environment at
+	// the target's deployment, of its availability, or of the quota used.
 	Later Standing = iota
 	// Again: the same write may be accepted at once. Save repeats it until its deadline.
 	Again
@@ -59,24 +59,32 @@ var refusalReasons = map[Reason]struct {
 	standing Standing
 	says     string
 }{
-	TargetMissing:        {Final, "does not exist"},
-	TargetDeleting:       {Final, "is being deleted"},
-	TargetClosing:        {Again, "is about to be deleted, try again"},
-	TargetDeleted:        {Final, "is deleted, and hidden until its purge time: undelete it first"},
-	TargetReplaced:       {Again, "is another resource of the same name now, try again"},
-	UnknownKind:          {Later, "is of a kind that the version run by its deployment does not have, or whose table is not attached there"},
-	NotImported:          {Later, "belongs to a service that the holder's service does not import, according to the target's deployment: add the import to the descriptor, or wait until that deployment has received it"},
-	NotReferable:         {Later, "is of a kind that only listed services may refer to: ask its owner to list yours in referable_by"},
-	ReferDenied:          {Final, "cannot be referred to: the writer has no right to refer to it, so ask an operator for a grant"},
-	RemovalDenied:        {Final, "would take the holder along when it is deleted: the writer has no right to delete the holder, so ask an operator for a grant"},
-	NotConstrained:       {Later, "is of a kind whose constraints are disabled in the version run by its deployment: nothing can refer to it"},
-	QuotaExceeded:        {Later, "cannot be referred to: the holder's deployment has reached its quota of references there"},
+	TargetMissing:  {Final, "does not exist"},
+	TargetDeleting: {Final, "is being deleted"},
+	TargetClosing:  {Again, "is about to be deleted, try again"},
+	TargetDeleted:  {Final, "is deleted, and hidden until its purge time: undelete it first"},
+	TargetReplaced: {Again, "is another resource of the same name now, try again"},
+	UnknownKind: {Later,
+		"is of a kind that the version run by its deployment does not have, or whose table is not attached there"},
+	NotImported: {Later,
+		"belongs to a service that the holder's service does not import, according to the target's deployment: add the import to the descriptor, or wait until that deployment has received it"},
+	NotReferable: {Later,
+		"is of a kind that only listed services may refer to: ask its owner to list yours in referable_by"},
+	ReferDenied: {Final,
+		"cannot be referred to: the writer has no right to refer to it, so ask an operator for a grant"},
+	RemovalDenied: {Final,
+		"would take the holder along when it is deleted: the writer has no right to delete the holder, so ask an operator for a grant"},
+	NotConstrained: {Later,
+		"is of a kind whose constraints are disabled in the version run by its deployment: nothing can refer to it"},
+	QuotaExceeded: {Later,
+		"cannot be referred to: the holder's deployment has reached its quota of references there"},
 	AttemptTooOld:        {Again, "was requested by an attempt that is too old, try again"},
 	AttemptClosed:        {Again, "was requested by an attempt that has ended, try again"},
 	AttemptOfFuture:      {Later, "was requested by a deployment whose clock is hours ahead: correct that clock"},
 	TargetDecommissioned: {Final, "cannot be referred to: an operator has decommissioned one of the two deployments"},
 	TargetUnreadable:     {Later, "could not be checked: its deployment is unavailable"},
-	TargetSlow:           {Later, "belongs to a deployment that did not answer in time and may be overloaded: try again"},
+	TargetSlow: {Later,
+		"belongs to a deployment that did not answer in time and may be overloaded: try again"},
 }
 
 // Reasons returns all reasons, sorted.
@@ -86,7 +94,8 @@ func Reasons() []Reason { return slices.Sorted(maps.Keys(refusalReasons)) }
 // version, which is unknown here.
 func (r Reason) Standing() Standing { return refusalReasons[r].standing }
 
-// Says returns the predicate of an English sentence whose subject is the reference's target; empty for an unknown reason.
+// Says returns the predicate of an English sentence whose subject is the reference's target; empty for an
+// unknown reason.
 func (r Reason) Says() string { return refusalReasons[r].says }
 
 // Refusal is one refused reference.
@@ -131,9 +140,12 @@ func (e *RefusedError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Deciding returns the first refusal with the lowest standing, which decides the status of the write. It panics without refusals.
+// Deciding returns the first refusal with the lowest standing, which decides the status of the write. It
+// panics without refusals.
 func (e *RefusedError) Deciding() Refusal {
-	return slices.MinFunc(e.Refusals, func(a, b Refusal) int { return cmp.Compare(a.Reason.Standing(), b.Reason.Standing()) })
+	return slices.MinFunc(e.Refusals, func(a, b Refusal) int {
+		return cmp.Compare(a.Reason.Standing(), b.Reason.Standing())
+	})
 }
 
 // Only reports whether there are refusals, and all have the reason.
@@ -151,8 +163,8 @@ func Stands(as Standing) func(Reason) bool {
 	return func(r Reason) bool { return r.Standing() == as }
 }
 
-// Definite reports whether an error refuses a request permanently: it never takes effect, and the refusal is recorded with its
-// request id. After any other error, a repeated request may have another result.
+// Definite reports whether an error refuses a request permanently: it never takes effect, and the refusal is
+// recorded with its request id. After any other error, a repeated request may have another result.
 func Definite(err error) bool {
 	var refused *RefusedError
 	var blocked *BlockedError
@@ -169,7 +181,8 @@ func Definite(err error) bool {
 	return slices.ContainsFunc(definite, func(is error) bool { return errors.Is(err, is) })
 }
 
-var definite = []error{ErrNotFound, ErrExists, ErrConflict, ErrDeleting, ErrDeleted, ErrNotDeleting, ErrTooManyRemovals, ErrNotAtomic, ErrRequestReused, ErrDenied, ErrDecommissioned, ErrPosition, ErrReset}
+var definite = []error{ErrNotFound, ErrExists, ErrConflict, ErrDeleting, ErrDeleted, ErrNotDeleting, ErrTooManyRemovals,
+	ErrNotAtomic, ErrRequestReused, ErrDenied, ErrDecommissioned, ErrPosition, ErrReset}
 
 // Add appends the refusals of another deployment.
 func (e *RefusedError) Add(by *RefusedError) {
@@ -193,8 +206,8 @@ func TokenAfter(r Refusal) string {
 	return base64.RawURLEncoding.EncodeToString(text)
 }
 
-// Follows parses a page token and returns a function that reports whether a refusal is on the token's page or a later one. All are
-// for an empty token. It fails with *InvalidError.
+// Follows parses a page token and returns a function that reports whether a refusal is on the token's page or
+// a later one. All are for an empty token. It fails with *InvalidError.
 func Follows(token string) (func(Refusal) bool, error) {
 	var key []string
 	if token == "" {
@@ -207,7 +220,8 @@ func Follows(token string) (func(Refusal) bool, error) {
 	return func(r Refusal) bool { return slices.Compare(r.Key(), key) > 0 }, nil
 }
 
-// After returns the error with only the refusals after a page token; all of them when none is left after the token.
+// After returns the error with only the refusals after a page token; all of them when none is left after the
+// token.
 func (e *RefusedError) After(token string) (*RefusedError, error) {
 	follows, err := Follows(token)
 	if err != nil {

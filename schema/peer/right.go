@@ -2,8 +2,9 @@ package peer
 
 import "github.com/google/uuid"
 
-// RightPath takes the place of a field path in the blockade of a proxy, which stands for all references that a deployment writes under
-// the right to block a resource; no field can have this path. The holder uid of such a blockade is the target's.
+// RightPath takes the place of a field path in the blockade of a proxy, which stands for all references that
+// a deployment writes under the right to block a resource; no field can have this path. The holder uid of
+// such a blockade is the target's.
 const RightPath = "@delegation"
 
 // OfRight reports whether the blockade belongs to a proxy.
@@ -17,8 +18,9 @@ const EntryPath = "@entry"
 // RecallMode is the effect of a recall on a right.
 type RecallMode int
 
-// RecallLooks: it stays. RecallIfFree: it ends when nothing was written under it that still stands. RecallEnds: it ends. RecallCloses: it ends,
-// and so does the acting right. RecallIfUnused: the acting right ends when no acting reference stands.
+// RecallLooks: it stays. RecallIfFree: it ends when nothing was written under it that still stands.
+// RecallEnds: it ends. RecallCloses: it ends, and so does the acting right. RecallIfUnused: the acting right
+// ends when no acting reference stands.
 const (
 	RecallLooks RecallMode = iota
 	RecallIfFree
@@ -34,7 +36,8 @@ func Close(target uuid.UUID) Recall { return ofTarget(target, RecallCloses) }
 func IfUnused(target uuid.UUID) Recall { return ofTarget(target, RecallIfUnused) }
 
 func ofTarget(target uuid.UUID, mode RecallMode) Recall {
-	return Recall{Question: Question{Key: BlockadeKey{Attempt: target, HolderUID: target, Path: RightPath, TargetUID: target}}, Mode: mode}
+	return Recall{Question: Question{Key: BlockadeKey{Attempt: target, HolderUID: target, Path: RightPath,
+		TargetUID: target}}, Mode: mode}
 }
 
 // MaxRecalled is the number of holders that the answer to a recall names.
@@ -65,13 +68,14 @@ type EntryLook struct {
 	Look   int64
 }
 
-// RecallAnswer is the verdict on the blockade of a proxy: held as long as references stand that were written under the right, or the
-// right itself. Holders are the first of them; More: there are others.
+// RecallAnswer is the verdict on the blockade of a proxy: held as long as references stand that were written
+// under the right, or the right itself. Holders are the first of them; More: there are others.
 type RecallAnswer struct {
 	Verdict Verdict
 	Holders []RecalledHolder
 	More    bool
-	// Closed answers RecallCloses and RecallIfUnused: there are no rights, or no acting one, from now on, until this deployment grants others.
+	// Closed answers RecallCloses and RecallIfUnused: there are no rights, or no acting one, from now on,
+	// until this deployment grants others.
 	Closed bool
 }
 

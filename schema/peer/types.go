@@ -18,11 +18,12 @@ const (
 	Gone     State = 3
 )
 
-// Revision increases with every change of a resource; 0 in a condition matches any. It does not identify an incarnation of a name:
-// the uid does.
+// Revision increases with every change of a resource; 0 in a condition matches any. It does not identify an
+// incarnation of a name: the uid does.
 type Revision int64
 
-// AttemptID identifies one try of one write with new references to other deployments: a UUIDv7, which contains its time.
+// AttemptID identifies one try of one write with new references to other deployments: a UUIDv7, which
+// contains its time.
 type AttemptID = uuid.UUID
 
 // Resource is a stored resource.
@@ -42,26 +43,29 @@ type Resource struct {
 	BlockDeletion bool `json:",omitempty"`
 	// Finalizers are the finalizers that a resource in DELETING still has.
 	Finalizers []string `json:",omitempty"`
-	// Status is the report of a controller, a JSON object; nil for nothing. StatusGeneration increases with its changes.
+	// Status is the report of a controller, a JSON object; nil for nothing. StatusGeneration increases with
+	// its changes.
 	Status           []byte `json:",omitempty"`
 	StatusGeneration int64  `json:",omitempty"`
-	// DeletedAt and PurgeAt are of a resource in a scheduled deletion, which is hidden: the time of the delete,
-	// and the time at which it is carried out. Zero: it is in none.
+	// DeletedAt and PurgeAt are of a resource in a scheduled deletion, which is hidden: the time of the
+	// delete, and the time at which it is carried out. Zero: it is in none.
 	DeletedAt, PurgeAt time.Time `json:",omitzero"`
 }
 
 // Mode is the precondition of a write.
 type Mode int
 
-// Create fails with ErrExists when the resource exists, Update with ErrNotFound when it does not; Put does either.
+// Create fails with ErrExists when the resource exists, Update with ErrNotFound when it does not; Put does
+// either.
 const (
 	Put Mode = iota
 	Create
 	Update
 )
 
-// Write is one resource to write. Body is the whole new body, with the types of encoding/json. With a mask, an update replaces only
-// the fields of the mask: labels, labels.<key>, owner_references, body, body.<field>...
+// Write is one resource to write. Body is the whole new body, with the types of encoding/json. With a mask,
+// an update replaces only the fields of the mask: labels, labels.<key>, owner_references, body,
+// body.<field>...
 type Write struct {
 	Mode     Mode
 	Name     string
@@ -98,7 +102,8 @@ type EstablishReference struct {
 	TargetName string
 	TargetUID  uuid.UUID // zero: any
 	Behaviour  schema.Behaviour
-	// Right is the attempt of the proxy that stands for the reference which this one replaces; zero: none does.
+	// Right is the attempt of the proxy that stands for the reference which this one replaces; zero: none
+	// does.
 	Right AttemptID
 }
 
@@ -113,7 +118,8 @@ type EstablishAttempt struct {
 	Until time.Time
 }
 
-// EstablishOutcome is the answer to one of several attempts. Err is ErrLeftOut for an attempt that has to be sent by itself.
+// EstablishOutcome is the answer to one of several attempts. Err is ErrLeftOut for an attempt that has to be
+// sent by itself.
 type EstablishOutcome struct {
 	Established *Established
 	Err         error
@@ -132,8 +138,8 @@ type Answers struct {
 	Epoch    uuid.UUID
 }
 
-// Established are the uids of the targets of several references, in order; the version that the targets' deployment
-// runs, and the epoch of its database.
+// Established are the uids of the targets of several references, in order; the version that the targets'
+// deployment runs, and the epoch of its database.
 type Established struct {
 	UIDs    []uuid.UUID
 	Version string
@@ -143,9 +149,9 @@ type Established struct {
 // Verdict is the answer of the holder's deployment to a Question.
 type Verdict int
 
-// Undecided: the attempt may still commit, and the blockade stays (I15). Held: its committed reference exists. GoneVerdict: the
-// reference does not exist, and the attempt can no longer commit one. Leaving: its committed reference exists, and its
-// holder, which is in DELETING, keeps the reference until it is removed.
+// Undecided: the attempt may still commit, and the blockade stays (I15). Held: its committed reference
+// exists. GoneVerdict: the reference does not exist, and the attempt can no longer commit one. Leaving: its
+// committed reference exists, and its holder, which is in DELETING, keeps the reference until it is removed.
 const (
 	Undecided Verdict = iota
 	Held
@@ -153,14 +159,15 @@ const (
 	Leaving
 )
 
-// OwnerReference names an owner of a resource, in any deployment. A resource is deleted with its last owner. Two owner
-// references are the same when owner, kind and uid are equal.
+// OwnerReference names an owner of a resource, in any deployment. A resource is deleted with its last owner.
+// Two owner references are the same when owner, kind and uid are equal.
 type OwnerReference struct {
 	Owner schema.FullName `json:"owner"`
 	Kind  string          `json:"kind"`
 	// UID of the owner; when it is zero, the controller looks it up by name and stores it.
 	UID uuid.UUID `json:"uid"`
-	// Version of the service that the owner's deployment runs. The store keeps it up to date; users cannot set it.
+	// Version of the service that the owner's deployment runs. The store keeps it up to date; users cannot
+	// set it.
 	Version string `json:"version,omitempty"`
 	// Controller marks the managing owner for readers; the store does not use it.
 	Controller bool `json:"controller,omitempty"`

@@ -15,8 +15,8 @@ import (
 // Why is the reason why a deployment was not asked, or did not answer.
 type Why int
 
-// Unreachable: the call failed. TimedOut: it did not answer in time, or no time was left to ask. LimitReached: the walk stopped at
-// PlanLimit.
+// Unreachable: the call failed. TimedOut: it did not answer in time, or no time was left to ask.
+// LimitReached: the walk stopped at PlanLimit.
 const (
 	Unreachable Why = iota + 1
 	TimedOut
@@ -37,7 +37,8 @@ type Unasked struct {
 func (u Unasked) Error() string {
 	switch {
 	case u.Why == LimitReached:
-		return fmt.Sprintf("%s was not asked: the deletion exceeds the limit of %d resources for a look-ahead", u.Deployment, PlanLimit)
+		return fmt.Sprintf("%s was not asked: the deletion exceeds the limit of %d resources for a look-ahead",
+			u.Deployment, PlanLimit)
 	case u.Why == TimedOut && u.After == 0:
 		return fmt.Sprintf("%s was not asked: no time was left; give the request a longer deadline", u.Deployment)
 	case u.Why == TimedOut:
@@ -75,7 +76,8 @@ func CompareDeployments(a, b schema.DeploymentID) int {
 	return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Region, b.Region))
 }
 
-// InPart returns a context with the fraction part/of of the remaining time, so that the caller keeps the rest for other work.
+// InPart returns a context with the fraction part/of of the remaining time, so that the caller keeps the rest
+// for other work.
 func InPart(ctx context.Context, part, of int64) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -92,8 +94,8 @@ func WithDefaultTimeout(ctx context.Context, d time.Duration) (context.Context, 
 	return context.WithTimeout(ctx, d)
 }
 
-// GaveUp reports whether the deadline ended a try, which then has changed nothing: in a statement, or in the last
-// question to another deployment.
+// GaveUp reports whether the deadline ended a try, which then has changed nothing: in a statement, or in the
+// last question to another deployment.
 func GaveUp(err error) bool {
 	var unavailable *UnavailableError
 	if errors.As(err, &unavailable) {

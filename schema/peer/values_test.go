@@ -22,8 +22,10 @@ func refused(t *rapid.T) *peer.RefusedError {
 	e := &peer.RefusedError{More: rapid.IntRange(0, 3).Draw(t, "more")}
 	for range rapid.IntRange(1, 20).Draw(t, "n") {
 		e.Refusals = append(e.Refusals, peer.Refusal{
-			Holder: rapid.SampledFrom([]string{"a", "a/b", "b", `"`, "ü"}).Draw(t, "holder"), Path: rapid.SampledFrom([]string{"p", "p.q"}).Draw(t, "path"),
-			Target: schema.FullName{Deployment: iam, Name: rapid.SampledFrom([]string{"t/1", "t/2", "t/10"}).Draw(t, "target")},
+			Holder: rapid.SampledFrom([]string{"a", "a/b", "b", `"`, "ü"}).Draw(t, "holder"),
+			Path:   rapid.SampledFrom([]string{"p", "p.q"}).Draw(t, "path"),
+			Target: schema.FullName{Deployment: iam, Name: rapid.SampledFrom([]string{"t/1", "t/2", "t/10"}).
+				Draw(t, "target")},
 			Reason: rapid.SampledFrom(peer.Reasons()).Draw(t, "reason"),
 		})
 	}
@@ -32,7 +34,8 @@ func refused(t *rapid.T) *peer.RefusedError {
 	return e
 }
 
-// Pages of any size list each refusal once, in order; the page after the last one is the whole list, since the refusals may have changed.
+// Pages of any size list each refusal once, in order; the page after the last one is the whole list, since
+// the refusals may have changed.
 func TestPagesListEachRefusalOnce(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -64,7 +67,8 @@ func TestReasonsOfRefusalsAreComplete(t *testing.T) {
 	require.Greater(t, len(reasons), 10)
 	for _, r := range reasons {
 		require.NotEmpty(t, r.Says(), r)
-		text := peer.Refusal{Holder: "devices/d", Path: "account", Target: schema.FullName{Deployment: iam, Name: "accounts/a"}, Reason: r, Detail: "why"}.String()
+		text := peer.Refusal{Holder: "devices/d", Path: "account", Target: schema.FullName{Deployment: iam,
+			Name: "accounts/a"}, Reason: r, Detail: "why"}.String()
 		require.Equal(t, "devices/d: account: //iam.example.com/us-west2/accounts/a "+r.Says()+": why", text)
 	}
 	newer := peer.Reason("OF_A_NEWER_VERSION")
@@ -75,7 +79,9 @@ func TestReasonsOfRefusalsAreComplete(t *testing.T) {
 		decides := e.Deciding().Reason.Standing()
 		require.True(t, e.All(func(r peer.Reason) bool { return r.Standing() >= decides }))
 		require.Equal(t, peer.Definite(e), decides == peer.Final)
-		require.Equal(t, e.Only(e.Refusals[0].Reason), !slices.ContainsFunc(e.Refusals, func(r peer.Refusal) bool { return r.Reason != e.Refusals[0].Reason }))
+		require.Equal(t, e.Only(e.Refusals[0].Reason), !slices.ContainsFunc(e.Refusals, func(r peer.Refusal) bool {
+			return r.Reason != e.Refusals[0].Reason
+		}))
 	})
 	require.False(t, (&peer.RefusedError{More: 2}).Only(peer.TargetMissing), "refusals that are not listed are unknown")
 }
@@ -84,24 +90,33 @@ func TestReasonsOfRefusalsAreComplete(t *testing.T) {
 func TestErrorsNameTheirSubject(t *testing.T) {
 	t.Parallel()
 	e := &peer.DatabaseError{Deployment: iam, Known: uuid.UUID{1}, Spoken: uuid.UUID{2}}
-	for _, part := range []string{"iam.example.com/us-west2 runs over database " + e.Spoken.String(), "instead of its recorded database " + e.Known.String(), "db-controller decommission iam.example.com/us-west2 --former-database"} {
+	for _, part := range []string{"iam.example.com/us-west2 runs over database " + e.Spoken.String(),
+		"instead of its recorded database " + e.Known.String(),
+		"db-controller decommission iam.example.com/us-west2 --former-database"} {
 		require.ErrorContains(t, e, part)
 	}
 	wrong := errors.New("want a number")
 	require.EqualError(t, &peer.InvalidError{Resource: "projects/p", Err: wrong}, "projects/p: want a number")
 	require.EqualError(t, &peer.InvalidError{Err: wrong}, "want a number")
 	require.ErrorIs(t, &peer.InvalidError{Err: wrong}, wrong)
-	require.ErrorContains(t, &peer.UnavailableError{Deployments: []schema.DeploymentID{iam}, Err: peer.ErrPaused}, "an operator has paused deletions until db-controller resume: iam.example.com/us-west2")
-	require.EqualError(t, peer.Unasked{Deployment: iam, Why: peer.LimitReached}, fmt.Sprintf("iam.example.com/us-west2 was not asked: the deletion exceeds the limit of %d resources for a look-ahead", peer.PlanLimit))
-	for how, want := range map[peer.How]string{peer.Requested: "REQUESTED", peer.Cascaded: "CASCADED", peer.Disowning: "OWNER_GONE", 0: "UNKNOWN"} {
+	require.ErrorContains(t, &peer.UnavailableError{Deployments: []schema.DeploymentID{iam}, Err: peer.ErrPaused},
+		"an operator has paused deletions until db-controller resume: iam.example.com/us-west2")
+	require.EqualError(t, peer.Unasked{Deployment: iam, Why: peer.LimitReached},
+		fmt.Sprintf(
+			"iam.example.com/us-west2 was not asked: the deletion exceeds the limit of %d resources for a look-ahead",
+			peer.PlanLimit))
+	for how, want := range map[peer.How]string{peer.Requested: "REQUESTED", peer.Cascaded: "CASCADED",
+		peer.Disowning: "OWNER_GONE", 0: "UNKNOWN"} {
 		require.Equal(t, want, how.String())
 	}
 }
 
-// A try that ended with its time has changed nothing and is repeated; one whose commit is unknown is not, nor one with another reason.
+// A try that ended with its time has changed nothing and is repeated; one whose commit is unknown is not, nor
+// one with another reason.
 func TestATryThatRanOutOfTimeHasGivenUp(t *testing.T) {
 	t.Parallel()
-	timedOut, unreachable := peer.Unasked{Deployment: iam, Why: peer.TimedOut}, peer.Unasked{Deployment: devices, Why: peer.Unreachable}
+	timedOut, unreachable := peer.Unasked{Deployment: iam, Why: peer.TimedOut}, peer.Unasked{Deployment: devices,
+		Why: peer.Unreachable}
 	for _, c := range []struct {
 		err  error
 		want bool
@@ -155,7 +170,9 @@ func TestARightToReferIsOfItsWrite(t *testing.T) {
 	t.Parallel()
 	require.Nil(t, peer.PersonFrom(t.Context()).Refer)
 	denied := errors.New("denied")
-	ctx := peer.WithPerson(t.Context(), peer.Person{Refer: func(context.Context, []schema.FullName) ([]bool, error) { return nil, denied }})
+	ctx := peer.WithPerson(t.Context(), peer.Person{Refer: func(context.Context, []schema.FullName) ([]bool, error) {
+		return nil, denied
+	}})
 	_, err := peer.PersonFrom(ctx).Refer(ctx, nil)
 	require.ErrorIs(t, err, denied)
 }

@@ -23,8 +23,8 @@ type Messages struct {
 	OwnerReleases []OwnerRelease
 	// Seqs are the pieces of work of these messages, which Delivered removes.
 	Seqs []int64
-	// Delegable are the targets of Confirm to which this deployment wants to be able to refer without asking; empty while it
-	// has a process that does not know delegations.
+	// Delegable are the targets of Confirm to which this deployment wants to be able to refer without asking;
+	// empty while it has a process that does not know delegations.
 	Delegable []Delegable
 	// Wanted are rows of targets of Confirm that this deployment wants the right to block.
 	Wanted []int64
@@ -42,8 +42,8 @@ type Delegable struct {
 // Scheduled is a deletion whose members are frozen and hidden until it is carried out at Purge, or undeleted.
 type Scheduled struct {
 	Deletion AttemptID
-	// Deleted is the time of the delete, and Purge the earliest time at which it is carried out, by the clock of
-	// the coordinator's database.
+	// Deleted is the time of the delete, and Purge the earliest time at which it is carried out, by the clock
+	// of the coordinator's database.
 	Deleted, Purge time.Time
 }
 
@@ -65,7 +65,8 @@ type Confirm struct {
 type Confirmed struct {
 	// Unknown are the attempts without a tentative blockade, or with fewer than they have references.
 	Unknown []AttemptID
-	// Delegated are targets to which the holder's deployment may refer by acting references without asking, as granted in Epoch.
+	// Delegated are targets to which the holder's deployment may refer by acting references without asking,
+	// as granted in Epoch.
 	Delegated []uuid.UUID
 	Epoch     uuid.UUID
 }
@@ -73,7 +74,8 @@ type Confirmed struct {
 // Derived is the progress of a piece of derivation.
 type Derived int
 
-// DerivedAll: done. DerivedSome: a page is done, and others follow. DerivedNot: not possible now; try again later.
+// DerivedAll: done. DerivedSome: a page is done, and others follow. DerivedNot: not possible now; try again
+// later.
 const (
 	DerivedAll Derived = iota
 	DerivedSome

@@ -15,10 +15,12 @@ type rightAcquirer interface {
 	AcquireDelegations(ctx context.Context, caller string, rights []string) error
 }
 
-func (r *resources) AcquireDelegations(ctx context.Context, req *resourcev1.AcquireDelegationsRequest) (*resourcev1.AcquireDelegationsResponse, error) {
+func (r *resources) AcquireDelegations(ctx context.Context,
+	req *resourcev1.AcquireDelegationsRequest) (*resourcev1.AcquireDelegationsResponse, error) {
 	switch n := len(req.GetRights()); {
 	case n == 0:
-		return nil, outcome.Status(r.log, outcome.Invalid("rights", errors.New("the list is empty: give the lines of DETAIL of the error RD001")))
+		return nil, outcome.Status(r.log,
+			outcome.Invalid("rights", errors.New("the list is empty: give the lines of DETAIL of the error RD001")))
 	case n > MaxBatch:
 		return nil, outcome.Status(r.log, outcome.Invalid("rights", fmt.Errorf("%d rights, more than %d", n, MaxBatch)))
 	}

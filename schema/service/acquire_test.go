@@ -23,7 +23,8 @@ func (a acquiring) AcquireDelegations(_ context.Context, caller string, rights [
 	return a(caller, rights)
 }
 
-// The store gets the lines as they are, and the identity of the caller in full: two long ones have their own shares.
+// The store gets the lines as they are, and the identity of the caller in full: two long ones have their own
+// shares.
 func TestRightsAreAcquiredForTheCaller(t *testing.T) {
 	t.Parallel()
 	long := identity.Identity{Role: identity.RoleUser, Name: strings.Repeat("long", 30)}
@@ -43,8 +44,10 @@ func TestRightsAreAcquiredForTheCaller(t *testing.T) {
 		code   codes.Code
 		reason string
 	}{
-		{&peer.RefusedError{Refusals: []peer.Refusal{{Reason: peer.TargetMissing}}}, codes.FailedPrecondition, string(peer.TargetMissing)},
-		{&peer.RefusedError{Refusals: []peer.Refusal{{Reason: peer.ReferDenied}}}, codes.PermissionDenied, string(peer.ReferDenied)},
+		{&peer.RefusedError{Refusals: []peer.Refusal{{Reason: peer.TargetMissing}}}, codes.FailedPrecondition,
+			string(peer.TargetMissing)},
+		{&peer.RefusedError{Refusals: []peer.Refusal{{Reason: peer.ReferDenied}}}, codes.PermissionDenied,
+			string(peer.ReferDenied)},
 		{&peer.UnavailableError{Err: context.DeadlineExceeded}, codes.Unavailable, "UNAVAILABLE"},
 		{context.DeadlineExceeded, codes.DeadlineExceeded, "DEADLINE_EXCEEDED"},
 		{postgres.ErrTooMany, codes.ResourceExhausted, "TOO_MANY_CALLS"},
@@ -54,7 +57,8 @@ func TestRightsAreAcquiredForTheCaller(t *testing.T) {
 		require.Equal(t, c.code, status.Code(err), "%v", err)
 		require.Equal(t, c.reason, outcome.ReasonOf(err))
 	}
-	_, err = r.AcquireDelegations(as(t, long), &resourcev1.AcquireDelegationsRequest{Rights: make([]string, MaxBatch+1)})
+	_, err = r.AcquireDelegations(as(t, long),
+		&resourcev1.AcquireDelegationsRequest{Rights: make([]string, MaxBatch+1)})
 	require.Equal(t, codes.InvalidArgument, status.Code(err), "%v", err)
 	_, err = r.AcquireDelegations(as(t, long), &resourcev1.AcquireDelegationsRequest{})
 	require.Equal(t, codes.InvalidArgument, status.Code(err), "%v", err)

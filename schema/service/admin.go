@@ -49,7 +49,8 @@ type Watch struct {
 // administrator decommissions other deployments, and counts the outstanding work.
 type administrator interface {
 	Decommission(ctx context.Context, d shadow.Decommissioned) error
-	PlanDecommission(ctx context.Context, of schema.DeploymentID, blocking schema.Behaviour) (shadow.DecommissionPlan, error)
+	PlanDecommission(ctx context.Context, of schema.DeploymentID,
+		blocking schema.Behaviour) (shadow.DecommissionPlan, error)
 	Outstanding(ctx context.Context) ([]shadow.Outstanding, error)
 }
 
@@ -62,10 +63,12 @@ type operatorDecisions interface {
 	OperatorDecisions(ctx context.Context) ([]shadow.OperatorDecision, error)
 }
 
-// inspector explains resources and removals. It has the version that the deployment runs, and the epoch and the server of its database.
+// inspector explains resources and removals. It has the version that the deployment runs, and the epoch and
+// the server of its database.
 type inspector interface {
 	Explain(ctx context.Context, name string) (*shadow.Explanation, error)
-	Removals(ctx context.Context, q shadow.RemovalQuery, token string, limit int) (found []shadow.Removal, next string, err error)
+	Removals(ctx context.Context, q shadow.RemovalQuery, token string,
+		limit int) (found []shadow.Removal, next string, err error)
 	Status(ctx context.Context) (version string, generation int64, derivations []shadow.Derivation, err error)
 	Epoch(ctx context.Context) (shadow.EpochStatus, error)
 	Server(ctx context.Context) (shadow.ServerStatus, error)
@@ -80,8 +83,10 @@ type referenceVerifier interface {
 type progressReader interface {
 	DeletionProgress(ctx context.Context, id uuid.UUID) ([]shadow.DeletionProgress, error)
 	RunningDeletions(ctx context.Context, limit int) ([]shadow.DeletionProgress, error)
-	ListDeletions(ctx context.Context, token string, limit int) (found []shadow.DeletionProgress, next string, err error)
-	EndedDeletions(ctx context.Context, token string, limit int) (found []shadow.DeletionProgress, next string, err error)
+	ListDeletions(ctx context.Context, token string,
+		limit int) (found []shadow.DeletionProgress, next string, err error)
+	EndedDeletions(ctx context.Context, token string,
+		limit int) (found []shadow.DeletionProgress, next string, err error)
 	DeletionsLeft(ctx context.Context) (shadow.DeletionsLeft, error)
 }
 
@@ -130,8 +135,11 @@ func newAdmin(cfg Config) *admin {
 	}
 	store := cfg.Store
 	return &admin{
-		self: store.Deployment(), administrator: store.Admin, databases: store.Gate, decisions: store.Operate, delegations: store.Targets,
-		inspector: store.Operate, kept: store.Read, processes: store, progress: store.Progress, scheduled: store.Deletions, purger: store.Operate, releaser: store.Operate, rows: store.DeletedRows, verifier: store.Verify,
+		self: store.Deployment(), administrator: store.Admin, databases: store.Gate, decisions: store.Operate,
+		delegations: store.Targets,
+		inspector:   store.Operate, kept: store.Read, processes: store, progress: store.Progress,
+		scheduled: store.Deletions, purger: store.Operate, releaser: store.Operate, rows: store.DeletedRows,
+		verifier: store.Verify,
 		notReady: notReady, failures: failures, watches: watches, log: cfg.Logger,
 	}
 }
@@ -151,8 +159,10 @@ func (a *admin) explain(ctx context.Context, req *adminv1.ExplainRequest) (*admi
 		return nil, err
 	}
 	out := &adminv1.ExplainResponse{
-		Name: schema.FullName{Deployment: a.self, Name: e.Name}.String(), Kind: e.Kind, Uid: optionalText(e.UID), Pending: e.Pending,
-		State: stateNames[e.State], UpdateTime: timestamppb.New(e.UpdatedAt), WaitsFor: wire.DeploymentNames(e.WaitsFor),
+		Name: schema.FullName{Deployment: a.self, Name: e.Name}.String(), Kind: e.Kind, Uid: optionalText(e.UID),
+		Pending: e.Pending,
+		State:   stateNames[e.State], UpdateTime: timestamppb.New(e.UpdatedAt),
+		WaitsFor: wire.DeploymentNames(e.WaitsFor),
 	}
 	if e.State == peer.Deleting {
 		if out.Deletion, err = a.deletionOf(ctx, e); err != nil {
@@ -170,7 +180,8 @@ func (a *admin) explain(ctx context.Context, req *adminv1.ExplainRequest) (*admi
 
 // pausedReasons are the pauses that keep a resource waiting: pauses of the whole deployment, and pauses for
 // the deployments of its work.
-func (a *admin) pausedReasons(ctx context.Context, e *shadow.Explanation) (out []*adminv1.ExplainResponse_Reason, err error) {
+func (a *admin) pausedReasons(ctx context.Context, e *shadow.Explanation) (out []*adminv1.ExplainResponse_Reason,
+	err error) {
 	if e.State != peer.Deleting && !e.Pending {
 		return nil, nil
 	}
@@ -188,7 +199,8 @@ func (a *admin) pausedReasons(ctx context.Context, e *shadow.Explanation) (out [
 			what += " for " + p.Of.String()
 		}
 		out = append(out, &adminv1.ExplainResponse_Reason{
-			Type: "PAUSED", Message: fmt.Sprintf("%s has paused %s here: %s", p.By, what, p.Reason), Since: timestamppb.New(p.At),
+			Type: "PAUSED", Message: fmt.Sprintf("%s has paused %s here: %s", p.By, what, p.Reason),
+			Since: timestamppb.New(p.At),
 		})
 	}
 	return out, err
@@ -197,7 +209,8 @@ func (a *admin) pausedReasons(ctx context.Context, e *shadow.Explanation) (out [
 // reasonProto adds to a reason without an error the last failure of a handler for its deployment.
 func reasonProto(r shadow.ExplainedReason, failures []Failure) *adminv1.ExplainResponse_Reason {
 	last := cmp.Or(r.Error, failureOf(failures, r.Type, r.Deployment.String()).Error)
-	return &adminv1.ExplainResponse_Reason{Type: r.Type, Message: r.Message, LastError: last, Since: optionalTime(r.Since)}
+	return &adminv1.ExplainResponse_Reason{Type: r.Type, Message: r.Message, LastError: last,
+		Since: optionalTime(r.Since)}
 }
 
 // optionalText returns the text of a uid, none for the zero uid.
@@ -208,12 +221,14 @@ func optionalText(uid uuid.UUID) string {
 	return uid.String()
 }
 
-func (a *admin) Decommission(ctx context.Context, req *adminv1.DecommissionRequest) (*adminv1.DecommissionResponse, error) {
+func (a *admin) Decommission(ctx context.Context,
+	req *adminv1.DecommissionRequest) (*adminv1.DecommissionResponse, error) {
 	out, err := a.decommission(ctx, req)
 	return out, outcome.Status(a.log, err)
 }
 
-func (a *admin) decommission(ctx context.Context, req *adminv1.DecommissionRequest) (*adminv1.DecommissionResponse, error) {
+func (a *admin) decommission(ctx context.Context,
+	req *adminv1.DecommissionRequest) (*adminv1.DecommissionResponse, error) {
 	id, by, err := operatorAction(ctx, req.GetDeployment())
 	if err != nil {
 		return nil, err
@@ -224,9 +239,11 @@ func (a *admin) decommission(ctx context.Context, req *adminv1.DecommissionReque
 	}
 	if req.GetValidateOnly() {
 		p, err := a.administrator.PlanDecommission(ctx, id, blocking)
-		return &adminv1.DecommissionResponse{Plan: &adminv1.DecommissionResponse_Plan{Deleted: p.Deleted, Unset: p.Unset, Dangling: p.Dangling, Owned: p.Owned, Released: p.Released}}, err
+		return &adminv1.DecommissionResponse{Plan: &adminv1.DecommissionResponse_Plan{Deleted: p.Deleted,
+			Unset: p.Unset, Dangling: p.Dangling, Owned: p.Owned, Released: p.Released}}, err
 	}
-	if err := a.administrator.Decommission(ctx, shadow.Decommissioned{Deployment: id, Blocking: blocking, Reason: req.GetReason(), By: by}); err != nil {
+	if err := a.administrator.Decommission(ctx, shadow.Decommissioned{Deployment: id, Blocking: blocking,
+		Reason: req.GetReason(), By: by}); err != nil {
 		return nil, err
 	}
 	all, err := a.databases.Decommissioned(ctx)
@@ -240,7 +257,8 @@ func (a *admin) decommission(ctx context.Context, req *adminv1.DecommissionReque
 	return &adminv1.DecommissionResponse{Decommissioned: decommissionedProto(all[i])}, nil
 }
 
-func (a *admin) AcceptDatabase(ctx context.Context, req *adminv1.AcceptDatabaseRequest) (*adminv1.AcceptDatabaseResponse, error) {
+func (a *admin) AcceptDatabase(ctx context.Context,
+	req *adminv1.AcceptDatabaseRequest) (*adminv1.AcceptDatabaseResponse, error) {
 	return &adminv1.AcceptDatabaseResponse{}, outcome.Status(a.log, a.acceptDatabase(ctx, req))
 }
 
@@ -260,10 +278,12 @@ func (a *admin) acceptDatabase(ctx context.Context, req *adminv1.AcceptDatabaseR
 	if _, err := epochOf(epoch[:]); err != nil {
 		return err
 	}
-	return a.databases.AcceptDatabase(ctx, shadow.AcceptedDatabase{Deployment: id, Database: database, Epoch: epoch, Reason: req.GetReason(), By: by})
+	return a.databases.AcceptDatabase(ctx, shadow.AcceptedDatabase{Deployment: id, Database: database, Epoch: epoch,
+		Reason: req.GetReason(), By: by})
 }
 
-func (a *admin) WaiveComparison(ctx context.Context, req *adminv1.WaiveComparisonRequest) (*adminv1.WaiveComparisonResponse, error) {
+func (a *admin) WaiveComparison(ctx context.Context,
+	req *adminv1.WaiveComparisonRequest) (*adminv1.WaiveComparisonResponse, error) {
 	id, by, err := operatorAction(ctx, req.GetDeployment())
 	if err == nil {
 		err = a.decisions.WaiveComparison(ctx, id, req.GetReason(), by)
@@ -286,6 +306,7 @@ func operatorAction(ctx context.Context, deployment string) (schema.DeploymentID
 
 func decommissionedProto(d shadow.Decommissioned) *adminv1.Decommissioned {
 	return &adminv1.Decommissioned{
-		Deployment: d.Deployment.String(), Blocking: d.Blocking.String(), Reason: d.Reason, SaidBy: d.By, SaidTime: timestamppb.New(d.At), Working: d.Working,
+		Deployment: d.Deployment.String(), Blocking: d.Blocking.String(), Reason: d.Reason, SaidBy: d.By,
+		SaidTime: timestamppb.New(d.At), Working: d.Working,
 	}
 }

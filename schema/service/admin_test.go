@@ -67,7 +67,8 @@ func (s *adminStore) Kept(context.Context) ([]shadow.Kept, error) {
 }
 
 func (s *adminStore) Members(context.Context) ([]peer.Member, error) {
-	return []peer.Member{{Name: "host:1", Shards: []uint32{1, 2}, JoinedAt: time.Unix(1, 0), ExpiresAt: time.Unix(2, 0)}}, s.failing["Members"]
+	return []peer.Member{{Name: "host:1", Shards: []uint32{1, 2}, JoinedAt: time.Unix(1, 0),
+		ExpiresAt: time.Unix(2, 0)}}, s.failing["Members"]
 }
 
 func (s *adminStore) Decommissioned(context.Context) ([]shadow.Decommissioned, error) {
@@ -92,7 +93,8 @@ func (s *adminStore) Explain(_ context.Context, name string) (*shadow.Explanatio
 	return s.explain(name)
 }
 
-func (s *adminStore) Removals(_ context.Context, q shadow.RemovalQuery, token string, limit int) ([]shadow.Removal, string, error) {
+func (s *adminStore) Removals(_ context.Context, q shadow.RemovalQuery, token string,
+	limit int) ([]shadow.Removal, string, error) {
 	if q.Deletion != uuid.Nil {
 		token = "of " + q.Deletion.String()
 	}
@@ -104,7 +106,8 @@ func (s *adminStore) Verify(ctx context.Context, how shadow.Verification) (shado
 	return s.verify(ctx, how)
 }
 
-func (s *adminStore) PlanDecommission(_ context.Context, of schema.DeploymentID, blocking schema.Behaviour) (shadow.DecommissionPlan, error) {
+func (s *adminStore) PlanDecommission(_ context.Context, of schema.DeploymentID,
+	blocking schema.Behaviour) (shadow.DecommissionPlan, error) {
 	s.steered = append(s.steered, fmt.Sprint("plan ", of, blocking))
 	return shadow.DecommissionPlan{Deleted: 1, Unset: 2, Dangling: 3, Owned: 4, Released: 5}, nil
 }
@@ -121,7 +124,8 @@ func (s *adminStore) WaiveComparison(_ context.Context, of schema.DeploymentID, 
 	return s.waive(of, reason, by)
 }
 
-func (s *adminStore) Pause(_ context.Context, of schema.DeploymentID, handler schema.Handler, paused bool, reason, by string) error {
+func (s *adminStore) Pause(_ context.Context, of schema.DeploymentID, handler schema.Handler, paused bool, reason,
+	by string) error {
 	s.pauses = append(s.pauses, fmt.Sprint(of, handler, paused, reason, by))
 	return nil
 }
@@ -136,18 +140,23 @@ func (s *adminStore) RetryResource(_ context.Context, name, reason, by string) (
 	return []schema.DeploymentID{other}, nil
 }
 
-func (s *adminStore) Unconfirmed(_ context.Context, of schema.DeploymentID, limit int, token string) ([]shadow.Releasable, string, error) {
-	return []shadow.Releasable{{Key: fmt.Sprint(limit, token), What: "BLOCKADE", Name: "devices/d", Other: of.String()}}, "next", nil
+func (s *adminStore) Unconfirmed(_ context.Context, of schema.DeploymentID, limit int,
+	token string) ([]shadow.Releasable, string, error) {
+	return []shadow.Releasable{{Key: fmt.Sprint(limit, token), What: "BLOCKADE", Name: "devices/d",
+		Other: of.String()}}, "next", nil
 }
 
-func (s *adminStore) Releasable(_ context.Context, name string, limit int, token string) ([]shadow.Releasable, string, error) {
+func (s *adminStore) Releasable(_ context.Context, name string, limit int,
+	token string) ([]shadow.Releasable, string, error) {
 	if token != "" {
 		return nil, "", nil
 	}
-	return []shadow.Releasable{{Key: fmt.Sprint(name, limit), What: "HOLDER_ENTRY", Name: name, Other: other.String(), Breaks: "x", Refused: "y", Since: time.Unix(9, 0)}, {}}, "next", nil
+	return []shadow.Releasable{{Key: fmt.Sprint(name, limit), What: "HOLDER_ENTRY", Name: name, Other: other.String(),
+		Breaks: "x", Refused: "y", Since: time.Unix(9, 0)}, {}}, "next", nil
 }
 
-func (s *adminStore) ForceRelease(_ context.Context, keys []string, unanswered bool, reason, by string) ([]string, error) {
+func (s *adminStore) ForceRelease(_ context.Context, keys []string, unanswered bool, reason,
+	by string) ([]string, error) {
 	s.steered = append(s.steered, fmt.Sprint("release ", keys, unanswered, reason, by))
 	return keys[:1], nil
 }
@@ -157,12 +166,14 @@ func (s *adminStore) Pauses(context.Context) ([]shadow.Pause, error) {
 }
 
 func (s *adminStore) Stuck(_ context.Context, longer time.Duration, token string, limit int) (shadow.StuckPage, error) {
-	stuck := shadow.Stuck{Kind: "Device", Name: fmt.Sprint("devices/", longer, limit), UID: uid(1), Conditions: []shadow.Condition{{Type: "BLOCKED", Message: "by x"}}}
+	stuck := shadow.Stuck{Kind: "Device", Name: fmt.Sprint("devices/", longer, limit), UID: uid(1),
+		Conditions: []shadow.Condition{{Type: "BLOCKED", Message: "by x"}}}
 	return shadow.StuckPage{Resources: []shadow.Stuck{stuck}, Next: "after " + token, Total: 301}, s.failing["Stuck"]
 }
 
 func (s *adminStore) DeletionProgress(_ context.Context, id uuid.UUID) ([]shadow.DeletionProgress, error) {
-	return []shadow.DeletionProgress{{ID: id, Root: "//a.example.com/us-west2/devices/d"}}, s.failing["DeletionProgress"]
+	return []shadow.DeletionProgress{{ID: id, Root: "//a.example.com/us-west2/devices/d"}},
+		s.failing["DeletionProgress"]
 }
 
 func (s *adminStore) RunningDeletions(_ context.Context, limit int) ([]shadow.DeletionProgress, error) {
@@ -171,16 +182,19 @@ func (s *adminStore) RunningDeletions(_ context.Context, limit int) ([]shadow.De
 	return []shadow.DeletionProgress{d}, s.failing["RunningDeletions"]
 }
 
-func (s *adminStore) ListDeletions(_ context.Context, token string, limit int) ([]shadow.DeletionProgress, string, error) {
+func (s *adminStore) ListDeletions(_ context.Context, token string,
+	limit int) ([]shadow.DeletionProgress, string, error) {
 	return []shadow.DeletionProgress{{ID: uid(byte(limit))}}, "after " + token, s.failing["ListDeletions"]
 }
 
-func (s *adminStore) EndedDeletions(_ context.Context, token string, limit int) ([]shadow.DeletionProgress, string, error) {
+func (s *adminStore) EndedDeletions(_ context.Context, token string,
+	limit int) ([]shadow.DeletionProgress, string, error) {
 	return []shadow.DeletionProgress{{ID: uid(byte(limit + 1))}}, "ended " + token, s.failing["EndedDeletions"]
 }
 
 func (s *adminStore) ListScheduled(context.Context, int) ([]shadow.ScheduledDeletion, int64, error) {
-	return []shadow.ScheduledDeletion{{Root: "//a.example.com/us-west2/devices/old", Resources: 2, Reason: "blocked"}}, 1, s.failing["ListScheduled"]
+	return []shadow.ScheduledDeletion{{Root: "//a.example.com/us-west2/devices/old", Resources: 2, Reason: "blocked"}},
+		1, s.failing["ListScheduled"]
 }
 
 func (s *adminStore) DeletionsLeft(context.Context) (shadow.DeletionsLeft, error) {
@@ -189,11 +203,16 @@ func (s *adminStore) DeletionsLeft(context.Context) (shadow.DeletionsLeft, error
 
 func newAdminService(store *adminStore, failures ...Failure) *admin {
 	return &admin{
-		self: self, administrator: store, databases: store, decisions: store, delegations: store, inspector: store, kept: store, processes: store, progress: store, scheduled: store, purger: store, releaser: store, rows: store, verifier: store,
+		self: self, administrator: store, databases: store, decisions: store, delegations: store, inspector: store,
+		kept: store, processes: store, progress: store, scheduled: store, purger: store, releaser: store, rows: store,
+		verifier: store,
 		watches: func() []Watch {
-			return []Watch{{Name: "deletions", Deployment: other.String(), Primed: true, Heard: time.Unix(9, 0), Lost: 4}}
+			return []Watch{{Name: "deletions", Deployment: other.String(), Primed: true,
+				Heard: time.Unix(9, 0), Lost: 4}}
 		},
-		notReady: func() []NotReady { return store.notReady }, failures: func() []Failure { return failures }, log: zap.NewNop(),
+		notReady: func() []NotReady {
+			return store.notReady
+		}, failures: func() []Failure { return failures }, log: zap.NewNop(),
 	}
 }
 
@@ -202,13 +221,18 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		a := newAdminService(&adminStore{
-			outstanding:    []shadow.Outstanding{{Group: "confirm", Deployment: other.String(), Count: 12, Oldest: 90}},
-			decommissioned: []shadow.Decommissioned{{Deployment: sibling, Blocking: schema.Unset, Reason: "closed", By: "operator/eve", At: began, Working: true}},
-			paused:         []shadow.Pause{{Of: self, Handler: schema.OwnedPending, Reason: "why", By: "operator/eve", At: began}, {Of: other}},
-			words:          []shadow.OperatorDecision{{Deployment: other, What: "COMPARISON_WAIVED", Reason: "lost", By: "operator/eve", At: began}},
-			strangers:      []shadow.DatabaseMismatch{{Err: &peer.DatabaseError{Deployment: other, Known: uid(1), Spoken: uid(2)}, At: began}},
-			epoch:          shadow.EpochStatus{ID: uid(6), Since: began, Ordinal: 2, Awaiting: true, Unconfirmed: []schema.DeploymentID{other}, Dangling: 3},
-			notReady:       []NotReady{{Check: "writes", Reason: "the disk is full"}},
+			outstanding: []shadow.Outstanding{{Group: "confirm", Deployment: other.String(), Count: 12, Oldest: 90}},
+			decommissioned: []shadow.Decommissioned{{Deployment: sibling, Blocking: schema.Unset, Reason: "closed",
+				By: "operator/eve", At: began, Working: true}},
+			paused: []shadow.Pause{{Of: self, Handler: schema.OwnedPending, Reason: "why", By: "operator/eve",
+				At: began}, {Of: other}},
+			words: []shadow.OperatorDecision{{Deployment: other, What: "COMPARISON_WAIVED", Reason: "lost",
+				By: "operator/eve", At: began}},
+			strangers: []shadow.DatabaseMismatch{{Err: &peer.DatabaseError{Deployment: other, Known: uid(1),
+				Spoken: uid(2)}, At: began}},
+			epoch: shadow.EpochStatus{ID: uid(6), Since: began, Ordinal: 2, Awaiting: true,
+				Unconfirmed: []schema.DeploymentID{other}, Dangling: 3},
+			notReady: []NotReady{{Check: "writes", Reason: "the disk is full"}},
 		}, Failure{Handler: "owned pending", Deployment: sibling, Error: "no answer", Time: began})
 		got, err := a.Status(as(t, operator), &adminv1.StatusRequest{})
 		require.NoError(t, err)
@@ -221,8 +245,10 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 		require.Equal(t, began.Add(-90*time.Second).UTC(), got.GetOutstanding()[0].GetOldestTime().AsTime())
 		require.Equal(t, int64(1), got.GetDerivations()[0].GetSetAside())
 		require.Equal(t, "olds/a", got.GetKept()[0].GetSample())
-		require.Equal(t, []int64{7, 3}, []int64{got.GetDelegations()[0].GetActingHeld(), got.GetDelegations()[0].GetBlockHeld()})
-		require.Equal(t, []int64{3, 2}, []int64{got.GetAttachedRows().GetWaiting(), got.GetAttachedRows().GetIncomplete()})
+		require.Equal(t, []int64{7, 3}, []int64{got.GetDelegations()[0].GetActingHeld(),
+			got.GetDelegations()[0].GetBlockHeld()})
+		require.Equal(t, []int64{3, 2}, []int64{got.GetAttachedRows().GetWaiting(), got.GetAttachedRows().
+			GetIncomplete()})
 		require.Equal(t, []uint32{1, 2}, got.GetProcesses()[0].GetShards())
 		require.Equal(t, int64(2), got.GetProcesses()[0].GetExpireTime().GetSeconds())
 
@@ -238,13 +264,16 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 
 		require.Equal(t, []string{other.String()}, got.GetPaused(), "deletions alone")
 		require.Len(t, got.GetPauses(), 2)
-		require.Equal(t, []string{self.String(), "OWNED_PENDING", "why", "operator/eve"}, []string{got.GetPauses()[0].GetOf(), got.GetPauses()[0].GetHandler(), got.GetPauses()[0].GetReason(), got.GetPauses()[0].GetActor()})
+		require.Equal(t, []string{self.String(), "OWNED_PENDING", "why", "operator/eve"},
+			[]string{got.GetPauses()[0].GetOf(), got.GetPauses()[0].GetHandler(), got.GetPauses()[0].GetReason(),
+				got.GetPauses()[0].GetActor()})
 		require.Equal(t, int64(2), got.GetDeletions()[0].GetRemoved())
 		require.Equal(t, int64(40), got.GetDeletions()[0].GetExpected())
 		require.Equal(t, int64(50), got.GetDeletions()[0].GetExpectedUnset())
 		require.Equal(t, 6*time.Second, got.GetDeletions()[0].GetLeft().AsDuration())
 		require.Equal(t, int64(21), got.GetDeletionsTotal())
-		require.Equal(t, []string{"writes", "the disk is full"}, []string{got.GetNotReady()[0].GetCheck(), got.GetNotReady()[0].GetReason()})
+		require.Equal(t, []string{"writes", "the disk is full"}, []string{got.GetNotReady()[0].GetCheck(),
+			got.GetNotReady()[0].GetReason()})
 		require.Equal(t, int64(9), got.GetWatches()[0].GetHeardTime().GetSeconds())
 		require.Equal(t, int64(4), got.GetWatches()[0].GetLost())
 
@@ -257,7 +286,8 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 
 func TestEachPartOfTheStatusCanFail(t *testing.T) {
 	t.Parallel()
-	for _, method := range []string{"Status", "Outstanding", "Kept", "Captured", "Members", "Decommissioned", "Words", "Epoch", "Pauses", "RunningDeletions", "DeletionsLeft", "ListScheduled"} {
+	for _, method := range []string{"Status", "Outstanding", "Kept", "Captured", "Members", "Decommissioned", "Words",
+		"Epoch", "Pauses", "RunningDeletions", "DeletionsLeft", "ListScheduled"} {
 		a := newAdminService(&adminStore{failing: map[string]error{method: peer.ErrAborted}})
 		got, err := a.Status(as(t, operator), &adminv1.StatusRequest{})
 		require.Equal(t, codes.Aborted, status.Code(err), method)
@@ -304,7 +334,8 @@ func TestAnExplanationHasTheLastErrors(t *testing.T) {
 	require.Equal(t, []string{"", "first", "its own", "", "", ""}, errs)
 	require.Equal(t, "PAUSED", got.GetReasons()[4].GetType())
 	require.Equal(t, "operator/eve has paused owned-deleting here: look", got.GetReasons()[4].GetMessage())
-	require.Equal(t, "operator/eve has paused owned-pending for "+other.String()+" here: slow", got.GetReasons()[5].GetMessage())
+	require.Equal(t, "operator/eve has paused owned-pending for "+other.String()+" here: slow",
+		got.GetReasons()[5].GetMessage())
 
 	e.UID, e.State, e.Pending = uuid.Nil, peer.Active, false
 	got, err = a.Explain(as(t, ann), &adminv1.ExplainRequest{Name: "devices/d"})
@@ -314,7 +345,9 @@ func TestAnExplanationHasTheLastErrors(t *testing.T) {
 	require.Len(t, got.GetReasons(), 4, "nothing of it waits, whatever is paused")
 	_, err = a.Explain(as(t, ann), &adminv1.ExplainRequest{Name: "//b.example.com/us-west2/devices/d"})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
-	a = newAdminService(&adminStore{explain: func(string) (*shadow.Explanation, error) { return nil, peer.ErrNotFound }})
+	a = newAdminService(&adminStore{explain: func(string) (*shadow.Explanation, error) {
+		return nil, peer.ErrNotFound
+	}})
 	_, err = a.Explain(as(t, ann), &adminv1.ExplainRequest{Name: "devices/d"})
 	require.Equal(t, codes.NotFound, status.Code(err))
 }
@@ -329,7 +362,8 @@ func TestADecommissioningNamesItsOperator(t *testing.T) {
 	}
 	a := newAdminService(store)
 	for blocking, want := range map[string]string{"": "UNSET", "UNSET": "UNSET", "CASCADE_DELETE": "CASCADE_DELETE"} {
-		got, err := a.Decommission(as(t, operator), &adminv1.DecommissionRequest{Deployment: sibling.String(), Blocking: blocking, Reason: "closed"})
+		got, err := a.Decommission(as(t, operator), &adminv1.DecommissionRequest{Deployment: sibling.String(),
+			Blocking: blocking, Reason: "closed"})
 		require.NoError(t, err)
 		require.Equal(t, sibling.String(), got.GetDecommissioned().GetDeployment())
 		require.Equal(t, want, got.GetDecommissioned().GetBlocking())
@@ -337,10 +371,12 @@ func TestADecommissioningNamesItsOperator(t *testing.T) {
 		require.Equal(t, "closed", got.GetDecommissioned().GetReason())
 		require.True(t, got.GetDecommissioned().GetWorking())
 	}
-	planned, err := a.Decommission(as(t, operator), &adminv1.DecommissionRequest{Deployment: sibling.String(), Blocking: "CASCADE_DELETE", ValidateOnly: true})
+	planned, err := a.Decommission(as(t, operator), &adminv1.DecommissionRequest{Deployment: sibling.String(),
+		Blocking: "CASCADE_DELETE", ValidateOnly: true})
 	require.NoError(t, err)
 	require.Nil(t, planned.GetDecommissioned())
-	require.Equal(t, "1 2 3 4 5", fmt.Sprint(planned.GetPlan().GetDeleted(), planned.GetPlan().GetUnset(), planned.GetPlan().GetDangling(), planned.GetPlan().GetOwned(), planned.GetPlan().GetReleased()))
+	require.Equal(t, "1 2 3 4 5", fmt.Sprint(planned.GetPlan().GetDeleted(), planned.GetPlan().GetUnset(),
+		planned.GetPlan().GetDangling(), planned.GetPlan().GetOwned(), planned.GetPlan().GetReleased()))
 	require.Equal(t, []string{fmt.Sprint("plan ", sibling, schema.CascadeDelete)}, store.steered)
 	for says, req := range map[string]*adminv1.DecommissionRequest{
 		"deployment: ": {Deployment: "sibling"},
@@ -353,11 +389,14 @@ func TestADecommissioningNamesItsOperator(t *testing.T) {
 	_, err = a.Decommission(t.Context(), &adminv1.DecommissionRequest{Deployment: sibling.String()})
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
 	for name, broken := range map[string]*adminStore{
-		"the store refuses":         {decommission: func(shadow.Decommissioned) error { return peer.ErrAborted }},
-		"it cannot be read back":    {decommission: func(shadow.Decommissioned) error { return nil }, failing: map[string]error{"Decommissioned": peer.ErrAborted}},
+		"the store refuses": {decommission: func(shadow.Decommissioned) error { return peer.ErrAborted }},
+		"it cannot be read back": {decommission: func(shadow.Decommissioned) error {
+			return nil
+		}, failing: map[string]error{"Decommissioned": peer.ErrAborted}},
 		"it is missing in the list": {decommission: func(shadow.Decommissioned) error { return nil }},
 	} {
-		_, err := newAdminService(broken).Decommission(as(t, operator), &adminv1.DecommissionRequest{Deployment: sibling.String()})
+		_, err := newAdminService(broken).Decommission(as(t, operator),
+			&adminv1.DecommissionRequest{Deployment: sibling.String()})
 		require.Contains(t, []codes.Code{codes.Aborted, codes.Internal}, status.Code(err), name)
 	}
 }
@@ -366,11 +405,13 @@ func TestAnAcceptedDatabaseIsNamedWithItsEpoch(t *testing.T) {
 	t.Parallel()
 	epoch := newAttempt(t)
 	a := newAdminService(&adminStore{accept: func(d shadow.AcceptedDatabase) error {
-		require.Equal(t, shadow.AcceptedDatabase{Deployment: other, Database: uid(1), Epoch: epoch, Reason: "the disk burnt", By: "operator/eve"}, d)
+		require.Equal(t, shadow.AcceptedDatabase{Deployment: other, Database: uid(1), Epoch: epoch,
+			Reason: "the disk burnt", By: "operator/eve"}, d)
 		return nil
 	}})
 	valid := func() *adminv1.AcceptDatabaseRequest {
-		return &adminv1.AcceptDatabaseRequest{Deployment: other.String(), Database: uid(1).String(), Epoch: epoch.String(), Reason: "the disk burnt"}
+		return &adminv1.AcceptDatabaseRequest{Deployment: other.String(), Database: uid(1).String(),
+			Epoch: epoch.String(), Reason: "the disk burnt"}
 	}
 	_, err := a.AcceptDatabase(as(t, operator), valid())
 	require.NoError(t, err)
@@ -398,10 +439,12 @@ func TestAComparisonIsWaivedByAnOperator(t *testing.T) {
 		require.Equal(t, []string{other.String(), "lost", "operator/eve"}, []string{of.String(), reason, by})
 		return failing
 	}})
-	_, err := a.WaiveComparison(as(t, operator), &adminv1.WaiveComparisonRequest{Deployment: other.String(), Reason: "lost"})
+	_, err := a.WaiveComparison(as(t, operator), &adminv1.WaiveComparisonRequest{Deployment: other.String(),
+		Reason: "lost"})
 	require.NoError(t, err)
 	failing = peer.ErrNotFound
-	_, err = a.WaiveComparison(as(t, operator), &adminv1.WaiveComparisonRequest{Deployment: other.String(), Reason: "lost"})
+	_, err = a.WaiveComparison(as(t, operator), &adminv1.WaiveComparisonRequest{Deployment: other.String(),
+		Reason: "lost"})
 	require.Equal(t, codes.NotFound, status.Code(err))
 	_, err = a.WaiveComparison(as(t, operator), &adminv1.WaiveComparisonRequest{Deployment: "other"})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
@@ -416,12 +459,15 @@ func TestRemovalsAreListedWithTheirRoot(t *testing.T) {
 		{
 			Kind: "Device", Name: "devices/d", UID: uid(1), How: peer.Cascaded, DecidedAt: at, Gone: true,
 			Via: schema.FullName{Deployment: other, Name: "ps/p"}, ViaUID: uid(2),
-			Cause: &schema.Cause{ID: uid(3), Root: "//b.example.com/us-west2/ps/p", RootUID: uid(4), Actor: "user/ann", RequestID: uid(5), At: at},
+			Cause: &schema.Cause{ID: uid(3), Root: "//b.example.com/us-west2/ps/p", RootUID: uid(4), Actor: "user/ann",
+				RequestID: uid(5), At: at},
 		},
-		{Kind: "Device", Name: "devices/d", UID: uid(6), How: peer.Requested, DecidedAt: at, Cause: &schema.Cause{ID: uid(7), Root: "r", Actor: "user/ann", At: at}},
+		{Kind: "Device", Name: "devices/d", UID: uid(6), How: peer.Requested, DecidedAt: at,
+			Cause: &schema.Cause{ID: uid(7), Root: "r", Actor: "user/ann", At: at}},
 		{Kind: "Device", Name: "devices/d", UID: uid(8), How: peer.Requested, DecidedAt: at},
 		{
-			Kind: "Device", Name: "devices/d", UID: uid(9), How: peer.Cascaded, DecidedAt: at, Via: schema.FullName{Deployment: other, Name: "ps/lost"},
+			Kind: "Device", Name: "devices/d", UID: uid(9), How: peer.Cascaded, DecidedAt: at,
+			Via:   schema.FullName{Deployment: other, Name: "ps/lost"},
 			Cause: &schema.Cause{ID: uid(7), Root: "//" + other.String(), Actor: "operator/eve", At: at},
 		},
 	}
@@ -431,24 +477,30 @@ func TestRemovalsAreListedWithTheirRoot(t *testing.T) {
 		require.Equal(t, 3, limit)
 		return found, nil
 	}})
-	got, err := a.ListRemovals(as(t, operator), &adminv1.ListRemovalsRequest{Name: "//a.example.com/us-west2/devices/d", Uid: uid(1).String(), PageSize: 3})
+	got, err := a.ListRemovals(as(t, operator), &adminv1.ListRemovalsRequest{Name: "//a.example.com/us-west2/devices/d",
+		Uid: uid(1).String(), PageSize: 3})
 	require.NoError(t, err)
 	first, second, third := got.GetRemovals()[0], got.GetRemovals()[1], got.GetRemovals()[2]
 	require.Equal(t, "//a.example.com/us-west2/devices/d", first.GetName())
 	require.Equal(t, "CASCADED", first.GetHow())
 	require.True(t, first.GetGone())
 	require.Equal(t, "//b.example.com/us-west2/ps/p", first.GetVia())
-	require.Equal(t, []string{uid(2).String(), uid(4).String(), uid(5).String()}, []string{first.GetViaUid(), first.GetRootUid(), first.GetRequestId()})
+	require.Equal(t, []string{uid(2).String(), uid(4).String(), uid(5).String()},
+		[]string{first.GetViaUid(), first.GetRootUid(), first.GetRequestId()})
 	require.Equal(t, "user/ann", first.GetActor())
 	require.Equal(t, []string{other.String(), ""}, []string{first.GetToldBy(), second.GetToldBy()})
 	require.Equal(t, at, first.GetRequestTime().AsTime())
-	require.Equal(t, []string{"", "", "", "", "r"}, []string{second.GetVia(), second.GetViaUid(), second.GetRootUid(), second.GetRequestId(), second.GetRoot()})
+	require.Equal(t, []string{"", "", "", "", "r"}, []string{second.GetVia(), second.GetViaUid(), second.GetRootUid(),
+		second.GetRequestId(), second.GetRoot()})
 	require.Equal(t, []string{"", ""}, []string{third.GetRoot(), third.GetActor()}, "the cause is not kept any more")
 	require.Nil(t, third.GetRequestTime())
-	require.Equal(t, []string{"", "operator/eve"}, []string{got.GetRemovals()[3].GetToldBy(), got.GetRemovals()[3].GetActor()}, "the decision was recorded here")
+	require.Equal(t, []string{"", "operator/eve"}, []string{got.GetRemovals()[3].GetToldBy(),
+		got.GetRemovals()[3].GetActor()}, "the decision was recorded here")
 
 	require.Equal(t, uid(3).String(), first.GetDeletion())
-	all := newAdminService(&adminStore{removals: func(string, uuid.UUID, int) ([]shadow.Removal, error) { return found, nil }})
+	all := newAdminService(&adminStore{removals: func(string, uuid.UUID, int) ([]shadow.Removal, error) {
+		return found, nil
+	}})
 	got, err = all.ListRemovals(as(t, operator), &adminv1.ListRemovalsRequest{Deletion: uid(3).String()})
 	require.NoError(t, err)
 	require.Equal(t, "after of "+uid(3).String(), got.GetNextPageToken())
@@ -466,7 +518,9 @@ func TestRemovalsAreListedWithTheirRoot(t *testing.T) {
 		require.Equal(t, codes.InvalidArgument, status.Code(err), says)
 		require.ErrorContains(t, err, says)
 	}
-	a = newAdminService(&adminStore{removals: func(string, uuid.UUID, int) ([]shadow.Removal, error) { return nil, peer.ErrAborted }})
+	a = newAdminService(&adminStore{removals: func(string, uuid.UUID, int) ([]shadow.Removal, error) {
+		return nil, peer.ErrAborted
+	}})
 	_, err = a.ListRemovals(as(t, operator), &adminv1.ListRemovalsRequest{Name: "devices/d"})
 	require.Equal(t, codes.Aborted, status.Code(err))
 }
@@ -492,10 +546,13 @@ func TestDanglingReferencesAreActedUponByAnOperator(t *testing.T) {
 	var asked *shadow.Decision
 	a := newAdminService(&adminStore{verify: func(_ context.Context, how shadow.Verification) (shadow.Verified, error) {
 		asked = how.Dangling
-		return shadow.Verified{ActedUpon: 2}, how.Report(shadow.Difference{Kind: shadow.TargetGone, Behaviour: schema.CascadeDelete, Repaired: true, ActedUpon: true})
+		return shadow.Verified{ActedUpon: 2},
+			how.Report(shadow.Difference{Kind: shadow.TargetGone, Behaviour: schema.CascadeDelete, Repaired: true,
+				ActedUpon: true})
 	}})
 	stream := newServerStream[adminv1.VerifyResponse](as(t, operator))
-	require.NoError(t, a.Verify(&adminv1.VerifyRequest{Repair: true, Dangling: adminv1.VerifyRequest_DANGLING_ACT, Reason: "lost"}, stream))
+	require.NoError(t, a.Verify(&adminv1.VerifyRequest{Repair: true, Dangling: adminv1.VerifyRequest_DANGLING_ACT,
+		Reason: "lost"}, stream))
 	sent := stream.messages(t)
 	require.Equal(t, &shadow.Decision{Reason: "lost", By: "operator/eve"}, asked)
 	require.Equal(t, "CASCADE_DELETE", sent[0].GetDifference().GetBehaviour())
@@ -507,7 +564,8 @@ func TestDanglingReferencesAreActedUponByAnOperator(t *testing.T) {
 	require.Nil(t, asked)
 	err := a.Verify(&adminv1.VerifyRequest{Repair: true, Dangling: 7}, stream)
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
-	err = a.Verify(&adminv1.VerifyRequest{Dangling: adminv1.VerifyRequest_DANGLING_ACT}, newServerStream[adminv1.VerifyResponse](t.Context()))
+	err = a.Verify(&adminv1.VerifyRequest{Dangling: adminv1.VerifyRequest_DANGLING_ACT},
+		newServerStream[adminv1.VerifyResponse](t.Context()))
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
 }
 
@@ -515,18 +573,21 @@ func TestDanglingReferencesAreActedUponByAnOperator(t *testing.T) {
 func TestAVerificationReportsItsProgress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		total := shadow.Verified{References: 10, Blockades: 20, Owners: 30, Bodies: 40, Differences: 1, Repaired: 1, Unreachable: map[schema.DeploymentID]error{other: errors.New("no answer")}}
-		a := newAdminService(&adminStore{verify: func(ctx context.Context, how shadow.Verification) (shadow.Verified, error) {
-			require.True(t, how.Repair)
-			require.NoError(t, how.Report(shadow.Difference{
-				Kind: shadow.TargetGone, Holder: schema.FullName{Deployment: self, Name: "hs/h"}, Target: schema.FullName{Deployment: other, Name: "ts/t"}, Path: "p",
-			}))
-			for range 25 {
-				time.Sleep(100 * time.Millisecond)
-				require.NoError(t, how.Progress(ctx, shadow.Verified{References: 5}))
-			}
-			return total, nil
-		}})
+		total := shadow.Verified{References: 10, Blockades: 20, Owners: 30, Bodies: 40, Differences: 1, Repaired: 1,
+			Unreachable: map[schema.DeploymentID]error{other: errors.New("no answer")}}
+		a := newAdminService(
+			&adminStore{verify: func(ctx context.Context, how shadow.Verification) (shadow.Verified, error) {
+				require.True(t, how.Repair)
+				require.NoError(t, how.Report(shadow.Difference{
+					Kind: shadow.TargetGone, Holder: schema.FullName{Deployment: self, Name: "hs/h"},
+					Target: schema.FullName{Deployment: other, Name: "ts/t"}, Path: "p",
+				}))
+				for range 25 {
+					time.Sleep(100 * time.Millisecond)
+					require.NoError(t, how.Progress(ctx, shadow.Verified{References: 5}))
+				}
+				return total, nil
+			}})
 		stream := newServerStream[adminv1.VerifyResponse](as(t, operator))
 		require.NoError(t, a.Verify(&adminv1.VerifyRequest{Repair: true}, stream))
 		sent := stream.messages(t)
@@ -539,7 +600,8 @@ func TestAVerificationReportsItsProgress(t *testing.T) {
 		require.False(t, sent[2].GetProgress().GetDone())
 		last := sent[3].GetProgress()
 		require.True(t, last.GetDone())
-		require.Equal(t, []int64{10, 20, 30, 40, 1, 1}, []int64{last.GetReferences(), last.GetBlockades(), last.GetOwners(), last.GetBodies(), last.GetDifferences(), last.GetRepaired()})
+		require.Equal(t, []int64{10, 20, 30, 40, 1, 1}, []int64{last.GetReferences(), last.GetBlockades(),
+			last.GetOwners(), last.GetBodies(), last.GetDifferences(), last.GetRepaired()})
 		require.Equal(t, []string{other.String()}, last.GetUnreachable())
 	})
 	a := newAdminService(&adminStore{verify: func(context.Context, shadow.Verification) (shadow.Verified, error) {
@@ -557,7 +619,9 @@ func TestStuckDeletionsAndPausesAreThoseOfTheStore(t *testing.T) {
 		{Group: "check_owners", Deployment: self.String(), Count: 1, Oldest: 90},
 	}}
 	again := time.Now().Add(time.Minute)
-	a := newAdminService(store, Failure{Deployment: other, Error: "release at x: refused"}, Failure{Deployment: other, Error: "confirm at x: no answer", Next: again}, Failure{Deployment: other, Error: "announce the epoch: refused"})
+	a := newAdminService(store, Failure{Deployment: other, Error: "release at x: refused"},
+		Failure{Deployment: other, Error: "confirm at x: no answer", Next: again},
+		Failure{Deployment: other, Error: "announce the epoch: refused"})
 	stuck, err := a.ListStuck(as(t, ann), &adminv1.ListStuckRequest{})
 	require.NoError(t, err)
 	require.Equal(t, "//a.example.com/us-west2/devices/1m0s 100", stuck.GetResources()[0].GetName())
@@ -568,7 +632,8 @@ func TestStuckDeletionsAndPausesAreThoseOfTheStore(t *testing.T) {
 	require.Equal(t, "after after ", next.GetNextPageToken())
 	require.Empty(t, next.GetWork(), "the first page has it")
 	require.Len(t, stuck.GetWork(), 2, "the other waits for less than a minute")
-	require.Equal(t, "confirm at x: no answer", stuck.GetWork()[0].GetLastError(), "the failure of this work, not of other work for the deployment")
+	require.Equal(t, "confirm at x: no answer", stuck.GetWork()[0].GetLastError(),
+		"the failure of this work, not of other work for the deployment")
 	require.True(t, again.Equal(stuck.GetWork()[0].GetNextTime().AsTime()))
 	require.Empty(t, stuck.GetWork()[0].GetReason())
 	require.Contains(t, stuck.GetWork()[1].GetReason(), "--owner-grace")
@@ -597,13 +662,15 @@ func TestStuckDeletionsAndPausesAreThoseOfTheStore(t *testing.T) {
 	require.NoError(t, err)
 	_, err = a.Pause(as(t, operator), &adminv1.PauseRequest{Of: "nothing", Reason: "why"})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
-	_, err = a.Pause(as(t, operator), &adminv1.PauseRequest{Of: other.String(), Handler: "owned-pending", Reason: "why"})
+	_, err = a.Pause(as(t, operator), &adminv1.PauseRequest{Of: other.String(), Handler: "owned-pending",
+		Reason: "why"})
 	require.NoError(t, err)
 	_, err = a.Resume(as(t, operator), &adminv1.ResumeRequest{Handler: "everything", Reason: "why"})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 	require.ErrorContains(t, err, "want one of owned-pending, owned-deleting, subscribed-deleting")
 	require.Equal(t, []string{
-		fmt.Sprint(self, "", true, "why", "operator/eve"), fmt.Sprint(other, "", false, "done", "operator/eve"), fmt.Sprint(other, schema.OwnedPending, true, "why", "operator/eve"),
+		fmt.Sprint(self, "", true, "why", "operator/eve"), fmt.Sprint(other, "", false, "done", "operator/eve"),
+		fmt.Sprint(other, schema.OwnedPending, true, "why", "operator/eve"),
 	}, store.pauses)
 }
 
@@ -611,23 +678,27 @@ func TestRetriesAndReleasesAreThoseOfTheStore(t *testing.T) {
 	t.Parallel()
 	store := &adminStore{}
 	a := newAdminService(store)
-	for _, req := range []*adminv1.RetryRequest{{Reason: "r"}, {Of: other.String(), Reason: "r"}, {Name: "devices/d", Reason: "r"}} {
+	for _, req := range []*adminv1.RetryRequest{{Reason: "r"}, {Of: other.String(), Reason: "r"},
+		{Name: "devices/d", Reason: "r"}} {
 		got, err := a.Retry(as(t, operator), req)
 		require.NoError(t, err)
 		require.Len(t, got.GetWaitsFor(), len(req.GetName())/len("devices/d"))
 	}
-	for _, req := range []*adminv1.RetryRequest{{Of: "nothing", Reason: "r"}, {Name: "//" + other.String() + "/devices/d", Reason: "r"}} {
+	for _, req := range []*adminv1.RetryRequest{{Of: "nothing", Reason: "r"},
+		{Name: "//" + other.String() + "/devices/d", Reason: "r"}} {
 		_, err := a.Retry(as(t, operator), req)
 		require.Equal(t, codes.InvalidArgument, status.Code(err))
 	}
 	listed, err := a.ListReleasable(as(t, operator), &adminv1.ListReleasableRequest{Name: "devices/d"})
 	require.NoError(t, err)
 	require.Equal(t, "next", listed.GetNextPageToken())
-	unconfirmed, err := a.ListReleasable(as(t, operator), &adminv1.ListReleasableRequest{UnconfirmedOf: other.String(), PageSize: 7, PageToken: "next"})
+	unconfirmed, err := a.ListReleasable(as(t, operator), &adminv1.ListReleasableRequest{UnconfirmedOf: other.String(),
+		PageSize: 7, PageToken: "next"})
 	require.NoError(t, err)
 	require.Equal(t, "7next", unconfirmed.GetReleasable()[0].GetKey())
 	require.Equal(t, other.String(), unconfirmed.GetReleasable()[0].GetOther())
-	for _, req := range []*adminv1.ListReleasableRequest{{UnconfirmedOf: "nowhere"}, {UnconfirmedOf: other.String(), Name: "devices/d"}} {
+	for _, req := range []*adminv1.ListReleasableRequest{{UnconfirmedOf: "nowhere"},
+		{UnconfirmedOf: other.String(), Name: "devices/d"}} {
 		_, err = a.ListReleasable(as(t, operator), req)
 		require.Equal(t, codes.InvalidArgument, status.Code(err))
 	}
@@ -637,13 +708,16 @@ func TestRetriesAndReleasesAreThoseOfTheStore(t *testing.T) {
 	first := listed.GetReleasable()[0]
 	require.Equal(t, "devices/d100", first.GetKey())
 	require.Equal(t, "//a.example.com/us-west2/devices/d", first.GetResource())
-	require.Equal(t, []string{"HOLDER_ENTRY", other.String(), "x", "y"}, []string{first.GetWhat(), first.GetOther(), first.GetBreaks(), first.GetRefused()})
+	require.Equal(t, []string{"HOLDER_ENTRY", other.String(), "x", "y"}, []string{first.GetWhat(), first.GetOther(),
+		first.GetBreaks(), first.GetRefused()})
 	require.Nil(t, listed.GetReleasable()[1].GetSince())
-	done, err := a.ForceRelease(as(t, operator), &adminv1.ForceReleaseRequest{Keys: []string{"k", "l"}, Reason: "r", Unanswered: true})
+	done, err := a.ForceRelease(as(t, operator), &adminv1.ForceReleaseRequest{Keys: []string{"k", "l"}, Reason: "r",
+		Unanswered: true})
 	require.NoError(t, err)
 	require.Equal(t, []string{"k"}, done.GetReleased())
 	require.Equal(t, []string{
-		fmt.Sprint("retry ", schema.DeploymentID{}, "r", "operator/eve"), fmt.Sprint("retry ", other, "r", "operator/eve"), "retry devices/droperator/eve",
+		fmt.Sprint("retry ", schema.DeploymentID{}, "r", "operator/eve"), fmt.Sprint("retry ", other, "r",
+			"operator/eve"), "retry devices/droperator/eve",
 		fmt.Sprint("release ", []string{"k", "l"}, true, "r", "operator/eve"),
 	}, store.steered)
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/db-controller/db-controller/schema/service/peers"
 )
 
-// applicationRelay makes the calls of an application of this service to other deployments. The application has the database of this deployment
-// and no key of it: other deployments see this one.
+// applicationRelay makes the calls of an application of this service to other deployments. The application
+// has the database of this deployment and no key of it: other deployments see this one.
 type applicationRelay struct {
 	self   schema.DeploymentID
 	peers  connector
@@ -43,11 +43,13 @@ type connector interface {
 // relayed are the methods that a write or a delete needs.
 var relayed = []string{
 	schemav1.SchemaService_EstablishReferences_FullMethodName,
-	schemav1.SchemaService_ResolveBlockades_FullMethodName, schemav1.SchemaService_RecallDelegations_FullMethodName, schemav1.SchemaService_PlanDeletion_FullMethodName, schemav1.SchemaService_TraceCascades_FullMethodName,
+	schemav1.SchemaService_ResolveBlockades_FullMethodName, schemav1.SchemaService_RecallDelegations_FullMethodName,
+	schemav1.SchemaService_PlanDeletion_FullMethodName, schemav1.SchemaService_TraceCascades_FullMethodName,
 }
 
 // Unary runs after the policy.
-func (r applicationRelay) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (r applicationRelay) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	who, err := identity.FromContext(ctx)
 	if err != nil || who.Role != identity.RoleApplication || !slices.Contains(relayed, info.FullMethod) {
 		return handler(ctx, req)

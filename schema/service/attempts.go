@@ -18,8 +18,10 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// EstablishReferences fails as a whole only when the call itself is wrong: the attempts have outcomes of their own.
-func (s *schemas) EstablishReferences(ctx context.Context, req *schemav1.EstablishReferencesRequest) (*schemav1.EstablishReferencesResponse, error) {
+// EstablishReferences fails as a whole only when the call itself is wrong: the attempts have outcomes of
+// their own.
+func (s *schemas) EstablishReferences(ctx context.Context,
+	req *schemav1.EstablishReferencesRequest) (*schemav1.EstablishReferencesResponse, error) {
 	holder, err := caller(ctx)
 	if err != nil {
 		return nil, err
@@ -27,11 +29,14 @@ func (s *schemas) EstablishReferences(ctx context.Context, req *schemav1.Establi
 	attempts := req.GetAttempts()
 	switch n := len(attempts); {
 	case n == 0:
-		return nil, outcome.Status(s.log, outcome.Invalid("attempts", errors.New("the list is empty: give at least one attempt")))
+		return nil, outcome.Status(s.log,
+			outcome.Invalid("attempts", errors.New("the list is empty: give at least one attempt")))
 	case n > wire.MaxAttempts:
-		return nil, outcome.Status(s.log, outcome.Invalid("attempts", fmt.Errorf("%d in one call, at most %d are allowed", n, wire.MaxAttempts)))
+		return nil, outcome.Status(s.log,
+			outcome.Invalid("attempts", fmt.Errorf("%d in one call, at most %d are allowed", n, wire.MaxAttempts)))
 	}
-	out := &schemav1.EstablishReferencesResponse{Outcomes: make([]*schemav1.EstablishReferencesResponse_Outcome, len(attempts))}
+	out := &schemav1.EstablishReferencesResponse{Outcomes: make([]*schemav1.EstablishReferencesResponse_Outcome,
+		len(attempts))}
 	for i, o := range s.establish(ctx, holder, attempts) {
 		if o.Err != nil && !errors.Is(o.Err, peer.ErrLeftOut) {
 			id, _ := uuid.Parse(attempts[i].GetRequestId()) // zero: it had none
@@ -44,7 +49,8 @@ func (s *schemas) EstablishReferences(ctx context.Context, req *schemav1.Establi
 
 // establish returns the outcome of each attempt. Attempts that are refused at once are not established with
 // the others.
-func (s *schemas) establish(ctx context.Context, holder schema.DeploymentID, asked []*schemav1.EstablishReferencesRequest_Attempt) []peer.EstablishOutcome {
+func (s *schemas) establish(ctx context.Context, holder schema.DeploymentID,
+	asked []*schemav1.EstablishReferencesRequest_Attempt) []peer.EstablishOutcome {
 	arrived := time.Now()
 	out := make([]peer.EstablishOutcome, len(asked))
 	var attempts []peer.EstablishAttempt
@@ -78,7 +84,8 @@ func (s *schemas) establish(ctx context.Context, holder schema.DeploymentID, ask
 	return out
 }
 
-// counted counts the references of an attempt among the writes of its person by way of the holder's deployment.
+// counted counts the references of an attempt among the writes of its person by way of the holder's
+// deployment.
 func (s *schemas) counted(holder schema.DeploymentID, a *schemav1.EstablishReferencesRequest_Attempt) error {
 	if a.GetValidateOnly() {
 		return nil
@@ -87,7 +94,8 @@ func (s *schemas) counted(holder schema.DeploymentID, a *schemav1.EstablishRefer
 }
 
 // establishAlone waits for locks, which no attempt of several does.
-func (s *schemas) establishAlone(ctx context.Context, holder schema.DeploymentID, a peer.EstablishAttempt, validateOnly bool) (*peer.Established, error) {
+func (s *schemas) establishAlone(ctx context.Context, holder schema.DeploymentID, a peer.EstablishAttempt,
+	validateOnly bool) (*peer.Established, error) {
 	if !a.Until.IsZero() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, a.Until)

@@ -30,27 +30,30 @@ import (
 func TestEachAttemptOfACallHasItsOwnOutcome_I20(t *testing.T) {
 	t.Parallel()
 	good, refused, locked, broken, noUUID := newAttempt(t), newAttempt(t), newAttempt(t), newAttempt(t), uuid.New()
-	s := newSchemaService(&schemaStore{establishTogether: func(_ context.Context, holder schema.DeploymentID, attempts []peer.EstablishAttempt) []peer.EstablishOutcome {
-		require.Equal(t, other, holder)
-		out := make([]peer.EstablishOutcome, len(attempts))
-		for i, a := range attempts {
-			switch a.Attempt {
-			case good:
-				require.InDelta(t, time.Minute, time.Until(a.Until), float64(30*time.Second))
-				out[i].Established = &peer.Established{UIDs: []uuid.UUID{uid(2)}, Version: "v2", Epoch: uid(9)}
-			case refused:
-				require.Zero(t, a.Until)
-				out[i].Err = &peer.RefusedError{Refusals: []peer.Refusal{{Holder: "devices/d", Path: "p", Target: schema.FullName{Deployment: self, Name: "accounts/a"}, Reason: peer.TargetMissing}}}
-			case locked:
-				out[i].Err = peer.ErrLeftOut
-			case broken:
-				out[i].Err = errors.New("SQL")
-			default:
-				require.Fail(t, "asked", a.Attempt)
+	s := newSchemaService(
+		&schemaStore{establishTogether: func(_ context.Context, holder schema.DeploymentID,
+			attempts []peer.EstablishAttempt) []peer.EstablishOutcome {
+			require.Equal(t, other, holder)
+			out := make([]peer.EstablishOutcome, len(attempts))
+			for i, a := range attempts {
+				switch a.Attempt {
+				case good:
+					require.InDelta(t, time.Minute, time.Until(a.Until), float64(30*time.Second))
+					out[i].Established = &peer.Established{UIDs: []uuid.UUID{uid(2)}, Version: "v2", Epoch: uid(9)}
+				case refused:
+					require.Zero(t, a.Until)
+					out[i].Err = &peer.RefusedError{Refusals: []peer.Refusal{{Holder: "devices/d", Path: "p",
+						Target: schema.FullName{Deployment: self, Name: "accounts/a"}, Reason: peer.TargetMissing}}}
+				case locked:
+					out[i].Err = peer.ErrLeftOut
+				case broken:
+					out[i].Err = errors.New("SQL")
+				default:
+					require.Fail(t, "asked", a.Attempt)
+				}
 			}
-		}
-		return out
-	}})
+			return out
+		}})
 	request := uuid.New()
 	req := &schemav1.EstablishReferencesRequest{}
 	for _, a := range []uuid.UUID{noUUID, good, refused, locked, broken} {
@@ -97,13 +100,17 @@ func TestAnAttemptWithoutTheRightToReferIsLeftOutOfTheCall(t *testing.T) {
 	env.Update(&schema.Environment{Rights: &schema.Rights{Deny: true}})
 	rights := access.New(access.Config{Deployment: self, Environments: env, Logger: zap.NewNop()})
 	mine, denied := newAttempt(t), newAttempt(t)
-	s := newSchemaService(&schemaStore{establish: func(_ schema.DeploymentID, a peer.AttemptID, _ []peer.EstablishReference) (*peer.Established, error) {
-		require.Equal(t, mine, a)
-		return &peer.Established{UIDs: []uuid.UUID{uid(2)}, Epoch: uid(9)}, nil
-	}})
-	req := &schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{establishRequest(denied), establishRequest(mine)}}
+	s := newSchemaService(
+		&schemaStore{establish: func(_ schema.DeploymentID, a peer.AttemptID,
+			_ []peer.EstablishReference) (*peer.Established, error) {
+			require.Equal(t, mine, a)
+			return &peer.Established{UIDs: []uuid.UUID{uid(2)}, Epoch: uid(9)}, nil
+		}})
+	req := &schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{
+		establishRequest(denied), establishRequest(mine)}}
 	req.Attempts[0].Person = &schemav1.EstablishReferencesRequest_Person{Identity: "user/bob"}
-	out, err := rights.Unary(asDeployment(t, other), req, &grpc.UnaryServerInfo{FullMethod: schemav1.SchemaService_EstablishReferences_FullMethodName},
+	out, err := rights.Unary(asDeployment(t, other), req,
+		&grpc.UnaryServerInfo{FullMethod: schemav1.SchemaService_EstablishReferences_FullMethodName},
 		func(ctx context.Context, req any) (any, error) {
 			return s.EstablishReferences(ctx, req.(*schemav1.EstablishReferencesRequest))
 		})
@@ -113,14 +120,17 @@ func TestAnAttemptWithoutTheRightToReferIsLeftOutOfTheCall(t *testing.T) {
 	require.NoError(t, wire.EstablishOutcome(outcomes[1]).Err)
 }
 
-// An attempt of a person who has written too much is refused, beside others, and is not established; a refused attempt counts nothing, nor does one that is only validated.
+// An attempt of a person who has written too much is refused, beside others, and is not established; a
+// refused attempt counts nothing, nor does one that is only validated.
 func TestTheReferencesOfAPersonAreCounted_I20(t *testing.T) {
 	t.Parallel()
 	var established int
-	s := newSchemaService(&schemaStore{establishTogether: func(_ context.Context, _ schema.DeploymentID, attempts []peer.EstablishAttempt) []peer.EstablishOutcome {
-		established += len(attempts)
-		return make([]peer.EstablishOutcome, len(attempts))
-	}})
+	s := newSchemaService(
+		&schemaStore{establishTogether: func(_ context.Context, _ schema.DeploymentID,
+			attempts []peer.EstablishAttempt) []peer.EstablishOutcome {
+			established += len(attempts)
+			return make([]peer.EstablishOutcome, len(attempts))
+		}})
 	s.written = costs.NewWritten(1<<10, nil)
 	of := func(person string) *schemav1.EstablishReferencesRequest_Attempt {
 		a := establishRequest(newAttempt(t))
@@ -133,7 +143,8 @@ func TestTheReferencesOfAPersonAreCounted_I20(t *testing.T) {
 	invalid := of("user/ann")
 	invalid.References = slices.Repeat(invalid.GetReferences(), 20_000)
 	require.Error(t, s.establish(t.Context(), other, []*schemav1.EstablishReferencesRequest_Attempt{invalid})[0].Err)
-	out := s.establish(t.Context(), other, []*schemav1.EstablishReferencesRequest_Attempt{of("user/ann"), of("user/ann"), of("user/bob")})
+	out := s.establish(t.Context(), other, []*schemav1.EstablishReferencesRequest_Attempt{of("user/ann"),
+		of("user/ann"), of("user/bob")})
 	require.NoError(t, out[0].Err)
 	require.Equal(t, "TOO_MUCH_WRITTEN", reasonOf(t, out[1].Err))
 	require.NoError(t, out[2].Err)

@@ -14,12 +14,14 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// blockadeStore confirms and releases blockades of a holder's deployment, and returns verdicts on blockades that a
-// target's deployment has of holders here.
+// blockadeStore confirms and releases blockades of a holder's deployment, and returns verdicts on blockades
+// that a target's deployment has of holders here.
 type blockadeStore interface {
 	Confirm(ctx context.Context, holder schema.DeploymentID, c peer.Confirm) (*peer.Confirmed, error)
-	Release(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error
-	AcknowledgeFor(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, patience time.Duration) (more bool, err error)
+	Release(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey,
+		attempts []peer.AttemptID) error
+	AcknowledgeFor(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID,
+		patience time.Duration) (more bool, err error)
 }
 
 // rightRecaller answers recalls of rights of this deployment.
@@ -27,19 +29,21 @@ type rightRecaller interface {
 	Recall(ctx context.Context, from schema.DeploymentID, asked []peer.Recall) (*peer.Recalled, error)
 }
 
-// attemptStore answers questions about attempts of this deployment. CheckReferences returns, in order, the stored state of references of a
-// holder's deployment.
+// attemptStore answers questions about attempts of this deployment. CheckReferences returns, in order, the
+// stored state of references of a holder's deployment.
 type attemptStore interface {
 	Answer(ctx context.Context, target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error)
 	CheckReferences(ctx context.Context, holder schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error)
 }
 
-func (s *schemas) ConfirmBlockades(ctx context.Context, req *schemav1.ConfirmBlockadesRequest) (*schemav1.ConfirmBlockadesResponse, error) {
+func (s *schemas) ConfirmBlockades(ctx context.Context,
+	req *schemav1.ConfirmBlockadesRequest) (*schemav1.ConfirmBlockadesResponse, error) {
 	out, err := s.confirm(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
-func (s *schemas) confirm(ctx context.Context, req *schemav1.ConfirmBlockadesRequest) (*schemav1.ConfirmBlockadesResponse, error) {
+func (s *schemas) confirm(ctx context.Context,
+	req *schemav1.ConfirmBlockadesRequest) (*schemav1.ConfirmBlockadesResponse, error) {
 	holder, err := caller(ctx)
 	if err != nil {
 		return nil, err
@@ -65,21 +69,25 @@ func (s *schemas) confirm(ctx context.Context, req *schemav1.ConfirmBlockadesReq
 	if err != nil {
 		return nil, outcome.Invalid("scheduled", err)
 	}
-	confirmed, err := s.blockades.Confirm(ctx, holder, peer.Confirm{Epoch: epoch, Attempts: attempts, References: req.GetReferences(), Scheduled: scheduled, Delegable: req.GetDelegable() && s.delegates()})
+	confirmed, err := s.blockades.Confirm(ctx, holder, peer.Confirm{Epoch: epoch, Attempts: attempts,
+		References: req.GetReferences(), Scheduled: scheduled, Delegable: req.GetDelegable() && s.delegates()})
 	if err != nil {
 		return nil, err
 	}
 	return &schemav1.ConfirmBlockadesResponse{
-		UnknownAttempts: wire.Bytes(confirmed.Unknown), DelegatedUids: wire.Bytes(confirmed.Delegated), Epoch: confirmed.Epoch[:],
+		UnknownAttempts: wire.Bytes(confirmed.Unknown), DelegatedUids: wire.Bytes(confirmed.Delegated),
+		Epoch: confirmed.Epoch[:],
 	}, nil
 }
 
-func (s *schemas) ResolveBlockades(ctx context.Context, req *schemav1.ResolveBlockadesRequest) (*schemav1.ResolveBlockadesResponse, error) {
+func (s *schemas) ResolveBlockades(ctx context.Context,
+	req *schemav1.ResolveBlockadesRequest) (*schemav1.ResolveBlockadesResponse, error) {
 	out, err := s.resolve(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
-func (s *schemas) resolve(ctx context.Context, req *schemav1.ResolveBlockadesRequest) (*schemav1.ResolveBlockadesResponse, error) {
+func (s *schemas) resolve(ctx context.Context,
+	req *schemav1.ResolveBlockadesRequest) (*schemav1.ResolveBlockadesResponse, error) {
 	target, err := caller(ctx)
 	if err != nil {
 		return nil, err
@@ -99,19 +107,22 @@ func (s *schemas) resolve(ctx context.Context, req *schemav1.ResolveBlockadesReq
 	if err != nil {
 		return nil, err
 	}
-	out := &schemav1.ResolveBlockadesResponse{Epoch: answers.Epoch[:], Verdicts: make([]schemav1.ResolveBlockadesResponse_Verdict, len(answers.Verdicts))}
+	out := &schemav1.ResolveBlockadesResponse{Epoch: answers.Epoch[:],
+		Verdicts: make([]schemav1.ResolveBlockadesResponse_Verdict, len(answers.Verdicts))}
 	for i, v := range answers.Verdicts {
 		out.Verdicts[i] = wire.Verdicts[v]
 	}
 	return out, nil
 }
 
-func (s *schemas) RecallDelegations(ctx context.Context, req *schemav1.RecallDelegationsRequest) (*schemav1.RecallDelegationsResponse, error) {
+func (s *schemas) RecallDelegations(ctx context.Context,
+	req *schemav1.RecallDelegationsRequest) (*schemav1.RecallDelegationsResponse, error) {
 	out, err := s.recall(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
-func (s *schemas) recall(ctx context.Context, req *schemav1.RecallDelegationsRequest) (*schemav1.RecallDelegationsResponse, error) {
+func (s *schemas) recall(ctx context.Context,
+	req *schemav1.RecallDelegationsRequest) (*schemav1.RecallDelegationsResponse, error) {
 	target, err := caller(ctx)
 	if err != nil {
 		return nil, err
@@ -125,20 +136,23 @@ func (s *schemas) recall(ctx context.Context, req *schemav1.RecallDelegationsReq
 		if err != nil {
 			return nil, outcome.Invalid("questions", err)
 		}
-		asked[i] = peer.Recall{Question: peer.Question{Key: key, Expired: q.GetExpired()}, Mode: wire.RecallMode(q.GetMode())}
+		asked[i] = peer.Recall{Question: peer.Question{Key: key, Expired: q.GetExpired()},
+			Mode: wire.RecallMode(q.GetMode())}
 	}
 	recalled, err := s.rights.Recall(ctx, target, asked)
 	if err != nil {
 		return nil, err
 	}
-	out := &schemav1.RecallDelegationsResponse{Epoch: recalled.Epoch[:], Answers: make([]*schemav1.RecallDelegationsResponse_Answer, len(recalled.Answers))}
+	out := &schemav1.RecallDelegationsResponse{Epoch: recalled.Epoch[:],
+		Answers: make([]*schemav1.RecallDelegationsResponse_Answer, len(recalled.Answers))}
 	for i, a := range recalled.Answers {
 		out.Answers[i] = wire.RecallAnswerProto(a)
 	}
 	return out, nil
 }
 
-func (s *schemas) ReleaseBlockades(ctx context.Context, req *schemav1.ReleaseBlockadesRequest) (*schemav1.ReleaseBlockadesResponse, error) {
+func (s *schemas) ReleaseBlockades(ctx context.Context,
+	req *schemav1.ReleaseBlockadesRequest) (*schemav1.ReleaseBlockadesResponse, error) {
 	if err := s.release(ctx, req); err != nil {
 		return nil, outcome.Status(s.log, err)
 	}
@@ -170,12 +184,14 @@ func (s *schemas) release(ctx context.Context, req *schemav1.ReleaseBlockadesReq
 	return s.blockades.Release(ctx, holder, epoch, keys, attempts)
 }
 
-func (s *schemas) CheckReferences(ctx context.Context, req *schemav1.CheckReferencesRequest) (*schemav1.CheckReferencesResponse, error) {
+func (s *schemas) CheckReferences(ctx context.Context,
+	req *schemav1.CheckReferencesRequest) (*schemav1.CheckReferencesResponse, error) {
 	out, err := s.checkReferences(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
-func (s *schemas) checkReferences(ctx context.Context, req *schemav1.CheckReferencesRequest) (*schemav1.CheckReferencesResponse, error) {
+func (s *schemas) checkReferences(ctx context.Context,
+	req *schemav1.CheckReferencesRequest) (*schemav1.CheckReferencesResponse, error) {
 	holder, err := caller(ctx)
 	if err != nil {
 		return nil, err

@@ -37,7 +37,8 @@ func TestACascadeNeedsDeleteWhereTheRightsSaySo(t *testing.T) {
 			return err
 		},
 		"batch": func(name string) error {
-			_, err := eve.BatchDeleteResources(ctx, &resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{{Name: name}}})
+			_, err := eve.BatchDeleteResources(ctx,
+				&resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{{Name: name}}})
 			return err
 		},
 	}
@@ -84,24 +85,31 @@ func TestACascadeNeedsDeleteByEachWay(t *testing.T) {
 	g.declare(strings.Replace(writers, "default: deny", "default: deny\n  cascade_needs_delete: true", 1))
 	root, eve := g.as(issuer.File("root", "db", time.Hour)), g.as(issuer.File("eve", "db", time.Hour))
 	for _, r := range []*resourcev1.PutResourceRequest{
-		target("eve-p"), target("secret", "targets/eve-p"), target("eve-own"), target("secret-2", "targets/eve-own"), target("eve-m"), target("eve-alone"),
+		target("eve-p"), target("secret", "targets/eve-p"), target("eve-own"), target("secret-2", "targets/eve-own"),
+		target("eve-m"), target("eve-alone"),
 	} {
 		_, err := root.PutResource(ctx, r)
 		require.NoError(t, err)
 	}
-	_, err := eve.BatchDeleteResources(ctx, &resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{{Name: "targets/eve-none", AllowMissing: true}, {Name: "targets/eve-p"}}})
+	_, err := eve.BatchDeleteResources(ctx,
+		&resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{{Name: "targets/eve-none",
+			AllowMissing: true}, {Name: "targets/eve-p"}}})
 	require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", err)
 	_, err = eve.PutResource(ctx, target("eve-own", "targets/eve-m"))
-	require.Equal(t, codes.PermissionDenied, status.Code(err), "secret-2 would go with eve-own, and eve-own with eve-m: %v", err)
+	require.Equal(t, codes.PermissionDenied, status.Code(err),
+		"secret-2 would go with eve-own, and eve-own with eve-m: %v", err)
 	_, err = eve.PutResource(ctx, owned("eve-own", "eve-m"))
 	require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", err)
 	_, err = eve.PutResource(ctx, target("eve-alone", "targets/eve-m"))
 	require.NoError(t, err, "which takes nothing along")
-	_, err = eve.BatchDeleteResources(ctx, &resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{{Name: "targets/eve-none", AllowMissing: true}, {Name: "targets/eve-m"}}})
+	_, err = eve.BatchDeleteResources(ctx,
+		&resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{{Name: "targets/eve-none",
+			AllowMissing: true}, {Name: "targets/eve-m"}}})
 	require.NoError(t, err)
 }
 
-// A delete that removes more resources than its request allows, or than the rights allow where the request has no number, changes nothing.
+// A delete that removes more resources than its request allows, or than the rights allow where the request
+// has no number, changes nothing.
 func TestADeleteRemovesNoMoreThanItsLimit(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
@@ -164,20 +172,26 @@ func TestADeleteRemovesNoMoreThanItsLimit(t *testing.T) {
 		require.NoError(t, err)
 	}
 	again := func(most int64) error {
-		_, err := root.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: parent, RequestId: id, MaxRemovals: most})
+		_, err := root.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: parent, RequestId: id,
+			MaxRemovals: most})
 		return err
 	}
 	refused(again(1), "removes 2 resources, 1 are allowed")
 	_, err := root.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: "targets/root-s"})
 	require.NoError(t, err)
-	refused(again(1), "removes 2 resources, 1 are allowed") // a late copy of a request that was refused has no effect (I29)
+	// a late copy of a request that was refused has no effect (I29)
+	refused(again(1), "removes 2 resources, 1 are allowed")
 	require.Equal(t, "REQUEST_REUSED", outcome.ReasonOf(again(5)))
 	for _, name := range []string{"root-a", "root-b"} {
 		_, err := root.PutResource(ctx, target(name))
 		require.NoError(t, err)
 	}
-	refused(methods["batch"](1, "targets/root-a", "targets/root-none", "targets/root-b"), "removes 2 resources, 1 are allowed")
-	require.NoError(t, methods["batch"](2, "targets/root-a", "targets/root-none", "targets/root-b"), "one that is not there does not count")
-	_, err = root.BatchDeleteResources(ctx, &resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{{Name: "targets/x", MaxRemovals: 1}}})
+	refused(methods["batch"](1, "targets/root-a", "targets/root-none", "targets/root-b"),
+		"removes 2 resources, 1 are allowed")
+	require.NoError(t, methods["batch"](2, "targets/root-a", "targets/root-none", "targets/root-b"),
+		"one that is not there does not count")
+	_, err = root.BatchDeleteResources(ctx,
+		&resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{{Name: "targets/x",
+			MaxRemovals: 1}}})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 }

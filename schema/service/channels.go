@@ -14,8 +14,9 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// Channels are in-process connections to the deployment's own services: without sockets and encoding. Deadlines, metadata
-// and call options pass as over a connection, and a panic of a service is an error of its caller.
+// Channels are in-process connections to the deployment's own services: without sockets and encoding.
+// Deadlines, metadata and call options pass as over a connection, and a panic of a service is an error of its
+// caller.
 type Channels struct {
 	// Shared passes messages as they are: for caches, which do not change the messages that they receive.
 	Shared grpc.ClientConnInterface
@@ -23,7 +24,8 @@ type Channels struct {
 	Copied grpc.ClientConnInterface
 }
 
-// newChannels makes the channels of the deployment's own process, on which it is the caller itself: its watches share, its calls copy.
+// newChannels makes the channels of the deployment's own process, on which it is the caller itself: its
+// watches share, its calls copy.
 func newChannels(cfg Config) *Channels {
 	self := identity.Deployment(cfg.Store.Deployment())
 	shared, copied := newChannel(cfg.Logger, self, nil, nil), newChannel(cfg.Logger, self, nil, nil)
@@ -34,7 +36,8 @@ func newChannels(cfg Config) *Channels {
 	return &Channels{Shared: shared, Copied: copied}
 }
 
-// NewReader returns a channel to a store's resources for a reader inside the process with all rights. Messages are shared.
+// NewReader returns a channel to a store's resources for a reader inside the process with all rights.
+// Messages are shared.
 func NewReader(store *shadow.Store, who identity.Identity, log *zap.Logger) grpc.ClientConnInterface {
 	channel := newChannel(log, who, nil, nil)
 	channel.Share = true
@@ -42,7 +45,8 @@ func NewReader(store *shadow.Store, who identity.Identity, log *zap.Logger) grpc
 	return channel
 }
 
-func newChannel(log *zap.Logger, who identity.Identity, unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) *inprocess.Channel {
+func newChannel(log *zap.Logger, who identity.Identity, unary []grpc.UnaryServerInterceptor,
+	stream []grpc.StreamServerInterceptor) *inprocess.Channel {
 	named := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		return handler(identity.NewContext(ctx, who), req)
 	}
@@ -50,8 +54,10 @@ func newChannel(log *zap.Logger, who identity.Identity, unary []grpc.UnaryServer
 		return handler(srv, &ownStream{ServerStream: ss, ctx: identity.NewContext(ss.Context(), who)})
 	}
 	return &inprocess.Channel{
-		Unary:  inprocess.ChainUnary(append([]grpc.UnaryServerInterceptor{requestid.Unary(log), recovery.UnaryServerInterceptor(), named}, unary...)),
-		Stream: inprocess.ChainStream(append([]grpc.StreamServerInterceptor{requestid.Stream(log), recovery.StreamServerInterceptor(), namedStream}, stream...)),
+		Unary: inprocess.ChainUnary(append([]grpc.UnaryServerInterceptor{requestid.Unary(log),
+			recovery.UnaryServerInterceptor(), named}, unary...)),
+		Stream: inprocess.ChainStream(append([]grpc.StreamServerInterceptor{requestid.Stream(log),
+			recovery.StreamServerInterceptor(), namedStream}, stream...)),
 	}
 }
 

@@ -52,8 +52,8 @@ func channels(t testing.TB) (*service.TestChannels, *shadow.Store) {
 	return service.NewChannels(service.Config{Store: store, Peers: env, Logger: zap.NewNop()}), store
 }
 
-// The channels that a deployment makes share and copy as their names say, and its own calls are copied: two watches of the same changes receive one
-// message in memory on the one, and two on the other.
+// The channels that a deployment makes share and copy as their names say, and its own calls are copied: two
+// watches of the same changes receive one message in memory on the one, and two on the other.
 func TestTheChannelsOfADeploymentShareAndCopy(t *testing.T) {
 	self := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}
 	store, own := harness.NewBox(t, services, nil, self.String()).Stores[self], peers.New(self, nil)
@@ -62,7 +62,8 @@ func TestTheChannelsOfADeploymentShareAndCopy(t *testing.T) {
 	require.NoError(t, err)
 	require.Same(t, c.Copied, conn)
 	watch := func(conn grpc.ClientConnInterface) (next func() *resourcev1.Resource) {
-		stream, err := resourcev1.NewResourceServiceClient(conn).WatchResources(t.Context(), &resourcev1.WatchResourcesRequest{})
+		stream, err := resourcev1.NewResourceServiceClient(conn).WatchResources(t.Context(),
+			&resourcev1.WatchResourcesRequest{})
 		require.NoError(t, err)
 		next = func() *resourcev1.Resource {
 			for {
@@ -98,7 +99,8 @@ func TestTheChannelsOfADeploymentShareAndCopy(t *testing.T) {
 // requestOf returns an empty request of a method.
 func requestOf(t *testing.T, method string) proto.Message {
 	t.Helper()
-	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(strings.ReplaceAll(method[1:], "/", ".")))
+	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(strings.ReplaceAll(method[1:],
+		"/", ".")))
 	require.NoError(t, err)
 	m, err := protoregistry.GlobalTypes.FindMessageByName(d.(protoreflect.MethodDescriptor).Input().FullName())
 	require.NoError(t, err)
@@ -108,7 +110,8 @@ func requestOf(t *testing.T, method string) proto.Message {
 // Every channel has every method; on the channel with rights the policy decides.
 func TestEveryMethodIsOnEveryChannelByThePolicy(t *testing.T) {
 	c, _ := channels(t)
-	user, operator := identity.Identity{Role: identity.RoleUser, Name: "ann"}, identity.Identity{Role: identity.RoleOperator, Name: "eve"}
+	user, operator := identity.Identity{Role: identity.RoleUser, Name: "ann"},
+		identity.Identity{Role: identity.RoleOperator, Name: "eve"}
 	peer := identity.Deployment(schema.DeploymentID{Service: "b.example.com", Region: "us-west2"})
 	call := func(conn grpc.ClientConnInterface, method string) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -118,7 +121,8 @@ func TestEveryMethodIsOnEveryChannelByThePolicy(t *testing.T) {
 		if strings.Contains(method, "/Watch") || strings.Contains(method, "/Verify") { // streams
 			stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method)
 			require.NoError(t, err)
-			if err := stream.SendMsg(requestOf(t, method)); !errors.Is(err, io.EOF) { // EOF: it was refused already, and RecvMsg has the error
+			// EOF: it was refused already, and RecvMsg has the error
+			if err := stream.SendMsg(requestOf(t, method)); !errors.Is(err, io.EOF) {
 				require.NoError(t, err)
 			}
 			require.NoError(t, stream.CloseSend())
@@ -149,7 +153,8 @@ func TestEveryMethodIsOnEveryChannelByThePolicy(t *testing.T) {
 	}
 	// On a channel with rights only deployments of the service may act on behalf of another identity.
 	ctx := metadata.AppendToOutgoingContext(t.Context(), service.OnBehalfOf, operator.Path())
-	_, err := resourcev1.NewResourceServiceClient(c.As(user)).SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{Name: "targets/t"})
+	_, err := resourcev1.NewResourceServiceClient(c.As(user)).SetBlockDeletion(ctx,
+		&resourcev1.SetBlockDeletionRequest{Name: "targets/t"})
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 }
 
@@ -160,22 +165,25 @@ func TestAWatchOnTheChannelWithRights(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	stream, err := resourcev1.NewResourceServiceClient(c.As(identity.Identity{Role: identity.RoleUser, Name: "ann"})).WatchResources(ctx, &resourcev1.WatchResourcesRequest{})
+	stream, err := resourcev1.NewResourceServiceClient(c.As(identity.Identity{Role: identity.RoleUser, Name: "ann"})).
+		WatchResources(ctx, &resourcev1.WatchResourcesRequest{})
 	require.NoError(t, err)
 	event, err := stream.Recv()
 	require.NoError(t, err)
 	require.Equal(t, "targets/t", event.GetUpsert().GetName())
 }
 
-// The position of an event is sent right after its items, and not with the next periodic bookmark: an acknowledgement waits
-// for it.
+// The position of an event is sent right after its items, and not with the next periodic bookmark: an
+// acknowledgement waits for it.
 func TestAPositionFollowsItsItems(t *testing.T) {
 	c, store := channels(t)
 	_, err := store.Write.Save(t.Context(), []peer.Write{
-		{Name: "targets/t"}, {Name: "targets/h", Body: map[string]any{"soon": "//" + store.Deployment().String() + "/targets/t"}},
+		{Name: "targets/t"}, {Name: "targets/h", Body: map[string]any{"soon": "//" + store.Deployment().String() +
+			"/targets/t"}},
 	})
 	require.NoError(t, err)
-	stream, err := schemav1.NewSchemaServiceClient(c.Copied).WatchImportedServiceDeletions(t.Context(), &schemav1.WatchImportedServiceDeletionsRequest{})
+	stream, err := schemav1.NewSchemaServiceClient(c.Copied).WatchImportedServiceDeletions(t.Context(),
+		&schemav1.WatchImportedServiceDeletionsRequest{})
 	require.NoError(t, err)
 	event, err := stream.Recv()
 	require.NoError(t, err)

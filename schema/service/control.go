@@ -15,19 +15,23 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// RemoveFinalizer checks nothing about the caller: package access has found that it is the holder, or has the right to operate.
-func (r *resources) RemoveFinalizer(ctx context.Context, req *resourcev1.RemoveFinalizerRequest) (*resourcev1.Resource, error) {
+// RemoveFinalizer checks nothing about the caller: package access has found that it is the holder, or has the
+// right to operate.
+func (r *resources) RemoveFinalizer(ctx context.Context,
+	req *resourcev1.RemoveFinalizerRequest) (*resourcev1.Resource, error) {
 	out, err := r.removeFinalizer(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
-func (r *resources) removeFinalizer(ctx context.Context, req *resourcev1.RemoveFinalizerRequest) (*resourcev1.Resource, error) {
+func (r *resources) removeFinalizer(ctx context.Context,
+	req *resourcev1.RemoveFinalizerRequest) (*resourcev1.Resource, error) {
 	name, err := ownName(r.self, req.GetName())
 	if err != nil {
 		return nil, err
 	}
 	if req.GetUid() == "" {
-		return nil, outcome.Invalid("uid", errors.New("is missing: a late call must not remove the finalizer of another resource of this name"))
+		return nil, outcome.Invalid("uid",
+			errors.New("is missing: a late call must not remove the finalizer of another resource of this name"))
 	}
 	uid, err := optionalUUID("uid", req.GetUid())
 	if err != nil {
@@ -40,12 +44,14 @@ func (r *resources) removeFinalizer(ctx context.Context, req *resourcev1.RemoveF
 	return r.answer(ctx, found, nil)
 }
 
-func (r *resources) UpdateResourceStatus(ctx context.Context, req *resourcev1.UpdateResourceStatusRequest) (*resourcev1.Resource, error) {
+func (r *resources) UpdateResourceStatus(ctx context.Context,
+	req *resourcev1.UpdateResourceStatusRequest) (*resourcev1.Resource, error) {
 	out, err := r.updateStatus(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
-func (r *resources) updateStatus(ctx context.Context, req *resourcev1.UpdateResourceStatusRequest) (*resourcev1.Resource, error) {
+func (r *resources) updateStatus(ctx context.Context,
+	req *resourcev1.UpdateResourceStatusRequest) (*resourcev1.Resource, error) {
 	name, err := ownName(r.self, req.GetName())
 	if err != nil {
 		return nil, err
@@ -70,14 +76,16 @@ func statusText(in *structpb.Struct) ([]byte, error) {
 	if in == nil {
 		return nil, nil
 	}
-	if err := wire.CheckObject("status", in, wire.Bounds{Bytes: shadow.MaxStatusBytes, Levels: shadow.MaxBodyDepth}); err != nil {
+	if err := wire.CheckObject("status", in, wire.Bounds{Bytes: shadow.MaxStatusBytes,
+		Levels: shadow.MaxBodyDepth}); err != nil {
 		return nil, err
 	}
 	return json.Marshal(in.AsMap())
 }
 
-// finalizerHolder returns the identity that may remove a finalizer here by the running version; empty for none. A process that has not
-// adopted the running version decides nothing: the holder may be another one by now. It fails with peer.ErrAborted then.
+// finalizerHolder returns the identity that may remove a finalizer here by the running version; empty for
+// none. A process that has not adopted the running version decides nothing: the holder may be another one by
+// now. It fails with peer.ErrAborted then.
 func finalizerHolder(s *shadow.Store) func(ctx context.Context, name, finalizer string) (string, error) {
 	return func(ctx context.Context, name, finalizer string) (string, error) {
 		m := s.Model()

@@ -33,11 +33,13 @@ type controlStore struct {
 	updateStatus    func(name string, uid uuid.UUID, status []byte, generation *int64) (*peer.Resource, error)
 }
 
-func (s *controlStore) RemoveFinalizer(_ context.Context, name string, uid uuid.UUID, finalizer string) (*peer.Resource, error) {
+func (s *controlStore) RemoveFinalizer(_ context.Context, name string, uid uuid.UUID,
+	finalizer string) (*peer.Resource, error) {
 	return s.removeFinalizer(name, uid, finalizer)
 }
 
-func (s *controlStore) UpdateStatus(_ context.Context, name string, uid uuid.UUID, status []byte, generation *int64) (*peer.Resource, error) {
+func (s *controlStore) UpdateStatus(_ context.Context, name string, uid uuid.UUID, status []byte,
+	generation *int64) (*peer.Resource, error) {
 	return s.updateStatus(name, uid, status, generation)
 }
 
@@ -49,13 +51,15 @@ func newControls(s *controlStore) *resources {
 
 func TestAFinalizerIsRemovedFromOneUID(t *testing.T) {
 	t.Parallel()
-	r := newControls(&controlStore{removeFinalizer: func(name string, id uuid.UUID, finalizer string) (*peer.Resource, error) {
-		require.Equal(t, []any{"devices/d", uid(1), "calendar"}, []any{name, id, finalizer})
-		found := stored(name)
-		found.State, found.Finalizers = peer.Deleting, []string{"mail"}
-		return found, nil
-	}})
-	got, err := r.RemoveFinalizer(as(t, operator), &resourcev1.RemoveFinalizerRequest{Name: "devices/d", Uid: uid(1).String(), Finalizer: "calendar"})
+	r := newControls(
+		&controlStore{removeFinalizer: func(name string, id uuid.UUID, finalizer string) (*peer.Resource, error) {
+			require.Equal(t, []any{"devices/d", uid(1), "calendar"}, []any{name, id, finalizer})
+			found := stored(name)
+			found.State, found.Finalizers = peer.Deleting, []string{"mail"}
+			return found, nil
+		}})
+	got, err := r.RemoveFinalizer(as(t, operator), &resourcev1.RemoveFinalizerRequest{Name: "devices/d", Uid: uid(1).
+		String(), Finalizer: "calendar"})
 	require.NoError(t, err)
 	require.Equal(t, []string{"mail"}, got.GetFinalizers())
 	require.Equal(t, resourcev1.Resource_STATE_DELETING, got.GetState())
@@ -68,8 +72,11 @@ func TestAFinalizerIsRemovedFromOneUID(t *testing.T) {
 		require.Equal(t, codes.InvalidArgument, status.Code(err), "%v", req)
 		require.ErrorContains(t, err, want)
 	}
-	r = newControls(&controlStore{removeFinalizer: func(string, uuid.UUID, string) (*peer.Resource, error) { return nil, peer.ErrNotFound }})
-	_, err = r.RemoveFinalizer(as(t, operator), &resourcev1.RemoveFinalizerRequest{Name: "devices/d", Uid: uid(1).String()})
+	r = newControls(&controlStore{removeFinalizer: func(string, uuid.UUID, string) (*peer.Resource, error) {
+		return nil, peer.ErrNotFound
+	}})
+	_, err = r.RemoveFinalizer(as(t, operator), &resourcev1.RemoveFinalizerRequest{Name: "devices/d",
+		Uid: uid(1).String()})
 	require.Equal(t, codes.NotFound, status.Code(err))
 }
 
@@ -82,18 +89,21 @@ func TestAStatusIsReplacedOrRemoved(t *testing.T) {
 		req  *resourcev1.UpdateResourceStatusRequest
 		text string // empty: none
 	}{
-		{&resourcev1.UpdateResourceStatusRequest{Name: "devices/d", Uid: uid(1).String(), Status: object, StatusGeneration: &generation}, `{"n":3,"ready":true}`},
+		{&resourcev1.UpdateResourceStatusRequest{Name: "devices/d", Uid: uid(1).String(), Status: object,
+			StatusGeneration: &generation}, `{"n":3,"ready":true}`},
 		{&resourcev1.UpdateResourceStatusRequest{Name: "devices/d"}, ""},
 	} {
-		r := newControls(&controlStore{updateStatus: func(name string, id uuid.UUID, status []byte, got *int64) (*peer.Resource, error) {
-			require.Equal(t, "devices/d", name)
-			require.Equal(t, c.req.GetUid() == "", id == uuid.Nil)
-			require.Equal(t, c.req.StatusGeneration, got, "absent is not 0") //nolint:protogetter // as said
-			require.Equal(t, c.text, string(status))
-			found := stored(name)
-			found.Status, found.StatusGeneration = status, 8
-			return found, nil
-		}})
+		r := newControls(
+			&controlStore{updateStatus: func(name string, id uuid.UUID, status []byte,
+				got *int64) (*peer.Resource, error) {
+				require.Equal(t, "devices/d", name)
+				require.Equal(t, c.req.GetUid() == "", id == uuid.Nil)
+				require.Equal(t, c.req.StatusGeneration, got, "absent is not 0") //nolint:protogetter // as said
+				require.Equal(t, c.text, string(status))
+				found := stored(name)
+				found.Status, found.StatusGeneration = status, 8
+				return found, nil
+			}})
 		got, err := r.UpdateResourceStatus(as(t, operator), c.req)
 		require.NoError(t, err)
 		require.Equal(t, int64(8), got.GetStatusGeneration())
@@ -110,16 +120,19 @@ func TestAStatusIsBounded_I21(t *testing.T) {
 	}
 	large := structpb.NewStringValue(string(make([]byte, shadow.MaxStatusBytes+1)))
 	r := newControls(&controlStore{}) // not called
-	for what, value := range map[string]*structpb.Value{"levels": deep, "bytes": large, "not a number": structpb.NewNumberValue(math.NaN())} {
+	for what, value := range map[string]*structpb.Value{"levels": deep, "bytes": large,
+		"not a number": structpb.NewNumberValue(math.NaN())} {
 		_, err := r.UpdateResourceStatus(as(t, operator), &resourcev1.UpdateResourceStatusRequest{
 			Name: "devices/d", Status: &structpb.Struct{Fields: map[string]*structpb.Value{"a": value}},
 		})
 		require.Equal(t, codes.InvalidArgument, status.Code(err), what)
 		require.ErrorContains(t, err, "status", what)
 	}
-	_, err := r.UpdateResourceStatus(as(t, operator), &resourcev1.UpdateResourceStatusRequest{Name: "devices/d", Uid: "x"})
+	_, err := r.UpdateResourceStatus(as(t, operator), &resourcev1.UpdateResourceStatusRequest{Name: "devices/d",
+		Uid: "x"})
 	require.ErrorContains(t, err, "uid: ")
-	_, err = r.UpdateResourceStatus(as(t, operator), &resourcev1.UpdateResourceStatusRequest{Name: "//" + other.String() + "/devices/d"})
+	_, err = r.UpdateResourceStatus(as(t, operator), &resourcev1.UpdateResourceStatusRequest{Name: "//" +
+		other.String() + "/devices/d"})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 }
 
@@ -137,7 +150,8 @@ func (p *relayPeers) Invoke(_ context.Context, method string, req, out any, _ ..
 	return p.invoke(method, req, out)
 }
 
-func (p *relayPeers) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+func (p *relayPeers) NewStream(context.Context, *grpc.StreamDesc, string,
+	...grpc.CallOption) (grpc.ClientStream, error) {
 	return nil, errors.New("no stream is relayed")
 }
 
@@ -161,11 +175,13 @@ func TestCallsOfAnApplicationAreRelayed(t *testing.T) {
 			return nil
 		},
 	}
-	relay := applicationRelay{self: self, peers: reach, places: costs.NewPlaces(maxRelayed, maxRelayedOfAll), log: zap.NewNop()}
+	relay := applicationRelay{self: self, peers: reach, places: costs.NewPlaces(maxRelayed, maxRelayedOfAll),
+		log: zap.NewNop()}
 	call := func(who identity.Identity, method, to string) (any, error) {
 		handled = false
 		ctx := metadata.NewIncomingContext(as(t, who), metadata.Pairs(peers.RelayKey, to))
-		return relay.Unary(ctx, &schemav1.EstablishReferencesRequest{}, &grpc.UnaryServerInfo{FullMethod: method}, handler)
+		return relay.Unary(ctx, &schemav1.EstablishReferencesRequest{}, &grpc.UnaryServerInfo{FullMethod: method},
+			handler)
 	}
 	got, err := call(application, method, other.String())
 	require.NoError(t, err)
@@ -183,7 +199,8 @@ func TestCallsOfAnApplicationAreRelayed(t *testing.T) {
 
 	for want, c := range map[codes.Code]func() (any, error){
 		codes.PermissionDenied: func() (any, error) {
-			return call(identity.Identity{Role: identity.RoleApplication, Name: other.Service + "/booking"}, method, other.String())
+			return call(identity.Identity{Role: identity.RoleApplication, Name: other.Service + "/booking"}, method,
+				other.String())
 		},
 		codes.InvalidArgument: func() (any, error) { return call(application, method, "nowhere") },
 		codes.Unavailable:     func() (any, error) { return call(application, method, sibling.String()) },
@@ -192,30 +209,36 @@ func TestCallsOfAnApplicationAreRelayed(t *testing.T) {
 		require.Equal(t, want, status.Code(err), "%v", err)
 		require.False(t, handled)
 	}
-	reach = &relayPeers{conn: reach.conn, invoke: func(string, any, any) error { return status.Error(codes.FailedPrecondition, "refused there") }}
+	reach = &relayPeers{conn: reach.conn, invoke: func(string, any, any) error {
+		return status.Error(codes.FailedPrecondition, "refused there")
+	}}
 	relay.peers = reach
 	_, err = call(application, method, other.String())
 	require.Equal(t, codes.FailedPrecondition, status.Code(err), "the refusal is passed on")
 }
 
-// Applications whose calls do not end leave their deployment most of its calls at the other one, and each other a part.
+// Applications whose calls do not end leave their deployment most of its calls at the other one, and each
+// other a part.
 func TestApplicationsLeaveTheirDeploymentItsCalls_I20(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running atomic.Int64
 	reached := make(chan struct{}, 10*maxRelayedOfAll)
-	relay := applicationRelay{self: self, places: costs.NewPlaces(maxRelayed, maxRelayedOfAll), log: zap.NewNop(), peers: &relayPeers{
-		conn: func(schema.DeploymentID) error { return nil },
-		invoke: func(string, any, any) error {
-			running.Add(1)
-			reached <- struct{}{}
-			<-ctx.Done()
-			return nil
-		},
-	}}
+	relay := applicationRelay{self: self, places: costs.NewPlaces(maxRelayed, maxRelayedOfAll), log: zap.NewNop(),
+		peers: &relayPeers{
+			conn: func(schema.DeploymentID) error { return nil },
+			invoke: func(string, any, any) error {
+				running.Add(1)
+				reached <- struct{}{}
+				<-ctx.Done()
+				return nil
+			},
+		}}
 	call := func(ctx context.Context, name string) error {
-		who := identity.NewContext(ctx, identity.Identity{Role: identity.RoleApplication, Name: self.Service + "/" + name})
-		_, err := relay.Unary(metadata.NewIncomingContext(who, metadata.Pairs(peers.RelayKey, other.String())), &schemav1.TraceCascadesRequest{},
+		who := identity.NewContext(ctx, identity.Identity{Role: identity.RoleApplication, Name: self.Service +
+			"/" + name})
+		_, err := relay.Unary(metadata.NewIncomingContext(who, metadata.Pairs(peers.RelayKey, other.String())),
+			&schemav1.TraceCascadesRequest{},
 			&grpc.UnaryServerInfo{FullMethod: schemav1.SchemaService_TraceCascades_FullMethodName}, nil)
 		return err
 	}

@@ -42,7 +42,8 @@ var stateProto = map[peer.State]resourcev1.Resource_State{
 // resourceProto returns a message without a body; bodies adds it.
 func resourceProto(self schema.DeploymentID, in *peer.Resource) *resourcev1.Resource {
 	out := &resourcev1.Resource{
-		Name: in.Name, Kind: in.Kind, Uid: optionalText(in.UID), Revision: int64(in.Revision), Generation: in.Generation, Labels: in.Labels,
+		Name: in.Name, Kind: in.Kind, Uid: optionalText(in.UID), Revision: int64(in.Revision),
+		Generation: in.Generation, Labels: in.Labels,
 		CreateTime: optionalTime(in.CreatedAt), UpdateTime: optionalTime(in.UpdatedAt), Deployment: self.String(),
 		BlockDeletion: in.BlockDeletion, State: stateProto[in.State], Finalizers: in.Finalizers,
 		DeleteTime: optionalTime(in.DeletedAt), PurgeTime: optionalTime(in.PurgeAt),

@@ -15,7 +15,8 @@ import (
 	"github.com/db-controller/db-controller/schema/service/peers"
 )
 
-// databaseCheck refuses calls of deployments from other databases than the known ones, and calls of strangers.
+// databaseCheck refuses calls of deployments from other databases than the known ones, and calls of
+// strangers.
 type databaseCheck struct {
 	self  schema.DeploymentID
 	known peers.KnownDatabases
@@ -23,7 +24,8 @@ type databaseCheck struct {
 
 func (d databaseCheck) check(ctx context.Context, method string) (context.Context, error) {
 	who, err := identity.FromContext(ctx)
-	if err != nil || who.Role != identity.RoleDeployment || who.Deployment == d.self || !peers.BetweenDeployments(method) {
+	if err != nil || who.Role != identity.RoleDeployment || who.Deployment == d.self ||
+		!peers.BetweenDeployments(method) {
 		return ctx, nil
 	}
 	database, sent, err := peers.SentDatabase(metadata.ValueFromIncomingContext(ctx, peers.DatabaseKey))
@@ -36,7 +38,8 @@ func (d databaseCheck) check(ctx context.Context, method string) (context.Contex
 	return peer.WithCallerDatabase(ctx, database), d.known.CheckDatabase(ctx, who.Deployment, database)
 }
 
-func (d databaseCheck) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (d databaseCheck) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	if err := grpc.SetTrailer(ctx, metadata.Pairs(peers.DatabaseKey, d.known.Database().String())); err != nil {
 		return nil, err
 	}
@@ -47,9 +50,11 @@ func (d databaseCheck) Unary(ctx context.Context, req any, info *grpc.UnaryServe
 	return handler(ctx, req)
 }
 
-func (d databaseCheck) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (d databaseCheck) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
 	ctx, err := d.check(stream.Context(), info.FullMethod)
-	if errors.Is(err, peer.ErrStranger) && info.FullMethod == schemav1.SchemaService_WatchImportedServiceDeletions_FullMethodName {
+	if errors.Is(err, peer.ErrStranger) &&
+		info.FullMethod == schemav1.SchemaService_WatchImportedServiceDeletions_FullMethodName {
 		err = nil // the stored position that the watch begins with may show that the database has lost the caller
 	}
 	if err != nil {

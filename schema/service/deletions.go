@@ -13,14 +13,17 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// feedStore delivers the deletions here that another deployment has to act upon, and the outstanding work of this deployment.
+// feedStore delivers the deletions here that another deployment has to act upon, and the outstanding work of
+// this deployment.
 type feedStore interface {
 	CheckKept(ctx context.Context, holder schema.DeploymentID, token string) error
-	WatchDeletions(ctx context.Context, holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error
+	WatchDeletions(ctx context.Context, holder schema.DeploymentID, token string,
+		deliver func(schema.Event[schema.Deletion]) error) error
 	WatchWork(ctx context.Context, shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error
 }
 
-func (s *schemas) WatchImportedServiceDeletions(req *schemav1.WatchImportedServiceDeletionsRequest, stream grpc.ServerStreamingServer[schemav1.WatchImportedServiceDeletionsResponse]) error {
+func (s *schemas) WatchImportedServiceDeletions(req *schemav1.WatchImportedServiceDeletionsRequest,
+	stream grpc.ServerStreamingServer[schemav1.WatchImportedServiceDeletionsResponse]) error {
 	holder, err := caller(stream.Context())
 	if err == nil {
 		err = s.feeds.CheckKept(stream.Context(), holder, req.GetKeptToken())
@@ -28,31 +31,37 @@ func (s *schemas) WatchImportedServiceDeletions(req *schemav1.WatchImportedServi
 	if err != nil {
 		return outcome.Status(s.log, err)
 	}
-	return outcome.Status(s.log, s.feeds.WatchDeletions(stream.Context(), holder, req.GetResumeToken(), func(e schema.Event[schema.Deletion]) error {
-		return sendDeletions(e, stream.Send)
-	}))
+	return outcome.Status(s.log, s.feeds.WatchDeletions(stream.Context(), holder, req.GetResumeToken(),
+		func(e schema.Event[schema.Deletion]) error {
+			return sendDeletions(e, stream.Send)
+		}))
 }
 
 // sendDeletions sends the messages of one event: its items, then its position.
-func sendDeletions(e schema.Event[schema.Deletion], send func(*schemav1.WatchImportedServiceDeletionsResponse) error) error {
+func sendDeletions(e schema.Event[schema.Deletion],
+	send func(*schemav1.WatchImportedServiceDeletionsResponse) error) error {
 	if len(e.Items) > 0 {
-		err := send(&schemav1.WatchImportedServiceDeletionsResponse{Event: &schemav1.WatchImportedServiceDeletionsResponse_Upsert{Upsert: deletionsProto(e.Items)}})
+		err := send(&schemav1.WatchImportedServiceDeletionsResponse{
+			Event: &schemav1.WatchImportedServiceDeletionsResponse_Upsert{Upsert: deletionsProto(e.Items)}})
 		if err != nil || e.Token == "" {
 			return err
 		}
 	}
 	if e.EndOfSnapshot {
-		return send(&schemav1.WatchImportedServiceDeletionsResponse{Event: &schemav1.WatchImportedServiceDeletionsResponse_EndOfSnapshot{
-			EndOfSnapshot: &schemav1.EndOfSnapshot{ResumeToken: e.Token},
-		}})
+		return send(
+			&schemav1.WatchImportedServiceDeletionsResponse{Event: &schemav1.WatchImportedServiceDeletionsResponse_EndOfSnapshot{
+				EndOfSnapshot: &schemav1.EndOfSnapshot{ResumeToken: e.Token},
+			}})
 	}
-	return send(&schemav1.WatchImportedServiceDeletionsResponse{Event: &schemav1.WatchImportedServiceDeletionsResponse_Bookmark{
-		Bookmark: &schemav1.Bookmark{ResumeToken: e.Token},
-	}})
+	return send(
+		&schemav1.WatchImportedServiceDeletionsResponse{Event: &schemav1.WatchImportedServiceDeletionsResponse_Bookmark{
+			Bookmark: &schemav1.Bookmark{ResumeToken: e.Token},
+		}})
 }
 
 func deletionsProto(items []schema.Deletion) *schemav1.WatchImportedServiceDeletionsResponse_Deletions {
-	out := &schemav1.WatchImportedServiceDeletionsResponse_Deletions{Resources: make([]*schemav1.ResourceRef, len(items)), Notices: make([]int64, len(items))}
+	out := &schemav1.WatchImportedServiceDeletionsResponse_Deletions{Resources: make([]*schemav1.ResourceRef,
+		len(items)), Notices: make([]int64, len(items))}
 	out.Causes, out.CauseOf = wire.CausesProto(items)
 	for i := range items {
 		out.Resources[i], out.Notices[i] = wire.ResourceRef(items[i].Kind, items[i].Name, items[i].UID), items[i].Seq
@@ -63,7 +72,8 @@ func deletionsProto(items []schema.Deletion) *schemav1.WatchImportedServiceDelet
 // acknowledgeTime is the time after which one call that acknowledges returns with more set.
 const acknowledgeTime = 2 * time.Second
 
-func (s *schemas) AcknowledgeDeletions(ctx context.Context, req *schemav1.AcknowledgeDeletionsRequest) (*schemav1.AcknowledgeDeletionsResponse, error) {
+func (s *schemas) AcknowledgeDeletions(ctx context.Context,
+	req *schemav1.AcknowledgeDeletionsRequest) (*schemav1.AcknowledgeDeletionsResponse, error) {
 	more, err := s.acknowledge(ctx, req)
 	if err != nil {
 		return nil, outcome.Status(s.log, err)

@@ -66,27 +66,37 @@ func reasonOf(t testing.TB, err error) string {
 	return ""
 }
 
-// schemaStore is the store of a SchemaService: a test sets the functions that it expects to be called, and a call of
-// another one panics.
+// schemaStore is the store of a SchemaService: a test sets the functions that it expects to be called, and a
+// call of another one panics.
 type schemaStore struct {
-	establish              func(holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
-	establishTogether      func(ctx context.Context, holder schema.DeploymentID, attempts []peer.EstablishAttempt) []peer.EstablishOutcome
-	wouldEstablish         func(holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
-	confirm                func(holder schema.DeploymentID, epoch uuid.UUID, attempts []peer.AttemptID) ([]peer.AttemptID, error)
-	release                func(holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error
-	answer                 func(target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error)
-	recall                 func(from schema.DeploymentID, asked []peer.Recall) (*peer.Recalled, error)
-	checkReferences        func(holder schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error)
-	checkKept              func(holder schema.DeploymentID, token string) error
-	watchDeletions         func(holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error
-	acknowledge            func(holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, limit time.Duration) (bool, error)
-	checkOwners            func(ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
-	wouldCheck             func(ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
-	dropOwners             func(from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, releases []peer.OwnerRelease) ([]uuid.UUID, bool, error)
-	upgradeOwners          func(from schema.DeploymentID, version string, generation int64, renamed map[string]string) (int64, error)
-	runs                   peer.OwnerAnswers // the version and the generation that the caller says when it is asked
-	epoch, peerEpoch, says uuid.UUID         // of the deployment, as it is known of the caller, and as the caller says it when it is asked
-	unread                 error             // of peerEpoch
+	establish func(holder schema.DeploymentID, attempt peer.AttemptID,
+		refs []peer.EstablishReference) (*peer.Established, error)
+	establishTogether func(ctx context.Context, holder schema.DeploymentID,
+		attempts []peer.EstablishAttempt) []peer.EstablishOutcome
+	wouldEstablish func(holder schema.DeploymentID, attempt peer.AttemptID,
+		refs []peer.EstablishReference) (*peer.Established, error)
+	confirm func(holder schema.DeploymentID, epoch uuid.UUID,
+		attempts []peer.AttemptID) ([]peer.AttemptID, error)
+	release func(holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey,
+		attempts []peer.AttemptID) error
+	answer          func(target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error)
+	recall          func(from schema.DeploymentID, asked []peer.Recall) (*peer.Recalled, error)
+	checkReferences func(holder schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error)
+	checkKept       func(holder schema.DeploymentID, token string) error
+	watchDeletions  func(holder schema.DeploymentID, token string,
+		deliver func(schema.Event[schema.Deletion]) error) error
+	acknowledge func(holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID,
+		limit time.Duration) (bool, error)
+	checkOwners func(ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
+	wouldCheck  func(ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
+	dropOwners  func(from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion,
+		releases []peer.OwnerRelease) ([]uuid.UUID, bool, error)
+	upgradeOwners func(from schema.DeploymentID, version string, generation int64,
+		renamed map[string]string) (int64, error)
+	runs peer.OwnerAnswers // the version and the generation that the caller says when it is asked
+	// of the deployment, as it is known of the caller, and as the caller says it when it is asked
+	epoch, peerEpoch, says uuid.UUID
+	unread                 error // of peerEpoch
 	referredIn             func(of schema.DeploymentID, epoch uuid.UUID) (peer.TargetKinds, error)
 	told                   func(from schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error)
 	confirmed              func(by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error
@@ -99,11 +109,13 @@ type schemaStore struct {
 	references             []int32 // of the last confirm
 }
 
-func (s *schemaStore) Establish(_ context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
+func (s *schemaStore) Establish(_ context.Context, holder schema.DeploymentID, attempt peer.AttemptID,
+	refs []peer.EstablishReference) (*peer.Established, error) {
 	return s.establish(holder, attempt, refs)
 }
 
-func (s *schemaStore) EstablishTogether(ctx context.Context, holder schema.DeploymentID, attempts []peer.EstablishAttempt) []peer.EstablishOutcome {
+func (s *schemaStore) EstablishTogether(ctx context.Context, holder schema.DeploymentID,
+	attempts []peer.EstablishAttempt) []peer.EstablishOutcome {
 	if s.establishTogether != nil {
 		return s.establishTogether(ctx, holder, attempts)
 	}
@@ -114,7 +126,8 @@ func (s *schemaStore) EstablishTogether(ctx context.Context, holder schema.Deplo
 	return out
 }
 
-func (s *schemaStore) WouldEstablish(_ context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
+func (s *schemaStore) WouldEstablish(_ context.Context, holder schema.DeploymentID, attempt peer.AttemptID,
+	refs []peer.EstablishReference) (*peer.Established, error) {
 	return s.wouldEstablish(holder, attempt, refs)
 }
 
@@ -124,11 +137,13 @@ func (s *schemaStore) Confirm(_ context.Context, holder schema.DeploymentID, c p
 	return &peer.Confirmed{Unknown: unknown}, err
 }
 
-func (s *schemaStore) Release(_ context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error {
+func (s *schemaStore) Release(_ context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey,
+	attempts []peer.AttemptID) error {
 	return s.release(holder, epoch, keys, attempts)
 }
 
-func (s *schemaStore) Answer(_ context.Context, target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error) {
+func (s *schemaStore) Answer(_ context.Context, target schema.DeploymentID,
+	questions []peer.Question) (*peer.Answers, error) {
 	return s.answer(target, questions)
 }
 
@@ -136,7 +151,8 @@ func (s *schemaStore) Recall(_ context.Context, from schema.DeploymentID, asked 
 	return s.recall(from, asked)
 }
 
-func (s *schemaStore) CheckReferences(_ context.Context, holder schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error) {
+func (s *schemaStore) CheckReferences(_ context.Context, holder schema.DeploymentID,
+	refs []peer.CheckedReference) ([]peer.Known, error) {
 	return s.checkReferences(holder, refs)
 }
 
@@ -147,27 +163,33 @@ func (s *schemaStore) CheckKept(_ context.Context, holder schema.DeploymentID, t
 	return s.checkKept(holder, token)
 }
 
-func (s *schemaStore) WatchDeletions(_ context.Context, holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error {
+func (s *schemaStore) WatchDeletions(_ context.Context, holder schema.DeploymentID, token string,
+	deliver func(schema.Event[schema.Deletion]) error) error {
 	return s.watchDeletions(holder, token, deliver)
 }
 
-func (s *schemaStore) AcknowledgeFor(_ context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, limit time.Duration) (bool, error) {
+func (s *schemaStore) AcknowledgeFor(_ context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string,
+	except []uuid.UUID, limit time.Duration) (bool, error) {
 	return s.acknowledge(holder, epoch, token, except, limit)
 }
 
-func (s *schemaStore) CheckOwners(_ context.Context, ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+func (s *schemaStore) CheckOwners(_ context.Context, ownee schema.DeploymentID,
+	questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 	return s.checkOwners(ownee, questions)
 }
 
-func (s *schemaStore) WouldCheckOwners(_ context.Context, ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+func (s *schemaStore) WouldCheckOwners(_ context.Context, ownee schema.DeploymentID,
+	questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 	return s.wouldCheck(ownee, questions)
 }
 
-func (s *schemaStore) DropOwners(_ context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, releases []peer.OwnerRelease) ([]uuid.UUID, bool, error) {
+func (s *schemaStore) DropOwners(_ context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion,
+	releases []peer.OwnerRelease) ([]uuid.UUID, bool, error) {
 	return s.dropOwners(from, epoch, owners, releases)
 }
 
-func (s *schemaStore) UpgradeOwners(_ context.Context, from schema.DeploymentID, version string, generation int64, renamed map[string]string) (int64, error) {
+func (s *schemaStore) UpgradeOwners(_ context.Context, from schema.DeploymentID, version string, generation int64,
+	renamed map[string]string) (int64, error) {
 	return s.upgradeOwners(from, version, generation, renamed)
 }
 
@@ -175,7 +197,8 @@ func (s *schemaStore) ReferredKinds(context.Context, schema.DeploymentID) (uuid.
 	return s.epoch, peer.TargetKinds{Known: true, Names: []string{"Target"}}, nil
 }
 
-func (s *schemaStore) ReferredKindsIn(_ context.Context, of schema.DeploymentID, epoch uuid.UUID) (peer.TargetKinds, error) {
+func (s *schemaStore) ReferredKindsIn(_ context.Context, of schema.DeploymentID,
+	epoch uuid.UUID) (peer.TargetKinds, error) {
 	if s.referredIn == nil {
 		return peer.TargetKinds{Known: true, Names: []string{"Target"}}, nil
 	}
@@ -186,11 +209,13 @@ func (s *schemaStore) PeerEpoch(context.Context, schema.DeploymentID) (uuid.UUID
 	return s.peerEpoch, s.unread
 }
 
-func (s *schemaStore) RecordPeerEpoch(_ context.Context, from schema.DeploymentID, epoch uuid.UUID, _ peer.TargetKinds) (uuid.UUID, error) {
+func (s *schemaStore) RecordPeerEpoch(_ context.Context, from schema.DeploymentID, epoch uuid.UUID,
+	_ peer.TargetKinds) (uuid.UUID, error) {
 	return s.told(from, epoch)
 }
 
-func (s *schemaStore) MarkReferencesConfirmed(_ context.Context, by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error {
+func (s *schemaStore) MarkReferencesConfirmed(_ context.Context, by schema.DeploymentID, epoch,
+	selfEpoch uuid.UUID) error {
 	return s.confirmed(by, epoch, selfEpoch)
 }
 
@@ -202,19 +227,23 @@ func (s *schemaStore) Trace(_ context.Context, uids []uuid.UUID) (map[uuid.UUID]
 	return s.trace(uids)
 }
 
-func (s *schemaStore) ListShadows(_ context.Context, kind, token string, limit int) ([]shadow.ResourceView, string, error) {
+func (s *schemaStore) ListShadows(_ context.Context, kind, token string,
+	limit int) ([]shadow.ResourceView, string, error) {
 	return s.listShadows(kind, token, limit)
 }
 
-func (s *schemaStore) ListBlockades(_ context.Context, of schema.DeploymentID, token string, limit int) ([]shadow.BlockadeView, string, error) {
+func (s *schemaStore) ListBlockades(_ context.Context, of schema.DeploymentID, token string,
+	limit int) ([]shadow.BlockadeView, string, error) {
 	return s.listBlockades(of, token, limit)
 }
 
-func (s *schemaStore) WatchWork(_ context.Context, shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error {
+func (s *schemaStore) WatchWork(_ context.Context, shards []int16, token string,
+	deliver func(schema.Event[schema.Work]) error) error {
 	return s.watchWork(shards, token, deliver)
 }
 
-// newSchemaService returns a SchemaService of self over a double of the store, to which every deployment may refer.
+// newSchemaService returns a SchemaService of self over a double of the store, to which every deployment may
+// refer.
 func newSchemaService(store *schemaStore) *schemas {
 	return &schemas{
 		self: self, establisher: store, blockades: store, attempts: store, rights: store, feeds: store, owners: store,
@@ -269,7 +298,8 @@ func (s *resourceStore) ValidateBatch(_ context.Context, writes []peer.Write, to
 	return s.validate(writes, token)
 }
 
-func (s *resourceStore) DeleteAll(ctx context.Context, reqs []shadow.DeleteRequest) (results []peer.DeleteResult, err error) {
+func (s *resourceStore) DeleteAll(ctx context.Context,
+	reqs []shadow.DeleteRequest) (results []peer.DeleteResult, err error) {
 	for _, req := range reqs {
 		result, err := s.delete(ctx, req)
 		if err != nil {
@@ -288,17 +318,21 @@ func (s *resourceStore) PlanDelete(_ context.Context, names ...string) (*shadow.
 	return s.planDelete(strings.Join(names, " "))
 }
 
-func (s *resourceStore) SetBlockDeletion(_ context.Context, name string, uid uuid.UUID, block bool) (*peer.Resource, error) {
+func (s *resourceStore) SetBlockDeletion(_ context.Context, name string, uid uuid.UUID,
+	block bool) (*peer.Resource, error) {
 	return s.setBlockDeletion(name, uid, block)
 }
 
-// newResourceService returns a ResourceService of self over a double of the store, without a version, in an environment
-// with self, sibling and other.
+// newResourceService returns a ResourceService of self over a double of the store, without a version, in an
+// environment with self, sibling and other.
 func newResourceService(store *resourceStore) *resources {
 	peers := peers.New(self, nil)
-	peers.Update(&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self}, {DeploymentID: sibling}, {DeploymentID: other}}})
+	peers.Update(&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self}, {DeploymentID: sibling},
+		{DeploymentID: other}}})
 	return &resources{
-		self: self, model: func() *schema.Model { return nil }, reader: store, writer: store, deleter: store, blocker: store,
+		self: self, model: func() *schema.Model {
+			return nil
+		}, reader: store, writer: store, deleter: store, blocker: store,
 		forward: &forwarder{self: self, peers: peers, log: zap.NewNop()}, log: zap.NewNop(),
 	}
 }

@@ -20,7 +20,8 @@ import (
 // everyMethod yields the methods of all services of a deployment, from their .proto files.
 func everyMethod(yield func(name string, m protoreflect.MethodDescriptor) bool) {
 	for _, file := range []protoreflect.FileDescriptor{
-		resourcev1.File_dbcontroller_resource_v1_resource_proto, adminv1.File_dbcontroller_admin_v1_admin_proto, schemav1.File_dbcontroller_schema_v1_schema_proto,
+		resourcev1.File_dbcontroller_resource_v1_resource_proto, adminv1.File_dbcontroller_admin_v1_admin_proto,
+		schemav1.File_dbcontroller_schema_v1_schema_proto,
 	} {
 		for i := range file.Services().Len() {
 			service := file.Services().Get(i)
@@ -35,7 +36,8 @@ func everyMethod(yield func(name string, m protoreflect.MethodDescriptor) bool) 
 }
 
 // has reports whether a message has, at any depth, a message that satisfies a condition.
-func has(m protoreflect.MessageDescriptor, is func(protoreflect.MessageDescriptor) bool, seen map[protoreflect.FullName]bool) bool {
+func has(m protoreflect.MessageDescriptor, is func(protoreflect.MessageDescriptor) bool,
+	seen map[protoreflect.FullName]bool) bool {
 	if seen[m.FullName()] {
 		return false
 	}
@@ -56,14 +58,17 @@ func TestEveryMethodHasItsBounds_I20(t *testing.T) {
 		resourcev1.ResourceService_CreateResource_FullMethodName, resourcev1.ResourceService_PutResource_FullMethodName,
 	}
 	oneByOne := []string{ // lists of one delete or one process, with bounds of their own
-		resourcev1.ResourceService_BatchWriteResources_FullMethodName, resourcev1.ResourceService_DeleteResource_FullMethodName,
+		resourcev1.ResourceService_BatchWriteResources_FullMethodName,
+		resourcev1.ResourceService_DeleteResource_FullMethodName,
 		resourcev1.ResourceService_BatchDeleteResources_FullMethodName,
 	}
 	f := newTestForwarder(t, sibling)
 	n := 0
 	for name, m := range everyMethod {
 		n++
-		body := has(m.Output(), func(d protoreflect.MessageDescriptor) bool { return d.FullName() == "google.protobuf.Struct" }, map[protoreflect.FullName]bool{})
+		body := has(m.Output(), func(d protoreflect.MessageDescriptor) bool {
+			return d.FullName() == "google.protobuf.Struct"
+		}, map[protoreflect.FullName]bool{})
 		if body && !m.IsStreamingServer() && !slices.Contains(written, name) {
 			require.Positive(t, bodies[name], "%s answers with stored bodies: give it a weight in memory.go", name)
 		}
@@ -72,8 +77,10 @@ func TestEveryMethodHasItsBounds_I20(t *testing.T) {
 			lists = lists || m.Output().Fields().Get(i).IsList() && m.Output().Fields().Get(i).Message() != nil
 		}
 		people := slices.Contains(policy[name], identity.RoleUser)
-		if whole := m.Output().FullName() == "dbcontroller.resource.v1.Resource"; lists && people && !whole && !m.IsStreamingServer() && !slices.Contains(oneByOne, name) {
-			require.True(t, costs.Are(name), "%s answers people with a list: it is a costly read of package costs, or bounded otherwise", name)
+		if whole := m.Output().FullName() == "dbcontroller.resource.v1.Resource"; lists && people && !whole &&
+			!m.IsStreamingServer() && !slices.Contains(oneByOne, name) {
+			require.True(t, costs.Are(name),
+				"%s answers people with a list: it is a costly read of package costs, or bounded otherwise", name)
 		}
 		require.False(t, m.IsStreamingClient(), "%s: requests that have no end have no bound", name)
 
@@ -85,7 +92,8 @@ func TestEveryMethodHasItsBounds_I20(t *testing.T) {
 		}
 		require.NoError(t, err, name)
 		require.True(t, people, "%s is forwarded, and not for people", name)
-		for _, who := range []identity.Identity{operator, identity.Deployment(other), {Role: identity.RoleApplication, Name: "x"}} {
+		for _, who := range []identity.Identity{operator, identity.Deployment(other), {Role: identity.RoleApplication,
+			Name: "x"}} {
 			ctx, _ := received(as(t, identity.Deployment(sibling)), onBehalfOf, who.Path())
 			_, err := f.actFor(ctx, name)
 			require.Equal(t, codes.PermissionDenied, status.Code(err), "%s for %s", name, who)
@@ -112,7 +120,8 @@ func TestEveryMethodOfTheRegistryHasItsBounds_I20(t *testing.T) {
 		}, map[protoreflect.FullName]bool{})
 		if whole && !m.IsStreamingServer() {
 			n++
-			require.True(t, costs.Are(name), "%s answers with an environment: it is a costly read of package costs", name)
+			require.True(t, costs.Are(name), "%s answers with an environment: it is a costly read of package costs",
+				name)
 		}
 		require.NotContains(t, forwarded, name, "the registry believes nobody about others")
 	}

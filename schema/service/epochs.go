@@ -21,20 +21,23 @@ import (
 // replaced.
 const maxAhead = 2 * time.Hour
 
-// epochStore keeps the epochs of other deployments' databases. RecordPeerEpoch returns the greatest epoch recorded of the
-// caller.
+// epochStore keeps the epochs of other deployments' databases. RecordPeerEpoch returns the greatest epoch
+// recorded of the caller.
 type epochStore interface {
-	// ReferredKinds is the epoch of this deployment's database, with the kinds of another deployment that it refers to.
+	// ReferredKinds is the epoch of this deployment's database, with the kinds of another deployment that it
+	// refers to.
 	ReferredKinds(ctx context.Context, of schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error)
 	// ReferredKindsIn are those kinds, read after an epoch of the other deployment was recorded.
 	ReferredKindsIn(ctx context.Context, of schema.DeploymentID, epoch uuid.UUID) (peer.TargetKinds, error)
 	// PeerEpoch is the greatest epoch recorded of a deployment; zero: none is.
 	PeerEpoch(ctx context.Context, of schema.DeploymentID) (uuid.UUID, error)
-	RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID, refersTo peer.TargetKinds) (known uuid.UUID, err error)
+	RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID,
+		refersTo peer.TargetKinds) (known uuid.UUID, err error)
 	MarkReferencesConfirmed(ctx context.Context, by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error
 }
 
-// epochAsker asks a deployment, by its registered address, for the epoch of its database, and for the kinds here that it refers to.
+// epochAsker asks a deployment, by its registered address, for the epoch of its database, and for the kinds
+// here that it refers to.
 type epochAsker func(ctx context.Context, of schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error)
 
 func epochOf(raw []byte) (uuid.UUID, error) {
@@ -43,7 +46,9 @@ func epochOf(raw []byte) (uuid.UUID, error) {
 		err = errors.New("want a UUIDv7")
 	}
 	if ahead := time.Until(time.Unix(epoch.Time().UnixTime())); err == nil && ahead > maxAhead {
-		err = fmt.Errorf("its time is %s ahead of the clock of this deployment, at most %s is allowed: correct the clocks", ahead.Round(time.Second), maxAhead)
+		err = fmt.Errorf(
+			"its time is %s ahead of the clock of this deployment, at most %s is allowed: correct the clocks",
+			ahead.Round(time.Second), maxAhead)
 	}
 	if err != nil {
 		return epoch, outcome.Invalid("epoch", err)
@@ -51,12 +56,14 @@ func epochOf(raw []byte) (uuid.UUID, error) {
 	return epoch, nil
 }
 
-func (s *schemas) AnnounceEpoch(ctx context.Context, req *schemav1.AnnounceEpochRequest) (*schemav1.AnnounceEpochResponse, error) {
+func (s *schemas) AnnounceEpoch(ctx context.Context,
+	req *schemav1.AnnounceEpochRequest) (*schemav1.AnnounceEpochResponse, error) {
 	out, err := s.announceEpoch(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
-func (s *schemas) announceEpoch(ctx context.Context, req *schemav1.AnnounceEpochRequest) (*schemav1.AnnounceEpochResponse, error) {
+func (s *schemas) announceEpoch(ctx context.Context,
+	req *schemav1.AnnounceEpochRequest) (*schemav1.AnnounceEpochResponse, error) {
 	from, err := caller(ctx)
 	if err != nil {
 		return nil, err
@@ -90,8 +97,10 @@ func (s *schemas) announceEpoch(ctx context.Context, req *schemav1.AnnounceEpoch
 // agrees fails unless a deployment, asked by its registered address, says that it is in an epoch. It returns
 // the kinds here that it refers to. The certificate of a caller is not enough: an epoch keeps deletions
 // waiting for its deployment, and a made-up epoch would keep them waiting for ever. One question about a
-// deployment is asked at a time, and answers all announcements that came meanwhile: a flood of made-up ones keeps none away.
-func (s *schemas) agrees(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID) (refersTo peer.TargetKinds, err error) {
+// deployment is asked at a time, and answers all announcements that came meanwhile: a flood of made-up ones
+// keeps none away.
+func (s *schemas) agrees(ctx context.Context, from schema.DeploymentID,
+	epoch uuid.UUID) (refersTo peer.TargetKinds, err error) {
 	type answer struct {
 		epoch    uuid.UUID
 		refersTo peer.TargetKinds
@@ -109,9 +118,11 @@ func (s *schemas) agrees(ctx context.Context, from schema.DeploymentID, epoch uu
 	}
 	switch {
 	case err != nil:
-		return refersTo, &peer.UnavailableError{Deployments: []schema.DeploymentID{from}, Err: fmt.Errorf("its epoch counts when it says the same at its registered address: %w", err)}
+		return refersTo, &peer.UnavailableError{Deployments: []schema.DeploymentID{from},
+			Err: fmt.Errorf("its epoch counts when it says the same at its registered address: %w", err)}
 	case said.epoch != epoch:
-		return refersTo, &peer.UnavailableError{Deployments: []schema.DeploymentID{from}, Err: fmt.Errorf("it says at its registered address that its epoch is %s, and not %s", said.epoch, epoch)}
+		return refersTo, &peer.UnavailableError{Deployments: []schema.DeploymentID{from},
+			Err: fmt.Errorf("it says at its registered address that its epoch is %s, and not %s", said.epoch, epoch)}
 	}
 	return said.refersTo, nil
 }
@@ -128,7 +139,8 @@ func (s *schemas) GetEpoch(ctx context.Context, _ *schemav1.GetEpochRequest) (*s
 	return &schemav1.GetEpochResponse{Epoch: epoch[:], RefersTo: wire.TargetKinds(refersTo)}, nil
 }
 
-func (s *schemas) ConfirmEpoch(ctx context.Context, req *schemav1.ConfirmEpochRequest) (*schemav1.ConfirmEpochResponse, error) {
+func (s *schemas) ConfirmEpoch(ctx context.Context,
+	req *schemav1.ConfirmEpochRequest) (*schemav1.ConfirmEpochResponse, error) {
 	return &schemav1.ConfirmEpochResponse{}, outcome.Status(s.log, s.confirmEpoch(ctx, req))
 }
 

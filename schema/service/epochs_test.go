@@ -18,16 +18,17 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// An epoch that a certificate announces, and that its deployment does not confirm at its registered address, is not recorded: deletions would wait for it. The deployment
-// itself announces it again, and is believed.
+// An epoch that a certificate announces, and that its deployment does not confirm at its registered address,
+// is not recorded: deletions would wait for it. The deployment itself announces it again, and is believed.
 func TestAnEpochCountsWhenItsDeploymentSaysIt_I13_I15(t *testing.T) {
 	t.Parallel()
 	known, announced := newAttempt(t), newAttempt(t) // of a version 7, one after the other
 	var recorded []uuid.UUID
-	s := newSchemaService(&schemaStore{peerEpoch: known, told: func(_ schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) {
-		recorded = append(recorded, epoch)
-		return epoch, nil
-	}})
+	s := newSchemaService(&schemaStore{peerEpoch: known,
+		told: func(_ schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) {
+			recorded = append(recorded, epoch)
+			return epoch, nil
+		}})
 	ctx := asDeployment(t, other)
 	announce := func(epoch uuid.UUID) error {
 		_, err := s.AnnounceEpoch(ctx, &schemav1.AnnounceEpochRequest{Epoch: epoch[:]})
@@ -55,15 +56,19 @@ func TestAnEpochCountsWhenItsDeploymentSaysIt_I13_I15(t *testing.T) {
 	require.Equal(t, 3, asked, "an earlier one changes nothing")
 }
 
-// One question about a deployment at a time: endless made-up announcements do not make this deployment ask without end, and keep the true one
-// from nothing: it shares the question. A caller that leaves ends no question of others.
+// One question about a deployment at a time: endless made-up announcements do not make this deployment ask
+// without end, and keep the true one from nothing: it shares the question. A caller that leaves ends no
+// question of others.
 func TestAFloodOfMadeUpEpochsKeepsNoTrueOneAway_I13_I20(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		known := peer.EpochAfter(time.Now())
 		said := peer.EpochAfter(time.Now(), &known)
 		madeUp := peer.EpochAfter(time.Now(), &said)
-		s := newSchemaService(&schemaStore{peerEpoch: known, told: func(_ schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) { return epoch, nil }})
+		s := newSchemaService(&schemaStore{peerEpoch: known,
+			told: func(_ schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) {
+				return epoch, nil
+			}})
 		asked, end := 0, make(chan struct{})
 		s.epochOf = func(ctx context.Context, _ schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error) {
 			asked++
@@ -90,22 +95,25 @@ func TestAFloodOfMadeUpEpochsKeepsNoTrueOneAway_I13_I20(t *testing.T) {
 	})
 }
 
-// An upgrade that a certificate sends, and that its deployment does not confirm at its registered address, changes nothing: owner references
-// with a made-up generation would take no later version.
+// An upgrade that a certificate sends, and that its deployment does not confirm at its registered address,
+// changes nothing: owner references with a made-up generation would take no later version.
 func TestAnUpgradeCountsWhenItsDeploymentSaysIt_I26(t *testing.T) {
 	t.Parallel()
 	var upgraded []int64
-	s := newSchemaService(&schemaStore{upgradeOwners: func(_ schema.DeploymentID, _ string, generation int64, _ map[string]string) (int64, error) {
-		upgraded = append(upgraded, generation)
-		return 0, nil
-	}})
+	s := newSchemaService(
+		&schemaStore{upgradeOwners: func(_ schema.DeploymentID, _ string, generation int64,
+			_ map[string]string) (int64, error) {
+			upgraded = append(upgraded, generation)
+			return 0, nil
+		}})
 	said, away := int64(7), error(nil)
 	s.versionOf = func(_ context.Context, of schema.DeploymentID) (string, int64, error) {
 		require.Equal(t, other, of)
 		return "v2", said, away
 	}
 	upgrade := func(version string, generation int64) error {
-		_, err := s.UpgradeOwnerReferences(asDeployment(t, other), &schemav1.UpgradeOwnerReferencesRequest{Version: version, Generation: generation})
+		_, err := s.UpgradeOwnerReferences(asDeployment(t, other),
+			&schemav1.UpgradeOwnerReferencesRequest{Version: version, Generation: generation})
 		return err
 	}
 	for _, err := range []error{upgrade("v2", math.MaxInt64), upgrade("v2", 6), upgrade("v1", 7)} {

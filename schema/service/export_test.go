@@ -24,8 +24,8 @@ type TestChannels struct {
 // NewChannels returns channels to the services of a configuration.
 func NewChannels(cfg Config) *TestChannels { return &TestChannels{newChannels(cfg), cfg} }
 
-// As returns a channel whose caller has an identity, with the rights of the policy, and whose requests are forwarded as a
-// listener's are.
+// As returns a channel whose caller has an identity, with the rights of the policy, and whose requests are
+// forwarded as a listener's are.
 func (c *TestChannels) As(who identity.Identity) grpc.ClientConnInterface {
 	forward, rights := newForwarder(c.cfg), newAccess(c.cfg)
 	channel := newChannel(c.cfg.Logger, who,

@@ -34,7 +34,8 @@ import (
 // onBehalfOf is the header with the identity (its path) of the person whose request a deployment forwards.
 const onBehalfOf = identity.OnBehalfOf
 
-// forwarded lists the methods that are forwarded, and that a deployment may therefore call on behalf of a user.
+// forwarded lists the methods that are forwarded, and that a deployment may therefore call on behalf of a
+// user.
 var forwarded = []string{
 	resourcev1.ResourceService_GetResource_FullMethodName,
 	resourcev1.ResourceService_ListResources_FullMethodName,
@@ -66,14 +67,17 @@ type forwarder struct {
 }
 
 func newForwarder(cfg Config) *forwarder {
-	return &forwarder{self: cfg.Store.Deployment(), peers: cfg.Peers, tokens: cfg.Callers.Tokens, rights: newAccess(cfg), log: cfg.Logger}
+	return &forwarder{self: cfg.Store.Deployment(), peers: cfg.Peers, tokens: cfg.Callers.Tokens,
+		rights: newAccess(cfg), log: cfg.Logger}
 }
 
 // forwardedKey is the context key of the deployment that forwarded a request.
 type forwardedKey struct{}
 
-// actForUnary and actForStream run before the policy, which applies to the person and not to the forwarding deployment.
-func (f *forwarder) actForUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+// actForUnary and actForStream run before the policy, which applies to the person and not to the forwarding
+// deployment.
+func (f *forwarder) actForUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	ctx, err := f.actFor(ctx, info.FullMethod)
 	if err != nil {
 		return nil, err
@@ -81,7 +85,8 @@ func (f *forwarder) actForUnary(ctx context.Context, req any, info *grpc.UnarySe
 	return handler(ctx, req)
 }
 
-func (f *forwarder) actForStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (f *forwarder) actForStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
 	ctx, err := f.actFor(ss.Context(), info.FullMethod)
 	if err != nil {
 		return err
@@ -104,12 +109,14 @@ func (f *forwarder) actFor(ctx context.Context, method string) (context.Context,
 	who, err := identity.ParsePath(values[0])
 	if err != nil || len(values) > 1 || by.Role != identity.RoleDeployment || by.Deployment.Service != f.self.Service ||
 		who.Role != identity.RoleUser || !slices.Contains(forwarded, method) {
-		return ctx, status.Errorf(codes.PermissionDenied, "%s may not act on behalf of another identity in this call", by)
+		return ctx, status.Errorf(codes.PermissionDenied, "%s may not act on behalf of another identity in this call",
+			by)
 	}
-	// The database check of calls between deployments, which refuses strangers, does not see a forwarded call. The refusal is not definite: the
-	// environment here may be older than the deployment.
+	// The database check of calls between deployments, which refuses strangers, does not see a forwarded
+	// call. The refusal is not definite: the environment here may be older than the deployment.
 	if d, listed := f.peers.Environment().Deployment(by.Deployment); !listed || d.Disabled {
-		return ctx, status.Errorf(codes.Unavailable, "%s may not act on behalf of others: the environment that this deployment last received does not list it, or it is disabled", by)
+		return ctx, status.Errorf(codes.Unavailable,
+			"%s may not act on behalf of others: the environment that this deployment last received does not list it, or it is disabled", by)
 	}
 	caller, err := access.Believe(ctx, f.tokens, by.Deployment, personOf(ctx, values[0]))
 	if err != nil {
@@ -118,8 +125,8 @@ func (f *forwarder) actFor(ctx context.Context, method string) (context.Context,
 	return context.WithValue(identity.NewCallerContext(ctx, caller), forwardedKey{}, by), nil
 }
 
-// actor returns the text that identifies the caller in records of removals; for a forwarded request also the region that
-// forwarded it.
+// actor returns the text that identifies the caller in records of removals; for a forwarded request also the
+// region that forwarded it.
 func actor(ctx context.Context) (string, error) {
 	who, err := identity.CallerFromContext(ctx)
 	if err != nil {
@@ -135,7 +142,8 @@ func actor(ctx context.Context) (string, error) {
 	return who.Audited(), nil
 }
 
-// The headers of a forwarded call with the groups of the caller, separated by commas, and with the caller's own token.
+// The headers of a forwarded call with the groups of the caller, separated by commas, and with the caller's
+// own token.
 const (
 	groupsOfCaller = "dbcontroller-groups"
 	tokenOfCaller  = "dbcontroller-token"
@@ -153,7 +161,8 @@ func personOf(ctx context.Context, path string) access.Person {
 	return p
 }
 
-// onBehalf returns a context for a call that is made for a person: with the person's own token, or with the groups.
+// onBehalf returns a context for a call that is made for a person: with the person's own token, or with the
+// groups.
 func onBehalf(ctx context.Context, who identity.Caller) context.Context {
 	ctx = metadata.AppendToOutgoingContext(ctx, onBehalfOf, who.Path())
 	switch {
@@ -179,9 +188,11 @@ func addressed(req any) (names []string, region string) {
 		}
 		return names, ""
 	case *resourcev1.GetResourceRequest, *resourcev1.SetBlockDeletionRequest,
-		*resourcev1.DeleteResourceRequest, *resourcev1.UndeleteResourceRequest, *adminv1.ExplainRequest, *resourcev1.RemoveFinalizerRequest, *resourcev1.UpdateResourceStatusRequest:
+		*resourcev1.DeleteResourceRequest, *resourcev1.UndeleteResourceRequest, *adminv1.ExplainRequest,
+		*resourcev1.RemoveFinalizerRequest, *resourcev1.UpdateResourceStatusRequest:
 		return []string{req.(interface{ GetName() string }).GetName()}, ""
-	case *resourcev1.ListResourcesRequest, *resourcev1.WatchResourcesRequest, *resourcev1.ListReferrersRequest, *resourcev1.AcquireDelegationsRequest:
+	case *resourcev1.ListResourcesRequest, *resourcev1.WatchResourcesRequest, *resourcev1.ListReferrersRequest,
+		*resourcev1.AcquireDelegationsRequest:
 		return nil, req.(interface{ GetRegion() string }).GetRegion()
 	}
 	return nil, "" // about this deployment; or of several ones, and the handler itself forwards
@@ -214,7 +225,9 @@ func (f *forwarder) forwardTarget(ctx context.Context, req any) (schema.Deployme
 	case to == f.self:
 		return schema.DeploymentID{}, nil
 	case to.Service != f.self.Service:
-		return to, ofName(req, 0, outcome.Invalid("name", fmt.Errorf("%s belongs to another service: ask %s, this is %s", names[0], to, f.self)))
+		return to, ofName(req, 0,
+			outcome.Invalid("name", fmt.Errorf("%s belongs to another service: ask %s, this is %s", names[0],
+				to, f.self)))
 	case !f.peers.Knows(to):
 		err := outcome.Invalid("region", fmt.Errorf("%s has no deployment in region %s", to.Service, to.Region))
 		if len(names) > 0 {
@@ -227,7 +240,8 @@ func (f *forwarder) forwardTarget(ctx context.Context, req any) (schema.Deployme
 	return to, nil
 }
 
-// destination returns the one deployment of some names, or of a region of this service. i is the index of the name that an error is about.
+// destination returns the one deployment of some names, or of a region of this service. i is the index of the
+// name that an error is about.
 func (f *forwarder) destination(names []string, region string) (to schema.DeploymentID, i int, err error) {
 	to = f.self
 	if region != "" {
@@ -246,7 +260,10 @@ func (f *forwarder) destination(names []string, region string) (to schema.Deploy
 			at = full.Deployment
 		}
 		if i > 0 && at != to {
-			return to, i, outcome.Invalid("name", fmt.Errorf("%s belongs to %s, others belong to %s: one request writes in one deployment", name, at, to))
+			return to, i,
+				outcome.Invalid("name",
+					fmt.Errorf("%s belongs to %s, others belong to %s: one request writes in one deployment",
+						name, at, to))
 		}
 		to = at
 	}
@@ -254,7 +271,8 @@ func (f *forwarder) destination(names []string, region string) (to schema.Deploy
 }
 
 // Unary and Stream forward the requests for other regions. They run after the policy.
-func (f *forwarder) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (f *forwarder) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	to, err := f.forwardTarget(ctx, req)
 	switch {
 	case err != nil:
@@ -262,7 +280,10 @@ func (f *forwarder) Unary(ctx context.Context, req any, info *grpc.UnaryServerIn
 	case to.IsZero():
 		return handler(ctx, req)
 	case !slices.Contains(forwarded, info.FullMethod):
-		return nil, outcome.Status(f.log, outcome.Invalid("name", fmt.Errorf("belongs to %s: this request is for operators and is not forwarded, so ask that deployment", to)))
+		return nil, outcome.Status(f.log,
+			outcome.Invalid("name",
+				fmt.Errorf("belongs to %s: this request is for operators and is not forwarded, so ask that deployment",
+					to)))
 	}
 	out, err := responseOf(info.FullMethod)
 	if err != nil {
@@ -276,7 +297,8 @@ func (f *forwarder) Unary(ctx context.Context, req any, info *grpc.UnaryServerIn
 }
 
 // get forwards a GetResource for one of the names of a batch.
-func (f *forwarder) get(ctx context.Context, to schema.DeploymentID, req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {
+func (f *forwarder) get(ctx context.Context, to schema.DeploymentID,
+	req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {
 	conn, ctx, err := f.dial(ctx, resourcev1.ResourceService_GetResource_FullMethodName, req, to)
 	if err != nil {
 		return nil, err
@@ -284,7 +306,8 @@ func (f *forwarder) get(ctx context.Context, to schema.DeploymentID, req *resour
 	return resourcev1.NewResourceServiceClient(conn).GetResource(ctx, req, asReceived(ctx)...)
 }
 
-// asReceived are the options of a call whose answer is passed on as it is: it is not decoded where it will be encoded again.
+// asReceived are the options of a call whose answer is passed on as it is: it is not decoded where it will be
+// encoded again.
 func asReceived(ctx context.Context) []grpc.CallOption {
 	if !identity.Received(ctx) {
 		return nil
@@ -292,10 +315,11 @@ func asReceived(ctx context.Context) []grpc.CallOption {
 	return []grpc.CallOption{grpc.ForceCodecV2(identity.Undecoded())}
 }
 
-// dial returns a connection, and a context with the identity of the caller for the other side. Forwarded methods need no
-// more than the rights of a user, and the other side accepts no other role from a deployment: an operator is forwarded as
-// the user of the same name, if the limits of the operator allow it.
-func (f *forwarder) dial(ctx context.Context, method string, req any, to schema.DeploymentID) (grpc.ClientConnInterface, context.Context, error) {
+// dial returns a connection, and a context with the identity of the caller for the other side. Forwarded
+// methods need no more than the rights of a user, and the other side accepts no other role from a deployment:
+// an operator is forwarded as the user of the same name, if the limits of the operator allow it.
+func (f *forwarder) dial(ctx context.Context, method string, req any,
+	to schema.DeploymentID) (grpc.ClientConnInterface, context.Context, error) {
 	who, err := identity.CallerFromContext(ctx)
 	if err != nil {
 		return nil, ctx, status.Error(codes.Unauthenticated, err.Error())
@@ -316,11 +340,12 @@ func (f *forwarder) dial(ctx context.Context, method string, req any, to schema.
 	return conn, onBehalf(ctx, who), nil
 }
 
-// connectTimeout is longer than the longest pause between two attempts to connect (identity.Credentials.DialOptions).
+// connectTimeout is longer than the longest pause between two attempts to connect
+// (identity.Credentials.DialOptions).
 const connectTimeout = 3 * time.Second
 
-// connect waits for a lost connection to return, so that callers here do not notice a restart in another region. After
-// connectTimeout the call is made all the same, and its error has the reason.
+// connect waits for a lost connection to return, so that callers here do not notice a restart in another
+// region. After connectTimeout the call is made all the same, and its error has the reason.
 func (f *forwarder) connect(ctx context.Context, conn grpc.ClientConnInterface) {
 	c, ok := conn.(*grpc.ClientConn)
 	if !ok {
@@ -337,7 +362,8 @@ func (f *forwarder) connect(ctx context.Context, conn grpc.ClientConnInterface) 
 }
 
 // Stream forwards a watch: one request, then each event when it arrives.
-func (f *forwarder) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (f *forwarder) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
 	if info.FullMethod != resourcev1.ResourceService_WatchResources_FullMethodName {
 		return handler(srv, stream)
 	}
@@ -368,13 +394,15 @@ func (f *forwarder) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamS
 	}
 	err = relay(from, stream)
 	if !fits && status.Code(err) == codes.ResourceExhausted && stream.Context().Err() == nil {
-		return outcome.Because("TOO_MANY_CALLS", fmt.Errorf("%s: large events may come in some forwarded watches of a caller only: watch at %s", status.Convert(err).Message(), to))
+		return outcome.Because("TOO_MANY_CALLS",
+			fmt.Errorf("%s: large events may come in some forwarded watches of a caller only: watch at %s",
+				status.Convert(err).Message(), to))
 	}
 	return err
 }
 
-// A forwarded watch has the memory of a call, in which a small event has room. Only some watches of each caller have it for a large one:
-// an event arrives as a whole, and its size is not known before.
+// A forwarded watch has the memory of a call, in which a small event has room. Only some watches of each
+// caller have it for a large one: an event arrives as a whole, and its size is not known before.
 const (
 	smallEvent = 32 << 10
 	largeEvent = 3 << 19

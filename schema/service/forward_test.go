@@ -41,7 +41,8 @@ func newTestForwarder(t testing.TB, deployments ...schema.DeploymentID) *forward
 }
 
 func put(name string) *resourcev1.BatchWriteResourcesRequest_Write {
-	return &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: name}}}
+	return &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{
+		Put: &resourcev1.Resource{Name: name}}}
 }
 
 func TestRequestsAreForwardedByTheirNamesAndRegions(t *testing.T) {
@@ -50,17 +51,22 @@ func TestRequestsAreForwardedByTheirNamesAndRegions(t *testing.T) {
 	const there, here = "//a.example.com/eastus2/devices/d", "//a.example.com/us-west2/devices/d"
 	named := func(name string) []proto.Message {
 		return []proto.Message{
-			&resourcev1.GetResourceRequest{Name: name}, &resourcev1.DeleteResourceRequest{Name: name}, &resourcev1.PlanDeletionRequest{Name: name},
-			&resourcev1.SetBlockDeletionRequest{Name: name}, &resourcev1.RemoveFinalizerRequest{Name: name}, &resourcev1.UpdateResourceStatusRequest{Name: name}, &adminv1.ExplainRequest{Name: name},
+			&resourcev1.GetResourceRequest{Name: name}, &resourcev1.DeleteResourceRequest{Name: name},
+			&resourcev1.PlanDeletionRequest{Name: name},
+			&resourcev1.SetBlockDeletionRequest{Name: name}, &resourcev1.RemoveFinalizerRequest{Name: name},
+			&resourcev1.UpdateResourceStatusRequest{Name: name}, &adminv1.ExplainRequest{Name: name},
 			&resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{Name: name}},
 			&resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{Name: name}},
 			&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name}},
-			&resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{put(name), put(name)}},
+			&resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{put(name),
+				put(name)}},
 			&resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{
 				{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: &resourcev1.Resource{Name: name}}},
-				{Write: &resourcev1.BatchWriteResourcesRequest_Write_Update{Update: &resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{Name: name}}}},
+				{Write: &resourcev1.BatchWriteResourcesRequest_Write_Update{Update: &resourcev1.UpdateResourceRequest{
+					Resource: &resourcev1.Resource{Name: name}}}},
 			}},
-			&resourcev1.MutateAndValidateResourceRequest{Write: put(name), More: []*resourcev1.BatchWriteResourcesRequest_Write{put(name)}},
+			&resourcev1.MutateAndValidateResourceRequest{Write: put(name),
+				More: []*resourcev1.BatchWriteResourcesRequest_Write{put(name)}},
 		}
 	}
 	for _, req := range named(there) {
@@ -76,14 +82,16 @@ func TestRequestsAreForwardedByTheirNamesAndRegions(t *testing.T) {
 		}
 	}
 	for region, want := range map[string]schema.DeploymentID{"": {}, self.Region: {}, sibling.Region: sibling} {
-		for _, req := range []proto.Message{&resourcev1.ListResourcesRequest{Region: region}, &resourcev1.WatchResourcesRequest{Region: region}} {
+		for _, req := range []proto.Message{&resourcev1.ListResourcesRequest{Region: region},
+			&resourcev1.WatchResourcesRequest{Region: region}} {
 			to, err := f.forwardTarget(as(t, ann), req)
 			require.NoError(t, err)
 			require.Equal(t, want, to, "%T %s", req, region)
 		}
 	}
 	// The handler itself gets the resources of a batch, one by one.
-	for _, req := range []proto.Message{&resourcev1.BatchGetResourcesRequest{Names: []string{there, here}}, &adminv1.StatusRequest{}, &schemav1.ConfirmBlockadesRequest{}} {
+	for _, req := range []proto.Message{&resourcev1.BatchGetResourcesRequest{Names: []string{there, here}},
+		&adminv1.StatusRequest{}, &schemav1.ConfirmBlockadesRequest{}} {
 		to, err := f.forwardTarget(as(t, ann), req)
 		require.NoError(t, err)
 		require.True(t, to.IsZero(), "%T", req)
@@ -100,7 +108,8 @@ func TestRequestsThatCannotBeForwardedAreRefused(t *testing.T) {
 		"region: region \"Mars!\": want":                                                                  &resourcev1.WatchResourcesRequest{Region: "Mars!"},
 		"name: name \"//a\"":                                                                              &resourcev1.DeleteResourceRequest{Name: "//a"},
 		"name: devices/d belongs to a.example.com/us-west2, others belong to a.example.com/eastus2: one request writes in one deployment": &resourcev1.BatchWriteResourcesRequest{
-			Writes: []*resourcev1.BatchWriteResourcesRequest_Write{put("//a.example.com/eastus2/devices/d"), put("devices/d")},
+			Writes: []*resourcev1.BatchWriteResourcesRequest_Write{put("//a.example.com/eastus2/devices/d"),
+				put("devices/d")},
 		},
 	} {
 		_, err := f.forwardTarget(as(t, ann), req)
@@ -111,10 +120,13 @@ func TestRequestsThatCannotBeForwardedAreRefused(t *testing.T) {
 		return &resourcev1.DeleteResourceRequest{Name: name}
 	}
 	for field, req := range map[string]proto.Message{
-		"name":             &resourcev1.PlanDeletionRequest{Name: "//a"},
-		"more[1]":          &resourcev1.PlanDeletionRequest{Name: "devices/c", More: []string{"devices/d", "//a.example.com/eastus2/devices/d"}},
-		"requests[0].name": &resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{named("//b.example.com/us-west2/devices/d")}},
-		"requests[1].name": &resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{named("devices/c"), named("//a")}},
+		"name": &resourcev1.PlanDeletionRequest{Name: "//a"},
+		"more[1]": &resourcev1.PlanDeletionRequest{Name: "devices/c",
+			More: []string{"devices/d", "//a.example.com/eastus2/devices/d"}},
+		"requests[0].name": &resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{
+			named("//b.example.com/us-west2/devices/d")}},
+		"requests[1].name": &resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{
+			named("devices/c"), named("//a")}},
 	} {
 		_, err := f.forwardTarget(as(t, ann), req)
 		require.Len(t, violation.Of(err), 1, "%T", req)
@@ -127,7 +139,8 @@ func TestRequestsThatCannotBeForwardedAreRefused(t *testing.T) {
 	require.Equal(t, "mars", to.Region)
 }
 
-// A forwarded request is not forwarded again: two deployments that disagree on their names would send it for ever.
+// A forwarded request is not forwarded again: two deployments that disagree on their names would send it for
+// ever.
 func TestAForwardedRequestIsNotForwardedAgain(t *testing.T) {
 	t.Parallel()
 	f := newTestForwarder(t, sibling)
@@ -148,17 +161,25 @@ func TestWhoMayActForWhom(t *testing.T) {
 		header []string
 		code   codes.Code
 	}{
-		"a sibling, for a user":              {identity.Deployment(sibling), getMethod, []string{ann.Path()}, codes.OK},
-		"a sibling, for an operator":         {identity.Deployment(sibling), getMethod, []string{operator.Path()}, codes.PermissionDenied},
-		"a sibling, for a deployment":        {identity.Deployment(sibling), getMethod, []string{identity.Deployment(other).Path()}, codes.PermissionDenied},
-		"a sibling, in an operators' call":   {identity.Deployment(sibling), resourcev1.ResourceService_SetBlockDeletion_FullMethodName, []string{ann.Path()}, codes.PermissionDenied},
-		"a sibling, between deployments":     {identity.Deployment(sibling), confirmMethod, []string{ann.Path()}, codes.PermissionDenied},
-		"a sibling, for two users":           {identity.Deployment(sibling), getMethod, []string{ann.Path(), "/user/bob"}, codes.PermissionDenied},
-		"a sibling, for nobody":              {identity.Deployment(sibling), getMethod, []string{"ann"}, codes.PermissionDenied},
-		"another service's deployment":       {identity.Deployment(other), getMethod, []string{ann.Path()}, codes.PermissionDenied},
-		"a user":                             {ann, getMethod, []string{"/user/bob"}, codes.PermissionDenied},
-		"an operator":                        {operator, getMethod, []string{ann.Path()}, codes.PermissionDenied},
-		"nobody":                             {identity.Identity{}, getMethod, []string{ann.Path()}, codes.PermissionDenied},
+		"a sibling, for a user": {identity.Deployment(sibling), getMethod, []string{ann.Path()}, codes.OK},
+		"a sibling, for an operator": {identity.Deployment(sibling), getMethod, []string{operator.Path()},
+			codes.PermissionDenied},
+		"a sibling, for a deployment": {identity.Deployment(sibling), getMethod,
+			[]string{identity.Deployment(other).Path()}, codes.PermissionDenied},
+		"a sibling, in an operators' call": {identity.Deployment(sibling),
+			resourcev1.ResourceService_SetBlockDeletion_FullMethodName, []string{ann.Path()}, codes.PermissionDenied},
+		"a sibling, between deployments": {identity.Deployment(sibling), confirmMethod, []string{ann.Path()},
+			codes.PermissionDenied},
+		"a sibling, for two users": {identity.Deployment(sibling), getMethod,
+			[]string{ann.Path(), "/user/bob"}, codes.PermissionDenied},
+		"a sibling, for nobody": {identity.Deployment(sibling), getMethod, []string{"ann"},
+			codes.PermissionDenied},
+		"another service's deployment": {identity.Deployment(other), getMethod, []string{ann.Path()},
+			codes.PermissionDenied},
+		"a user":      {ann, getMethod, []string{"/user/bob"}, codes.PermissionDenied},
+		"an operator": {operator, getMethod, []string{ann.Path()}, codes.PermissionDenied},
+		"nobody": {identity.Identity{}, getMethod, []string{ann.Path()},
+			codes.PermissionDenied},
 		"a user, for itself, with no header": {ann, getMethod, nil, codes.OK},
 	} {
 		var pairs []string
@@ -182,7 +203,8 @@ func TestWhoMayActForWhom(t *testing.T) {
 		require.Equal(t, ann, who, name)
 		text, err := actor(h.ctx)
 		require.NoError(t, err)
-		require.Equal(t, map[bool]string{true: "user/ann by way of eastus2", false: "user/ann"}[len(c.header) > 0], text)
+		require.Equal(t, map[bool]string{true: "user/ann by way of eastus2", false: "user/ann"}[len(c.header) > 0],
+			text)
 	}
 	ctx, _ := received(t.Context(), onBehalfOf, ann.Path())
 	_, err := f.actFor(ctx, getMethod)
@@ -200,10 +222,12 @@ func (regional) GetResource(ctx context.Context, req *resourcev1.GetResourceRequ
 	if strings.HasSuffix(req.GetName(), "/none") {
 		return nil, outcome.Because("NOT_FOUND", errors.New("devices/none: not found"))
 	}
-	return &resourcev1.Resource{Name: req.GetName(), Labels: map[string]string{"for": strings.Join(metadata.ValueFromIncomingContext(ctx, onBehalfOf), " ")}}, nil
+	return &resourcev1.Resource{Name: req.GetName(),
+		Labels: map[string]string{"for": strings.Join(metadata.ValueFromIncomingContext(ctx, onBehalfOf), " ")}}, nil
 }
 
-func (regional) WatchResources(req *resourcev1.WatchResourcesRequest, stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
+func (regional) WatchResources(req *resourcev1.WatchResourcesRequest,
+	stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
 	if req.GetAllowBatches() {
 		batch := &resourcev1.WatchResourcesResponse{ResumeToken: "t"}
 		for _, name := range []string{"devices/a", "devices/b"} {
@@ -215,9 +239,12 @@ func (regional) WatchResources(req *resourcev1.WatchResourcesRequest, stream grp
 		}
 	}
 	for _, name := range []string{"devices/a", "devices/b"} {
-		if err := stream.Send(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: &resourcev1.Resource{
-			Name: name, Labels: map[string]string{"for": strings.Join(metadata.ValueFromIncomingContext(stream.Context(), onBehalfOf), " "), "kind": req.GetKind()},
-		}}}); err != nil {
+		if err := stream.Send(
+			&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: &resourcev1.Resource{
+				Name: name, Labels: map[string]string{
+					"for":  strings.Join(metadata.ValueFromIncomingContext(stream.Context(), onBehalfOf), " "),
+					"kind": req.GetKind()},
+			}}}); err != nil {
 			return err
 		}
 	}
@@ -240,7 +267,8 @@ func listen(t *testing.T, p *peers.Peers, to schema.DeploymentID, register func(
 	register(server)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
-	p.Update(&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self}, {DeploymentID: to, Address: listener.Addr().String()}}})
+	p.Update(&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self},
+		{DeploymentID: to, Address: listener.Addr().String()}}})
 	t.Cleanup(p.Close)
 }
 
@@ -250,7 +278,8 @@ func TestARequestIsForwardedWithTheIdentityOfItsCaller(t *testing.T) {
 	listen(t, f.peers, sibling, func(s *grpc.Server) { resourcev1.RegisterResourceServiceServer(s, regional{}) })
 	h := &handled{}
 	get := func(ctx context.Context, name string) (*resourcev1.Resource, error) {
-		out, err := f.Unary(ctx, &resourcev1.GetResourceRequest{Name: name}, &grpc.UnaryServerInfo{FullMethod: getMethod}, h.unary)
+		out, err := f.Unary(ctx, &resourcev1.GetResourceRequest{Name: name},
+			&grpc.UnaryServerInfo{FullMethod: getMethod}, h.unary)
 		p, _ := out.(*resourcev1.Resource)
 		return p, err
 	}
@@ -274,13 +303,16 @@ func TestARequestIsForwardedWithTheIdentityOfItsCaller(t *testing.T) {
 
 	_, err = f.Unary(as(t, operator), &resourcev1.SetBlockDeletionRequest{Name: "//a.example.com/eastus2/devices/d"},
 		&grpc.UnaryServerInfo{FullMethod: resourcev1.ResourceService_SetBlockDeletion_FullMethodName}, h.unary)
-	require.ErrorContains(t, err, "belongs to a.example.com/eastus2: this request is for operators and is not forwarded, so ask that deployment")
+	require.ErrorContains(t, err,
+		"belongs to a.example.com/eastus2: this request is for operators and is not forwarded, so ask that deployment")
 
 	r := newResourceService(&resourceStore{get: func(name string) (*peer.Resource, error) { return stored(name), nil }})
 	r.forward = f
-	batch, err := r.BatchGetResources(as(t, ann), &resourcev1.BatchGetResourcesRequest{Names: []string{"devices/a", "//a.example.com/eastus2/devices/b"}})
+	batch, err := r.BatchGetResources(as(t, ann), &resourcev1.BatchGetResourcesRequest{Names: []string{"devices/a",
+		"//a.example.com/eastus2/devices/b"}})
 	require.NoError(t, err)
-	require.Equal(t, "//a.example.com/eastus2/devices/b", batch.GetResources()[1].GetName(), "a batch has resources of several regions")
+	require.Equal(t, "//a.example.com/eastus2/devices/b", batch.GetResources()[1].GetName(),
+		"a batch has resources of several regions")
 	require.Equal(t, "a", batch.GetResources()[0].GetLabels()["team"])
 }
 
@@ -294,12 +326,15 @@ func TestAWatchIsForwardedEventByEvent(t *testing.T) {
 			proto.Merge(into.(proto.Message), req)
 			return nil
 		}
-		return stream, h, f.Stream(nil, stream, &grpc.StreamServerInfo{FullMethod: resourcev1.ResourceService_WatchResources_FullMethodName}, func(srv any, ss grpc.ServerStream) error {
-			got := &resourcev1.WatchResourcesRequest{}
-			require.NoError(t, ss.RecvMsg(got), "the handler receives the request once more")
-			require.True(t, proto.Equal(req, got))
-			return h.stream(srv, ss)
-		})
+		return stream, h,
+			f.Stream(nil, stream,
+				&grpc.StreamServerInfo{FullMethod: resourcev1.ResourceService_WatchResources_FullMethodName},
+				func(srv any, ss grpc.ServerStream) error {
+					got := &resourcev1.WatchResourcesRequest{}
+					require.NoError(t, ss.RecvMsg(got), "the handler receives the request once more")
+					require.True(t, proto.Equal(req, got))
+					return h.stream(srv, ss)
+				})
 	}
 	stream, h, err := watch(as(t, ann), &resourcev1.WatchResourcesRequest{Region: "eastus2", Kind: "Device"})
 	require.Equal(t, codes.OutOfRange, status.Code(err), "the watch ends with the error of the other region")
@@ -313,7 +348,8 @@ func TestAWatchIsForwardedEventByEvent(t *testing.T) {
 	stream, _, err = watch(as(t, ann), &resourcev1.WatchResourcesRequest{Region: "eastus2", AllowBatches: true})
 	require.Equal(t, codes.OutOfRange, status.Code(err))
 	require.Len(t, stream.sent, 3)
-	require.Equal(t, "[+devices/a +devices/b] t", eventText(t, stream.sent[0].(*resourcev1.WatchResourcesResponse)), "several changes stay together")
+	require.Equal(t, "[+devices/a +devices/b] t", eventText(t, stream.sent[0].(*resourcev1.WatchResourcesResponse)),
+		"several changes stay together")
 
 	_, h, err = watch(as(t, ann), &resourcev1.WatchResourcesRequest{Kind: "Device"})
 	require.NoError(t, err)
@@ -325,9 +361,12 @@ func TestAWatchIsForwardedEventByEvent(t *testing.T) {
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
 
 	broken := &streamDouble{ctx: as(t, ann), receive: func(any) error { return io.ErrUnexpectedEOF }}
-	err = f.Stream(nil, broken, &grpc.StreamServerInfo{FullMethod: resourcev1.ResourceService_WatchResources_FullMethodName}, h.stream)
+	err = f.Stream(nil, broken,
+		&grpc.StreamServerInfo{FullMethod: resourcev1.ResourceService_WatchResources_FullMethodName}, h.stream)
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-	require.NoError(t, f.Stream(nil, broken, &grpc.StreamServerInfo{FullMethod: adminv1.AdminService_Verify_FullMethodName}, h.stream), "other streams are not read")
+	require.NoError(t,
+		f.Stream(nil, broken, &grpc.StreamServerInfo{FullMethod: adminv1.AdminService_Verify_FullMethodName}, h.stream),
+		"other streams are not read")
 }
 
 func TestAWatchEndsWhenItsReaderIsGone(t *testing.T) {
@@ -339,7 +378,9 @@ func TestAWatchEndsWhenItsReaderIsGone(t *testing.T) {
 		into.(*resourcev1.WatchResourcesRequest).Region = "eastus2"
 		return nil
 	}}
-	err := f.Stream(nil, stream, &grpc.StreamServerInfo{FullMethod: resourcev1.ResourceService_WatchResources_FullMethodName}, (&handled{}).stream)
+	err := f.Stream(nil, stream,
+		&grpc.StreamServerInfo{FullMethod: resourcev1.ResourceService_WatchResources_FullMethodName},
+		(&handled{}).stream)
 	require.ErrorIs(t, err, gone)
 }
 
@@ -347,7 +388,8 @@ func TestAWatchEndsWhenItsReaderIsGone(t *testing.T) {
 func TestARegionThatHasNotRegisteredIsUnavailable(t *testing.T) {
 	t.Parallel()
 	f := newTestForwarder(t, sibling)
-	_, err := f.Unary(as(t, ann), &resourcev1.GetResourceRequest{Name: "//a.example.com/eastus2/devices/d"}, &grpc.UnaryServerInfo{FullMethod: getMethod}, (&handled{}).unary)
+	_, err := f.Unary(as(t, ann), &resourcev1.GetResourceRequest{Name: "//a.example.com/eastus2/devices/d"},
+		&grpc.UnaryServerInfo{FullMethod: getMethod}, (&handled{}).unary)
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.Equal(t, "UNAVAILABLE", reasonOf(t, err))
 	require.ErrorContains(t, err, "deployment a.example.com/eastus2 has not registered yet")
@@ -356,7 +398,9 @@ func TestARegionThatHasNotRegisteredIsUnavailable(t *testing.T) {
 func TestTheRequestOfAStreamIsReceivedOnceMore(t *testing.T) {
 	t.Parallel()
 	next := errors.New("the stream itself")
-	r := &readAhead{ServerStream: &streamDouble{receive: func(any) error { return next }}, req: &resourcev1.WatchResourcesRequest{Kind: "Device"}}
+	r := &readAhead{ServerStream: &streamDouble{receive: func(any) error {
+		return next
+	}}, req: &resourcev1.WatchResourcesRequest{Kind: "Device"}}
 	var got resourcev1.WatchResourcesRequest
 	require.NoError(t, r.RecvMsg(&got))
 	require.Equal(t, "Device", got.GetKind())
@@ -380,7 +424,8 @@ func TestForwardedMethodsAreThoseOfUsers(t *testing.T) {
 			require.NotNil(t, out)
 		}
 	}
-	for _, bad := range []string{"", "/", "/dbcontroller.resource.v1.ResourceService/Unknown", "/dbcontroller.resource.v1.Resource"} {
+	for _, bad := range []string{"", "/", "/dbcontroller.resource.v1.ResourceService/Unknown",
+		"/dbcontroller.resource.v1.Resource"} {
 		_, err := responseOf(bad)
 		require.Error(t, err, bad)
 	}

@@ -76,15 +76,27 @@ func TestADeploymentCallsFromItsKnownDatabaseOnly(t *testing.T) {
 		code   codes.Code
 		met    []string
 	}{
-		"a known database":                  {identity.Deployment(other), confirmMethod, []string{peers.DatabaseKey, uid(1).String()}, nil, codes.OK, []string{other.String() + " " + uid(1).String()}},
-		"another database":                  {identity.Deployment(other), confirmMethod, []string{peers.DatabaseKey, uid(2).String()}, another, codes.Unavailable, []string{other.String() + " " + uid(2).String()}},
-		"an earlier version sends none":     {identity.Deployment(other), confirmMethod, nil, another, codes.OK, nil},
-		"a stranger":                        {identity.Deployment(other), confirmMethod, []string{peers.DatabaseKey, uid(1).String()}, stranger, codes.Unavailable, []string{other.String() + " " + uid(1).String()}},
-		"no UUID":                           {identity.Deployment(other), confirmMethod, []string{peers.DatabaseKey, "mine"}, nil, codes.InvalidArgument, nil},
-		"the deployment itself":             {identity.Deployment(self), confirmMethod, []string{peers.DatabaseKey, uid(2).String()}, another, codes.OK, nil},
-		"a person":                          {ann, confirmMethod, []string{peers.DatabaseKey, uid(2).String()}, another, codes.OK, nil},
-		"a method for people":               {identity.Deployment(other), getMethod, []string{peers.DatabaseKey, uid(2).String()}, another, codes.OK, nil},
-		"the store cannot compare just now": {identity.Deployment(other), confirmMethod, []string{peers.DatabaseKey, uid(1).String()}, peer.ErrAborted, codes.Aborted, []string{other.String() + " " + uid(1).String()}},
+		"a known database": {identity.Deployment(other), confirmMethod,
+			[]string{peers.DatabaseKey, uid(1).String()}, nil, codes.OK,
+			[]string{other.String() + " " + uid(1).String()}},
+		"another database": {identity.Deployment(other), confirmMethod,
+			[]string{peers.DatabaseKey, uid(2).String()}, another, codes.Unavailable,
+			[]string{other.String() + " " + uid(2).String()}},
+		"an earlier version sends none": {identity.Deployment(other), confirmMethod, nil, another, codes.OK, nil},
+		"a stranger": {identity.Deployment(other), confirmMethod,
+			[]string{peers.DatabaseKey, uid(1).String()}, stranger, codes.Unavailable,
+			[]string{other.String() + " " + uid(1).String()}},
+		"no UUID": {identity.Deployment(other), confirmMethod,
+			[]string{peers.DatabaseKey, "mine"}, nil, codes.InvalidArgument, nil},
+		"the deployment itself": {identity.Deployment(self), confirmMethod,
+			[]string{peers.DatabaseKey, uid(2).String()}, another, codes.OK, nil},
+		"a person": {ann, confirmMethod, []string{peers.DatabaseKey, uid(2).String()}, another,
+			codes.OK, nil},
+		"a method for people": {identity.Deployment(other), getMethod,
+			[]string{peers.DatabaseKey, uid(2).String()}, another, codes.OK, nil},
+		"the store cannot compare just now": {identity.Deployment(other), confirmMethod,
+			[]string{peers.DatabaseKey, uid(1).String()}, peer.ErrAborted, codes.Aborted,
+			[]string{other.String() + " " + uid(1).String()}},
 	} {
 		known := &databaseDouble{database: uid(9), meet: func(schema.DeploymentID, uuid.UUID) error { return c.meet }}
 		check, h := databaseCheck{self, known}, &handled{}
@@ -92,7 +104,8 @@ func TestADeploymentCallsFromItsKnownDatabaseOnly(t *testing.T) {
 		_, err := check.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: c.method}, h.unary)
 		require.Equal(t, c.code, status.Code(err), name)
 		require.Equal(t, c.met, known.met, name)
-		require.Equal(t, []string{uid(9).String()}, tr.trailer.Get(peers.DatabaseKey), "every answer names the database, refusals too")
+		require.Equal(t, []string{uid(9).String()}, tr.trailer.Get(peers.DatabaseKey),
+			"every answer names the database, refusals too")
 		require.Equal(t, c.code == codes.OK, h.calls == 1, name)
 
 		err = check.Stream(nil, &streamDouble{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: c.method}, h.stream)
@@ -100,31 +113,37 @@ func TestADeploymentCallsFromItsKnownDatabaseOnly(t *testing.T) {
 	}
 	ctx, _ := received(t.Context(), peers.DatabaseKey, uid(1).String())
 	h := &handled{}
-	_, err := databaseCheck{self, &databaseDouble{}}.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: confirmMethod}, h.unary)
+	_, err := databaseCheck{self, &databaseDouble{}}.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: confirmMethod},
+		h.unary)
 	require.NoError(t, err, "the policy refuses callers without an identity")
 }
 
-// A stranger is refused every call, also without the identity of a database; its watch of deletions goes on to the check of its stored
-// position, with the identity of its database.
+// A stranger is refused every call, also without the identity of a database; its watch of deletions goes on
+// to the check of its stored position, with the identity of its database.
 func TestAStrangerIsRefusedEverything_I13(t *testing.T) {
 	t.Parallel()
 	stranger := &peer.UnavailableError{Deployments: []schema.DeploymentID{self}, Err: peer.StrangerError(other)}
-	check := databaseCheck{self, &databaseDouble{stranger: stranger, meet: func(schema.DeploymentID, uuid.UUID) error { return stranger }}}
+	check := databaseCheck{self, &databaseDouble{stranger: stranger, meet: func(schema.DeploymentID, uuid.UUID) error {
+		return stranger
+	}}}
 	for _, header := range [][]string{nil, {peers.DatabaseKey, uid(1).String()}} {
 		ctx, _ := received(as(t, identity.Deployment(other)), header...)
 		h := &handled{}
 		_, err := check.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: confirmMethod}, h.unary)
 		require.Equal(t, codes.Unavailable, status.Code(err))
-		err = check.Stream(nil, &streamDouble{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: schemav1.SchemaService_WatchResourceShadows_FullMethodName}, h.stream)
+		err = check.Stream(nil, &streamDouble{ctx: ctx},
+			&grpc.StreamServerInfo{FullMethod: schemav1.SchemaService_WatchResourceShadows_FullMethodName}, h.stream)
 		require.Equal(t, codes.Unavailable, status.Code(err))
 		require.Zero(t, h.calls)
-		err = check.Stream(nil, &streamDouble{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: schemav1.SchemaService_WatchImportedServiceDeletions_FullMethodName}, func(_ any, stream grpc.ServerStream) error {
-			database, sent := stream.Context().Value(peer.CallerDatabase{}).(uuid.UUID)
-			require.Equal(t, header != nil, sent)
-			require.Equal(t, sent, database == uid(1))
-			h.calls++
-			return nil
-		})
+		err = check.Stream(nil, &streamDouble{ctx: ctx},
+			&grpc.StreamServerInfo{FullMethod: schemav1.SchemaService_WatchImportedServiceDeletions_FullMethodName},
+			func(_ any, stream grpc.ServerStream) error {
+				database, sent := stream.Context().Value(peer.CallerDatabase{}).(uuid.UUID)
+				require.Equal(t, header != nil, sent)
+				require.Equal(t, sent, database == uid(1))
+				h.calls++
+				return nil
+			})
 		require.NoError(t, err)
 		require.Equal(t, 1, h.calls)
 	}
@@ -135,7 +154,8 @@ func TestADecommissionedDeploymentIsRefusedEverything(t *testing.T) {
 	gone := decommissionedDouble{other: true}
 	check := decommissionCheck{gone}
 	for who, want := range map[identity.Identity]codes.Code{
-		identity.Deployment(other): codes.PermissionDenied, identity.Deployment(sibling): codes.OK, ann: codes.OK, operator: codes.OK,
+		identity.Deployment(other): codes.PermissionDenied, identity.Deployment(sibling): codes.OK, ann: codes.OK,
+		operator: codes.OK,
 	} {
 		h := &handled{}
 		_, err := check.Unary(as(t, who), nil, nil, h.unary)
@@ -210,7 +230,8 @@ func TestInterceptorsOfChannelsAreNested(t *testing.T) {
 		}
 	}
 	h := &handled{}
-	out, err := inprocess.ChainUnary([]grpc.UnaryServerInterceptor{unary("a"), unary("b")})(t.Context(), nil, nil, h.unary)
+	out, err := inprocess.ChainUnary([]grpc.UnaryServerInterceptor{unary("a"), unary("b")})(t.Context(), nil,
+		nil, h.unary)
 	require.NoError(t, err)
 	require.Equal(t, "answer", out)
 	require.Equal(t, []string{"a", "b", "after b", "after a"}, order)
@@ -221,7 +242,8 @@ func TestInterceptorsOfChannelsAreNested(t *testing.T) {
 			return handler(srv, ss)
 		}
 	}
-	require.NoError(t, inprocess.ChainStream([]grpc.StreamServerInterceptor{stream("a"), stream("b")})(nil, &streamDouble{ctx: t.Context()}, nil, h.stream))
+	require.NoError(t, inprocess.ChainStream([]grpc.StreamServerInterceptor{stream("a"), stream("b")})(nil,
+		&streamDouble{ctx: t.Context()}, nil, h.stream))
 	require.Equal(t, []string{"a", "b"}, order)
 	require.Equal(t, 2, h.calls)
 }

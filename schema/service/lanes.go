@@ -12,7 +12,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// reads are the methods for people that write nothing. The statements of the others are in the lane of writes.
+// reads are the methods for people that write nothing. The statements of the others are in the lane of
+// writes.
 var reads = map[string]bool{
 	resourcev1.ResourceService_GetResource_FullMethodName:       true,
 	resourcev1.ResourceService_ListResources_FullMethodName:     true,
@@ -37,15 +38,16 @@ var fromStandby = map[string]bool{
 	resourcev1.ResourceService_BatchGetResources_FullMethodName: true,
 }
 
-// callers assigns the statements of a call to a lane of the database's connections, and to the caller's identity. Calls over
-// the in-process channels are work of the process itself.
+// callers assigns the statements of a call to a lane of the database's connections, and to the caller's
+// identity. Calls over the in-process channels are work of the process itself.
 type callers struct {
 	refused func(what string, who identity.Identity)
 	standby *shadow.Standby
 }
 
 // Unary runs after actForUnary: the statements of a forwarded call are the person's.
-func (c callers) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (c callers) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	ctx, caller := c.assign(ctx, info.FullMethod, req)
 	if caller.Lane == postgres.Writes || fromStandby[info.FullMethod] && !caller.Standby {
 		defer c.standby.Saw(caller.Who) // a write, or a read of the latest state

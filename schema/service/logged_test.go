@@ -32,7 +32,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// filled returns a message whose fields have values that pass for names, deployments and ids: most calls get as far as the database.
+// filled returns a message whose fields have values that pass for names, deployments and ids: most calls get
+// as far as the database.
 func filled(m protoreflect.Message, depth int) proto.Message {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -54,7 +55,9 @@ func filled(m protoreflect.Message, depth int) proto.Message {
 }
 
 // texts are values of fields by the ends of their names.
-var texts = map[string]string{"name": "targets/t", "service": "a.example.com", "region": "us-west2", "deployment": "b.example.com/us-west2", "version": "v1", "token": "", "kind": "Target", "reason": "a test", "address": "localhost:7000"}
+var texts = map[string]string{"name": "targets/t", "service": "a.example.com", "region": "us-west2",
+	"deployment": "b.example.com/us-west2", "version": "v1", "token": "", "kind": "Target", "reason": "a test",
+	"address": "localhost:7000"}
 
 func value(f protoreflect.FieldDescriptor) protoreflect.Value {
 	switch f.Kind() {
@@ -86,11 +89,13 @@ func value(f protoreflect.FieldDescriptor) protoreflect.Value {
 // called calls a method and returns the first error; a stream is read for a moment.
 func called(t *testing.T, conn grpc.ClientConnInterface, id uuid.UUID, method string, request proto.Message) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), requestid.Header, id.String()), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), requestid.Header, id.String()),
+		200*time.Millisecond)
 	defer cancel()
 	out, err := service.ResponseOf(method)
 	require.NoError(t, err)
-	if d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(strings.ReplaceAll(method[1:], "/", "."))); err == nil && !d.(protoreflect.MethodDescriptor).IsStreamingServer() {
+	if d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(strings.ReplaceAll(method[1:],
+		"/", "."))); err == nil && !d.(protoreflect.MethodDescriptor).IsStreamingServer() {
 		_ = conn.Invoke(ctx, method, request, out)
 		return
 	}
@@ -157,9 +162,12 @@ func TestEveryLineOfARequestHasItsID(t *testing.T) {
 				}
 			}
 			called(t, conn, id, method, request)
-			require.Eventually(t, func() bool { return said.FilterMessage("a call is answered").Len() > 0 }, wait.Limit, time.Millisecond, "%s, %s: debug has a line for each call", method, pass)
+			require.Eventually(t, func() bool {
+				return said.FilterMessage("a call is answered").Len() > 0
+			}, wait.Limit, time.Millisecond, "%s, %s: debug has a line for each call", method, pass)
 			for _, line := range said.TakeAll() {
-				require.Equal(t, id.String(), line.ContextMap()["request_id"], "%s, %s: %s %v", method, pass, line.Message, line.ContextMap())
+				require.Equal(t, id.String(), line.ContextMap()["request_id"], "%s, %s: %s %v", method, pass,
+					line.Message, line.ContextMap())
 				if line.Level > zap.InfoLevel {
 					faults++
 				}

@@ -7,7 +7,8 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// Bytes that calls take beside their decoded request, which is there three times: decoded, as a Go value, and as JSON.
+// Bytes that calls take beside their decoded request, which is there three times: decoded, as a Go value, and
+// as JSON.
 const (
 	requestCopies = 3
 	callBytes     = 64 << 10

@@ -13,28 +13,35 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// ownerStore returns verdicts, in order, on owners that resources of another deployment name, and drops owners of
-// resources here. WouldCheckOwners stores nothing.
+// ownerStore returns verdicts, in order, on owners that resources of another deployment name, and drops
+// owners of resources here. WouldCheckOwners stores nothing.
 type ownerStore interface {
-	CheckOwners(ctx context.Context, ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
-	WouldCheckOwners(ctx context.Context, ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
-	DropOwners(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, releases []peer.OwnerRelease) (failed []uuid.UUID, more bool, err error)
+	CheckOwners(ctx context.Context, ownee schema.DeploymentID,
+		questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
+	WouldCheckOwners(ctx context.Context, ownee schema.DeploymentID,
+		questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
+	DropOwners(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion,
+		releases []peer.OwnerRelease) (failed []uuid.UUID, more bool, err error)
 }
 
 // ownerUpgrader stores the version of an owners' deployment in the owner references to its resources.
 type ownerUpgrader interface {
-	UpgradeOwners(ctx context.Context, from schema.DeploymentID, version string, generation int64, renamed map[string]string) (remaining int64, err error)
+	UpgradeOwners(ctx context.Context, from schema.DeploymentID, version string, generation int64,
+		renamed map[string]string) (remaining int64, err error)
 }
 
-// versionAsker asks a deployment, by its registered address, for the version that it runs, and for its generation.
+// versionAsker asks a deployment, by its registered address, for the version that it runs, and for its
+// generation.
 type versionAsker func(ctx context.Context, of schema.DeploymentID) (version string, generation int64, err error)
 
-func (s *schemas) CheckOwners(ctx context.Context, req *schemav1.CheckOwnersRequest) (*schemav1.CheckOwnersResponse, error) {
+func (s *schemas) CheckOwners(ctx context.Context,
+	req *schemav1.CheckOwnersRequest) (*schemav1.CheckOwnersResponse, error) {
 	out, err := s.checkOwners(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
-func (s *schemas) checkOwners(ctx context.Context, req *schemav1.CheckOwnersRequest) (*schemav1.CheckOwnersResponse, error) {
+func (s *schemas) checkOwners(ctx context.Context,
+	req *schemav1.CheckOwnersRequest) (*schemav1.CheckOwnersResponse, error) {
 	ownee, err := caller(ctx)
 	if err != nil {
 		return nil, err
@@ -87,12 +94,14 @@ func ownerAnswersProto(answers *peer.OwnerAnswers) *schemav1.CheckOwnersResponse
 	return out
 }
 
-func (s *schemas) DropOwners(ctx context.Context, req *schemav1.DropOwnersRequest) (*schemav1.DropOwnersResponse, error) {
+func (s *schemas) DropOwners(ctx context.Context,
+	req *schemav1.DropOwnersRequest) (*schemav1.DropOwnersResponse, error) {
 	out, err := s.dropOwners(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
-func (s *schemas) dropOwners(ctx context.Context, req *schemav1.DropOwnersRequest) (*schemav1.DropOwnersResponse, error) {
+func (s *schemas) dropOwners(ctx context.Context,
+	req *schemav1.DropOwnersRequest) (*schemav1.DropOwnersResponse, error) {
 	owner, err := caller(ctx)
 	if err != nil {
 		return nil, err
@@ -138,12 +147,14 @@ func readOwnerReleases(in []*schemav1.DropOwnersRequest_LetGo) ([]peer.OwnerRele
 	return out, nil
 }
 
-func (s *schemas) UpgradeOwnerReferences(ctx context.Context, req *schemav1.UpgradeOwnerReferencesRequest) (*schemav1.UpgradeOwnerReferencesResponse, error) {
+func (s *schemas) UpgradeOwnerReferences(ctx context.Context,
+	req *schemav1.UpgradeOwnerReferencesRequest) (*schemav1.UpgradeOwnerReferencesResponse, error) {
 	out, err := s.upgradeOwners(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
-func (s *schemas) upgradeOwners(ctx context.Context, req *schemav1.UpgradeOwnerReferencesRequest) (*schemav1.UpgradeOwnerReferencesResponse, error) {
+func (s *schemas) upgradeOwners(ctx context.Context,
+	req *schemav1.UpgradeOwnerReferencesRequest) (*schemav1.UpgradeOwnerReferencesResponse, error) {
 	owner, err := caller(ctx)
 	if err != nil {
 		return nil, err
@@ -160,13 +171,16 @@ func (s *schemas) upgradeOwners(ctx context.Context, req *schemav1.UpgradeOwnerR
 		}
 		renamed[r.GetFrom()] = r.GetTo()
 	}
-	// The certificate of a caller is not enough: owner references with a made-up generation would take no later version.
+	// The certificate of a caller is not enough: owner references with a made-up generation would take no
+	// later version.
 	version, generation, err := s.versionOf(ctx, owner)
 	switch {
 	case err != nil:
-		return nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{owner}, Err: fmt.Errorf("its version counts when it says the same at its registered address: %w", err)}
+		return nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{owner},
+			Err: fmt.Errorf("its version counts when it says the same at its registered address: %w", err)}
 	case version != req.GetVersion() || generation != req.GetGeneration():
-		return nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{owner}, Err: fmt.Errorf("it says at its registered address that it runs %s, of generation %d", version, generation)}
+		return nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{owner},
+			Err: fmt.Errorf("it says at its registered address that it runs %s, of generation %d", version, generation)}
 	}
 	remaining, err := s.upgrades.UpgradeOwners(ctx, owner, req.GetVersion(), req.GetGeneration(), renamed)
 	if err != nil {

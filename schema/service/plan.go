@@ -15,19 +15,21 @@ import (
 // defaultPlanLimit is the number of members of a plan when the request has none.
 const defaultPlanLimit = 1000
 
-// planner follows references of resources here, for deletions that reach several deployments: Plan from targets to their
-// holders, Trace from holders to their targets. Both change nothing.
+// planner follows references of resources here, for deletions that reach several deployments: Plan from
+// targets to their holders, Trace from holders to their targets. Both change nothing.
 type planner interface {
 	Plan(ctx context.Context, q peer.PlanQuestion) (*peer.Plan, error)
 	Trace(ctx context.Context, uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error)
 }
 
-func (s *schemas) PlanDeletion(ctx context.Context, req *schemav1.PlanDeletionRequest) (*schemav1.PlanDeletionResponse, error) {
+func (s *schemas) PlanDeletion(ctx context.Context,
+	req *schemav1.PlanDeletionRequest) (*schemav1.PlanDeletionResponse, error) {
 	out, err := s.planDeletion(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
-func (s *schemas) planDeletion(ctx context.Context, req *schemav1.PlanDeletionRequest) (*schemav1.PlanDeletionResponse, error) {
+func (s *schemas) planDeletion(ctx context.Context,
+	req *schemav1.PlanDeletionRequest) (*schemav1.PlanDeletionResponse, error) {
 	if err := bounded("targets", len(req.GetTargets())); err != nil {
 		return nil, err
 	}
@@ -35,7 +37,9 @@ func (s *schemas) planDeletion(ctx context.Context, req *schemav1.PlanDeletionRe
 	if limit <= 0 {
 		limit = defaultPlanLimit
 	}
-	q := peer.PlanQuestion{Targets: make([]peer.PlanTarget, len(req.GetTargets())), Limit: min(limit, peer.PlanLimit), Detailed: req.GetDetailed(), Compact: req.GetCompact() && !req.GetDetailed(), CountLeaves: req.GetCountLeaves() && !req.GetDetailed()}
+	q := peer.PlanQuestion{Targets: make([]peer.PlanTarget, len(req.GetTargets())), Limit: min(limit, peer.PlanLimit),
+		Detailed: req.GetDetailed(), Compact: req.GetCompact() && !req.GetDetailed(),
+		CountLeaves: req.GetCountLeaves() && !req.GetDetailed()}
 	for i, t := range req.GetTargets() {
 		var err error
 		if q.Targets[i], err = wire.PlanTarget(t.GetDeployment(), t.GetUid()); err != nil {
@@ -58,12 +62,14 @@ func (s *schemas) planDeletion(ctx context.Context, req *schemav1.PlanDeletionRe
 	return wire.PlanProto(plan), nil
 }
 
-func (s *schemas) TraceCascades(ctx context.Context, req *schemav1.TraceCascadesRequest) (*schemav1.TraceCascadesResponse, error) {
+func (s *schemas) TraceCascades(ctx context.Context,
+	req *schemav1.TraceCascadesRequest) (*schemav1.TraceCascadesResponse, error) {
 	out, err := s.traceCascades(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
-func (s *schemas) traceCascades(ctx context.Context, req *schemav1.TraceCascadesRequest) (*schemav1.TraceCascadesResponse, error) {
+func (s *schemas) traceCascades(ctx context.Context,
+	req *schemav1.TraceCascadesRequest) (*schemav1.TraceCascadesResponse, error) {
 	if err := bounded("uids", len(req.GetUids())); err != nil {
 		return nil, err
 	}
@@ -77,7 +83,8 @@ func (s *schemas) traceCascades(ctx context.Context, req *schemav1.TraceCascades
 	}
 	out := &schemav1.TraceCascadesResponse{}
 	for uid, trace := range traces {
-		out.Traces = append(out.Traces, &schemav1.TraceCascadesResponse_Trace{Uid: uid[:], Targets: targetsProto(trace.Cascades), Owners: targetsProto(trace.Owners)})
+		out.Traces = append(out.Traces, &schemav1.TraceCascadesResponse_Trace{Uid: uid[:],
+			Targets: targetsProto(trace.Cascades), Owners: targetsProto(trace.Owners)})
 	}
 	return out, nil
 }

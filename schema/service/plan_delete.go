@@ -18,15 +18,19 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// PlanDeletion of the ResourceService is the plan for people, see SchemaService for the one between deployments.
-func (r *resources) PlanDeletion(ctx context.Context, req *resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
+// PlanDeletion of the ResourceService is the plan for people, see SchemaService for the one between
+// deployments.
+func (r *resources) PlanDeletion(ctx context.Context,
+	req *resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
 	out, err := r.planDeletion(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
-func (r *resources) planDeletion(ctx context.Context, req *resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
+func (r *resources) planDeletion(ctx context.Context,
+	req *resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
 	if n := len(req.GetMore()); n >= MaxBatch {
-		return nil, outcome.Invalid("more", fmt.Errorf("%d in one plan with name, fewer than %d are allowed", n, MaxBatch))
+		return nil, outcome.Invalid("more", fmt.Errorf("%d in one plan with name, fewer than %d are allowed",
+			n, MaxBatch))
 	}
 	names := make([]string, 0, 1+len(req.GetMore()))
 	for _, name := range append([]string{req.GetName()}, req.GetMore()...) {
@@ -50,7 +54,8 @@ func (r *resources) planDeletion(ctx context.Context, req *resourcev1.PlanDeleti
 	if err != nil {
 		return nil, err
 	}
-	out := &resourcev1.PlanDeletionResponse{Accepted: plan.Refusal == nil && plan.Complete(), Truncated: plan.Truncated, Uncounted: plan.Uncounted}
+	out := &resourcev1.PlanDeletionResponse{Accepted: plan.Refusal == nil && plan.Complete(), Truncated: plan.Truncated,
+		Uncounted: plan.Uncounted}
 	out.UnaskedDeployments, out.Unasked = unaskedProto(plan.Unasked)
 	if plan.Retention > 0 {
 		out.Retention = durationpb.New(plan.Retention)
@@ -64,7 +69,8 @@ func (r *resources) planDeletion(ctx context.Context, req *resourcev1.PlanDeleti
 	}
 	most := cmp.Or(int(req.GetMaxSamples()), fewSamples)
 	if most < 0 || most > peer.PlanLimit {
-		return nil, outcome.Invalid("max_samples", fmt.Errorf("%d: want 1 to %d, or 0 for %d", most, peer.PlanLimit, fewSamples))
+		return nil, outcome.Invalid("max_samples", fmt.Errorf("%d: want 1 to %d, or 0 for %d", most, peer.PlanLimit,
+			fewSamples))
 	}
 	for i, g := range plan.Groups {
 		samples := make([]string, min(len(g.Names), most))
@@ -72,8 +78,10 @@ func (r *resources) planDeletion(ctx context.Context, req *resourcev1.PlanDeleti
 			samples[n] = schema.FullName{Deployment: g.Deployment, Name: g.Names[n]}.String()
 		}
 		out.Groups = append(out.Groups, &resourcev1.PlanDeletionResponse_Group{
-			Parent: int32(g.Parent), Deployment: g.Deployment.String(), Kind: g.Kind, Path: g.Path, Behaviour: schemav1.Behaviour(g.Behaviour),
-			Count: int64(g.Count), Samples: samples, Unset: g.Unset, AtLeast: g.AtLeast, Finalizers: g.Finalizers, Denied: int64(denied[i].count),
+			Parent: int32(g.Parent), Deployment: g.Deployment.String(), Kind: g.Kind, Path: g.Path,
+			Behaviour: schemav1.Behaviour(g.Behaviour),
+			Count:     int64(g.Count), Samples: samples, Unset: g.Unset, AtLeast: g.AtLeast, Finalizers: g.Finalizers,
+			Denied: int64(denied[i].count),
 		})
 	}
 	blockers := readableBlockers(ctx, plan.Blockers)
@@ -147,7 +155,8 @@ func (r *resources) ofWriter(ctx context.Context) context.Context {
 				continue
 			}
 			var plan *shadow.DeletePlan
-			if plan, err = r.deleter.PlanDelete(ctx, name.Name); errors.Is(err, peer.ErrNotFound) || errors.Is(err, peer.ErrDeleting) {
+			if plan, err = r.deleter.PlanDelete(ctx, name.Name); errors.Is(err, peer.ErrNotFound) ||
+				errors.Is(err, peer.ErrDeleting) {
 				err = nil
 				continue
 			}
@@ -163,8 +172,9 @@ func (r *resources) ofWriter(ctx context.Context) context.Context {
 	return peer.WithPerson(ctx, person)
 }
 
-// mayTakeAlong refuses a delete that takes resources along which the caller may not delete, where the rights say cascade_needs_delete. A reference that is
-// added after the look is one whose writer had the right to delete the holder with all that goes along (ofWriter).
+// mayTakeAlong refuses a delete that takes resources along which the caller may not delete, where the rights
+// say cascade_needs_delete. A reference that is added after the look is one whose writer had the right to
+// delete the holder with all that goes along (ofWriter).
 func (r *resources) mayTakeAlong(ctx context.Context, requests []shadow.DeleteRequest) error {
 	if !peer.PersonFrom(ctx).CascadeNeedsDelete {
 		return nil
@@ -195,7 +205,8 @@ func (r *resources) mayTakeAlong(ctx context.Context, requests []shadow.DeleteRe
 // some of the resources.
 func mayTake(ctx context.Context, plan *shadow.DeletePlan) error {
 	if len(plan.Unasked) > 0 {
-		return fmt.Errorf("the rights of the caller to the resources that the delete takes along cannot be checked: %w", &peer.UnavailableError{Unasked: plan.Unasked})
+		return fmt.Errorf("the rights of the caller to the resources that the delete takes along cannot be checked: %w",
+			&peer.UnavailableError{Unasked: plan.Unasked})
 	}
 	found, err := deniedOf(ctx, plan)
 	if err != nil {
@@ -226,12 +237,14 @@ func (e *cascadeDeniedError) Error() string {
 	if more := e.count - len(names); more > 0 {
 		names = append(names, fmt.Sprintf("%d more", more))
 	}
-	return "the delete takes along what the caller has no right to delete: " + strings.Join(names, ", ") + ": " + peer.ErrDenied.Error()
+	return "the delete takes along what the caller has no right to delete: " + strings.Join(names, ", ") + ": " +
+		peer.ErrDenied.Error()
 }
 
 func (e *cascadeDeniedError) Unwrap() error { return peer.ErrDenied }
 
-// readableBlockers returns the blockers whose holders the caller may read: before they are paged, because a page token has a name.
+// readableBlockers returns the blockers whose holders the caller may read: before they are paged, because a
+// page token has a name.
 func readableBlockers(ctx context.Context, all []shadow.PlannedBlocker) (out []shadow.PlannedBlocker) {
 	names := make([]schema.FullName, len(all))
 	for i, b := range all {
@@ -267,7 +280,8 @@ func pageBlockers(out *resourcev1.PlanDeletionResponse, all []shadow.PlannedBloc
 		}
 		last = at
 		out.Blockers = append(out.Blockers, &resourcev1.PlanDeletionResponse_Blocker{
-			Holder: at.Holder, Path: at.Path, Target: at.Target.String(), Undecided: b.Undecided, Unknown: b.Unknown, Unanswered: b.Unanswered, Refuses: b.Refuses,
+			Holder: at.Holder, Path: at.Path, Target: at.Target.String(), Undecided: b.Undecided, Unknown: b.Unknown,
+			Unanswered: b.Unanswered, Refuses: b.Refuses,
 		})
 	}
 	return nil
@@ -283,7 +297,8 @@ var whyProto = map[peer.Why]resourcev1.UnaskedDeployment_Reason{
 func unaskedProto(in []peer.Unasked) (names []string, out []*resourcev1.UnaskedDeployment) {
 	for _, u := range in {
 		names = append(names, u.Deployment.String())
-		out = append(out, &resourcev1.UnaskedDeployment{Deployment: u.Deployment.String(), Reason: whyProto[u.Why], Message: u.Error()})
+		out = append(out, &resourcev1.UnaskedDeployment{Deployment: u.Deployment.String(), Reason: whyProto[u.Why],
+			Message: u.Error()})
 	}
 	return names, out
 }

@@ -13,12 +13,14 @@ import (
 )
 
 // Callers of ListDeletions need the right to delete.
-func (a *admin) ListDeletions(ctx context.Context, req *adminv1.ListDeletionsRequest) (*adminv1.ListDeletionsResponse, error) {
+func (a *admin) ListDeletions(ctx context.Context,
+	req *adminv1.ListDeletionsRequest) (*adminv1.ListDeletionsResponse, error) {
 	out, err := a.listDeletions(ctx, req)
 	return out, outcome.Status(a.log, err)
 }
 
-func (a *admin) listDeletions(ctx context.Context, req *adminv1.ListDeletionsRequest) (*adminv1.ListDeletionsResponse, error) {
+func (a *admin) listDeletions(ctx context.Context,
+	req *adminv1.ListDeletionsRequest) (*adminv1.ListDeletionsResponse, error) {
 	id, err := optionalUUID("deletion", req.GetDeletion())
 	if err != nil {
 		return nil, err
@@ -40,8 +42,10 @@ func (a *admin) listDeletions(ctx context.Context, req *adminv1.ListDeletionsReq
 	return out, err
 }
 
-func (a *admin) runningDeletions(ctx context.Context, req *adminv1.ListDeletionsRequest, out *adminv1.ListDeletionsResponse) (found []shadow.DeletionProgress, err error) {
-	if found, out.NextPageToken, err = a.progress.ListDeletions(ctx, req.GetPageToken(), pageSize(req.GetPageSize())); err != nil {
+func (a *admin) runningDeletions(ctx context.Context, req *adminv1.ListDeletionsRequest,
+	out *adminv1.ListDeletionsResponse) (found []shadow.DeletionProgress, err error) {
+	if found, out.NextPageToken, err = a.progress.ListDeletions(ctx, req.GetPageToken(),
+		pageSize(req.GetPageSize())); err != nil {
 		return nil, err
 	}
 	left, err := a.progress.DeletionsLeft(ctx)
@@ -51,8 +55,9 @@ func (a *admin) runningDeletions(ctx context.Context, req *adminv1.ListDeletions
 
 func deletionProto(d shadow.DeletionProgress) *adminv1.Deletion {
 	out := &adminv1.Deletion{
-		Id: d.ID.String(), Root: d.Root, Found: d.Found, Removed: d.Removed, Unset: d.Unset, Expected: d.Expected, ExpectedUnset: d.ExpectedUnset,
-		StartTime: timestamppb.New(d.StartedAt), UpdateTime: timestamppb.New(d.UpdatedAt),
+		Id: d.ID.String(), Root: d.Root, Found: d.Found, Removed: d.Removed, Unset: d.Unset, Expected: d.Expected,
+		ExpectedUnset: d.ExpectedUnset,
+		StartTime:     timestamppb.New(d.StartedAt), UpdateTime: timestamppb.New(d.UpdatedAt),
 	}
 	if d.Left > 0 {
 		out.Left = durationpb.New(d.Left)
@@ -96,7 +101,8 @@ func (a *admin) addDeletions(ctx context.Context, out *adminv1.StatusResponse) e
 	out.ScheduledTotal = total
 	for _, d := range scheduled {
 		out.Scheduled = append(out.Scheduled, &adminv1.StatusResponse_ScheduledDeletion{
-			Root: d.Root, Resources: d.Resources, DeleteTime: timestamppb.New(d.DeletedAt), PurgeTime: timestamppb.New(d.PurgeAt), Actor: d.Actor, Reason: d.Reason,
+			Root: d.Root, Resources: d.Resources, DeleteTime: timestamppb.New(d.DeletedAt),
+			PurgeTime: timestamppb.New(d.PurgeAt), Actor: d.Actor, Reason: d.Reason,
 		})
 	}
 	return nil

@@ -18,12 +18,14 @@ type referrerReader interface {
 	Referrers(ctx context.Context, req shadow.ReferrersRequest) (*shadow.Referrers, error)
 }
 
-func (r *resources) ListReferrers(ctx context.Context, req *resourcev1.ListReferrersRequest) (*resourcev1.ListReferrersResponse, error) {
+func (r *resources) ListReferrers(ctx context.Context,
+	req *resourcev1.ListReferrersRequest) (*resourcev1.ListReferrersResponse, error) {
 	out, err := r.referrersOf(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
-func (r *resources) referrersOf(ctx context.Context, req *resourcev1.ListReferrersRequest) (*resourcev1.ListReferrersResponse, error) {
+func (r *resources) referrersOf(ctx context.Context,
+	req *resourcev1.ListReferrersRequest) (*resourcev1.ListReferrersResponse, error) {
 	target, err := schema.ParseFullName(req.GetTarget())
 	if err != nil {
 		return nil, outcome.Invalid("target", err)
@@ -33,7 +35,8 @@ func (r *resources) referrersOf(ctx context.Context, req *resourcev1.ListReferre
 		return nil, err
 	}
 	page, err := r.referrers.Referrers(ctx, shadow.ReferrersRequest{
-		Target: target, UID: uid, Limit: pageSize(req.GetPageSize()), Token: req.GetPageToken(), Within: access.Names(ctx),
+		Target: target, UID: uid, Limit: pageSize(req.GetPageSize()), Token: req.GetPageToken(),
+		Within: access.Names(ctx),
 	})
 	if err != nil {
 		return nil, err
@@ -51,7 +54,8 @@ func (r *resources) referrersProto(page *shadow.Referrers) *resourcev1.ListRefer
 	}
 	for _, referrer := range page.List {
 		out.Referrers = append(out.Referrers, &resourcev1.ListReferrersResponse_Referrer{
-			Holder: schema.FullName{Deployment: r.self, Name: referrer.Name}.String(), Kind: referrer.Kind, Path: referrer.Path,
+			Holder: schema.FullName{Deployment: r.self, Name: referrer.Name}.String(), Kind: referrer.Kind,
+			Path:      referrer.Path,
 			Behaviour: schemav1.Behaviour(referrer.Behaviour),
 		})
 	}

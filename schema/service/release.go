@@ -16,8 +16,10 @@ import (
 type releaser interface {
 	Retry(ctx context.Context, of schema.DeploymentID, reason, by string) error
 	RetryResource(ctx context.Context, name, reason, by string) (waitsFor []schema.DeploymentID, err error)
-	Releasable(ctx context.Context, name string, limit int, token string) (page []shadow.Releasable, next string, err error)
-	Unconfirmed(ctx context.Context, of schema.DeploymentID, limit int, token string) (page []shadow.Releasable, next string, err error)
+	Releasable(ctx context.Context, name string, limit int,
+		token string) (page []shadow.Releasable, next string, err error)
+	Unconfirmed(ctx context.Context, of schema.DeploymentID, limit int,
+		token string) (page []shadow.Releasable, next string, err error)
 	ForceRelease(ctx context.Context, keys []string, unanswered bool, reason, by string) (released []string, err error)
 }
 
@@ -44,12 +46,14 @@ func (a *admin) retry(ctx context.Context, req *adminv1.RetryRequest) (*adminv1.
 	return &adminv1.RetryResponse{WaitsFor: wire.DeploymentNames(waitsFor)}, err
 }
 
-func (a *admin) ListReleasable(ctx context.Context, req *adminv1.ListReleasableRequest) (*adminv1.ListReleasableResponse, error) {
+func (a *admin) ListReleasable(ctx context.Context,
+	req *adminv1.ListReleasableRequest) (*adminv1.ListReleasableResponse, error) {
 	out, err := a.listReleasable(ctx, req)
 	return out, outcome.Status(a.log, err)
 }
 
-func (a *admin) listReleasable(ctx context.Context, req *adminv1.ListReleasableRequest) (*adminv1.ListReleasableResponse, error) {
+func (a *admin) listReleasable(ctx context.Context,
+	req *adminv1.ListReleasableRequest) (*adminv1.ListReleasableResponse, error) {
 	found, next, err := a.releasable(ctx, req)
 	if err != nil {
 		return nil, err
@@ -57,7 +61,8 @@ func (a *admin) listReleasable(ctx context.Context, req *adminv1.ListReleasableR
 	out := &adminv1.ListReleasableResponse{NextPageToken: next}
 	for _, r := range found {
 		p := &adminv1.Releasable{
-			Key: r.Key, What: r.What, Resource: schema.FullName{Deployment: a.self, Name: r.Name}.String(), Other: r.Other, Path: r.Path, Breaks: r.Breaks, Refused: r.Refused,
+			Key: r.Key, What: r.What, Resource: schema.FullName{Deployment: a.self, Name: r.Name}.String(),
+			Other: r.Other, Path: r.Path, Breaks: r.Breaks, Refused: r.Refused,
 		}
 		p.Since = optionalTime(r.Since)
 		out.Releasable = append(out.Releasable, p)
@@ -65,7 +70,8 @@ func (a *admin) listReleasable(ctx context.Context, req *adminv1.ListReleasableR
 	return out, nil
 }
 
-func (a *admin) releasable(ctx context.Context, req *adminv1.ListReleasableRequest) ([]shadow.Releasable, string, error) {
+func (a *admin) releasable(ctx context.Context,
+	req *adminv1.ListReleasableRequest) ([]shadow.Releasable, string, error) {
 	if req.GetUnconfirmedOf() == "" {
 		name, err := ownName(a.self, req.GetName())
 		if err != nil {
@@ -85,7 +91,8 @@ func (a *admin) releasable(ctx context.Context, req *adminv1.ListReleasableReque
 
 var errNameAndDeployment = errors.New("want a name, or unconfirmed_of, and not both")
 
-func (a *admin) ForceRelease(ctx context.Context, req *adminv1.ForceReleaseRequest) (*adminv1.ForceReleaseResponse, error) {
+func (a *admin) ForceRelease(ctx context.Context,
+	req *adminv1.ForceReleaseRequest) (*adminv1.ForceReleaseResponse, error) {
 	_, by, err := operatorAction(ctx, a.self.String())
 	if err != nil {
 		return nil, err

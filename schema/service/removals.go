@@ -14,12 +14,14 @@ import (
 )
 
 // ListRemovals is for auditors.
-func (a *admin) ListRemovals(ctx context.Context, req *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
+func (a *admin) ListRemovals(ctx context.Context,
+	req *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
 	out, err := a.listRemovals(ctx, req)
 	return out, outcome.Status(a.log, err)
 }
 
-func (a *admin) listRemovals(ctx context.Context, req *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
+func (a *admin) listRemovals(ctx context.Context,
+	req *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
 	uid, err := optionalUUID("uid", req.GetUid())
 	if err != nil {
 		return nil, err
@@ -34,7 +36,8 @@ func (a *admin) listRemovals(ctx context.Context, req *adminv1.ListRemovalsReque
 	}
 	q := shadow.RemovalQuery{UID: uid, Deletion: deletion, Request: request, Since: req.GetSince()}
 	selected := 0
-	for _, given := range []bool{req.GetName() != "" || uid != uuid.Nil, deletion != uuid.Nil, request != uuid.Nil, q.Since != ""} {
+	for _, given := range []bool{req.GetName() != "" || uid != uuid.Nil, deletion != uuid.Nil, request != uuid.Nil,
+		q.Since != ""} {
 		if given {
 			selected++
 		}
@@ -100,7 +103,8 @@ func removalProto(self schema.DeploymentID, r shadow.Removal) *adminv1.Removal {
 		p.Root, p.Actor, p.RequestTime = c.Root, c.Actor, timestamppb.New(c.At)
 		p.Deletion = optionalText(c.ID)
 		p.RootUid, p.RequestId = optionalText(c.RootUID), optionalText(c.RequestID)
-		// An operator's decision about the deployment of the target, which is the root then, was recorded here.
+		// An operator's decision about the deployment of the target, which is the root then, was recorded
+		// here.
 		if r.Via.Name != "" && r.Via.Deployment != self && c.Root != "//"+r.Via.Deployment.String() {
 			p.ToldBy = r.Via.Deployment.String()
 		}

@@ -35,12 +35,14 @@ func (f *failing) GetResource(ctx context.Context, _ *resourcev1.GetResourceRequ
 	return nil, outcome.Status(f.log, f.err)
 }
 
-func (f *failing) WatchResources(_ *resourcev1.WatchResourcesRequest, ss grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
+func (f *failing) WatchResources(_ *resourcev1.WatchResourcesRequest,
+	ss grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
 	f.ids = append(f.ids, requestid.ID(ss.Context()))
 	return f.err
 }
 
-func (f *failing) DeleteResource(ctx context.Context, _ *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+func (f *failing) DeleteResource(ctx context.Context,
+	_ *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
 	f.ids = append(f.ids, requestid.ID(ctx))
 	return nil, outcome.Status(f.log, f.err)
 }
@@ -99,7 +101,8 @@ func TestTheRequestIDIsTheCallersWhenItHasOne(t *testing.T) {
 	require.NotContains(t, err.Error(), uid(1).String(), "the log says no more about a refusal")
 	_, err = client.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{RequestId: uid(2).String()})
 	require.Equal(t, []string{uid(2).String()}, requestInfoOf(err), "the id of the write comes first")
-	_, err = client.GetResource(metadata.AppendToOutgoingContext(t.Context(), requestid.Header, "a line\nof the log"), &resourcev1.GetResourceRequest{})
+	_, err = client.GetResource(metadata.AppendToOutgoingContext(t.Context(), requestid.Header, "a line\nof the log"),
+		&resourcev1.GetResourceRequest{})
 	made, perr := uuid.Parse(requestInfoOf(err)[0])
 	require.NoError(t, perr)
 	require.Equal(t, []uuid.UUID{uid(1), uid(2), made}, f.ids)

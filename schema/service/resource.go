@@ -44,7 +44,8 @@ type resourceReader interface {
 	List(ctx context.Context, req shadow.ListRequest) ([]peer.Resource, string, error)
 }
 
-// resourceWriter writes a batch of resources, all or nothing. ValidateBatch returns the results of Save, and stores nothing.
+// resourceWriter writes a batch of resources, all or nothing. ValidateBatch returns the results of Save, and
+// stores nothing.
 type resourceWriter interface {
 	Save(ctx context.Context, writes []peer.Write) ([]peer.Resource, error)
 	SaveRequested(ctx context.Context, id uuid.UUID, writes []peer.Write) ([]peer.Resource, error)
@@ -66,18 +67,20 @@ type deletionBlocker interface {
 // resourceControls store the reports of controllers about resources.
 type resourceControls interface {
 	RemoveFinalizer(ctx context.Context, name string, uid uuid.UUID, finalizer string) (*peer.Resource, error)
-	UpdateStatus(ctx context.Context, name string, uid uuid.UUID, status []byte, generation *int64) (*peer.Resource, error)
+	UpdateStatus(ctx context.Context, name string, uid uuid.UUID, status []byte,
+		generation *int64) (*peer.Resource, error)
 }
 
-// watchedResources delivers the resources that a request asks for, as messages that all watches of them share.
+// watchedResources delivers the resources that a request asks for, as messages that all watches of them
+// share.
 type watchedResources func(ctx context.Context, req *resourcev1.WatchResourcesRequest,
 	as func(peer.Resource) (sharedEvent, error), deliver func(schema.Event[sharedEvent]) error) error
 
 // sharedEvent is encoded once for all watches.
 type sharedEvent = *identity.Shared[*resourcev1.WatchResourcesResponse]
 
-// resources is the ResourceService of one deployment. It handles resources of this deployment only: the forwarder has
-// already sent requests for other regions there.
+// resources is the ResourceService of one deployment. It handles resources of this deployment only: the
+// forwarder has already sent requests for other regions there.
 type resources struct {
 	resourcev1.UnimplementedResourceServiceServer
 	self      schema.DeploymentID
@@ -100,10 +103,13 @@ type resources struct {
 func newResources(cfg Config) *resources {
 	store := cfg.Store
 	return &resources{
-		self: store.Deployment(), model: store.Model, reader: store.Read, writer: store.Write, deleter: store.Deletions, blocker: store.Write, controls: store.Write, acquirer: store.RightRequests, referrers: store.Operate,
-		watched: func(ctx context.Context, req *resourcev1.WatchResourcesRequest, as func(peer.Resource) (sharedEvent, error), deliver func(schema.Event[sharedEvent]) error) error {
+		self: store.Deployment(), model: store.Model, reader: store.Read, writer: store.Write, deleter: store.Deletions,
+		blocker: store.Write, controls: store.Write, acquirer: store.RightRequests, referrers: store.Operate,
+		watched: func(ctx context.Context, req *resourcev1.WatchResourcesRequest,
+			as func(peer.Resource) (sharedEvent, error), deliver func(schema.Event[sharedEvent]) error) error {
 			return shadow.WatchResourcesAs(ctx, store, shadow.WatchRequest{
-				Kind: req.GetKind(), Filter: req.GetFilter(), Token: req.GetResumeToken(), Within: access.Names(ctx), Form: identity.Received(ctx),
+				Kind: req.GetKind(), Filter: req.GetFilter(), Token: req.GetResumeToken(), Within: access.Names(ctx),
+				Form: identity.Received(ctx),
 			}, as, deliver)
 		},
 		forward: newForwarder(cfg), log: cfg.Logger, deleted: cfg.Deleted,
@@ -143,7 +149,8 @@ func (r *resources) get(ctx context.Context, req *resourcev1.GetResourceRequest)
 }
 
 // answer returns a stored resource as a message.
-func (r *resources) answer(ctx context.Context, stored *peer.Resource, mask *fieldmaskpb.FieldMask) (*resourcev1.Resource, error) {
+func (r *resources) answer(ctx context.Context, stored *peer.Resource,
+	mask *fieldmaskpb.FieldMask) (*resourcev1.Resource, error) {
 	out, err := withBodies(ctx, r.self, []peer.Resource{*stored}, mask)
 	if err != nil {
 		return nil, err
@@ -151,23 +158,28 @@ func (r *resources) answer(ctx context.Context, stored *peer.Resource, mask *fie
 	return out[0], nil
 }
 
-func (r *resources) BatchGetResources(ctx context.Context, req *resourcev1.BatchGetResourcesRequest) (*resourcev1.BatchGetResourcesResponse, error) {
+func (r *resources) BatchGetResources(ctx context.Context,
+	req *resourcev1.BatchGetResourcesRequest) (*resourcev1.BatchGetResourcesResponse, error) {
 	out, err := r.batchGet(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
-func (r *resources) batchGet(ctx context.Context, req *resourcev1.BatchGetResourcesRequest) (*resourcev1.BatchGetResourcesResponse, error) {
+func (r *resources) batchGet(ctx context.Context,
+	req *resourcev1.BatchGetResourcesRequest) (*resourcev1.BatchGetResourcesResponse, error) {
 	if n := len(req.GetNames()); n > MaxBatch {
 		return nil, outcome.Invalid("names", fmt.Errorf("%d in one batch, at most %d are allowed", n, MaxBatch))
 	}
 	out, bytes := &resourcev1.BatchGetResourcesResponse{}, 0
 	for _, name := range req.GetNames() {
-		found, err := r.getAnywhere(ctx, &resourcev1.GetResourceRequest{Name: name, ReadMask: req.GetReadMask(), Latest: req.GetLatest()})
+		found, err := r.getAnywhere(ctx, &resourcev1.GetResourceRequest{Name: name, ReadMask: req.GetReadMask(),
+			Latest: req.GetLatest()})
 		if err != nil {
 			return nil, err
 		}
 		if bytes += proto.Size(found); bytes > maxBatchBytes {
-			return nil, outcome.Invalid("names", fmt.Errorf("the first %d resources have more than %d bytes together: ask for fewer", len(out.Resources), maxBatchBytes))
+			return nil, outcome.Invalid("names",
+				fmt.Errorf("the first %d resources have more than %d bytes together: ask for fewer", len(out.Resources),
+					maxBatchBytes))
 		}
 		out.Resources = append(out.Resources, found)
 	}
@@ -186,17 +198,20 @@ func (r *resources) getAnywhere(ctx context.Context, req *resourcev1.GetResource
 	return r.forward.get(ctx, to, req)
 }
 
-func (r *resources) ListResources(ctx context.Context, req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+func (r *resources) ListResources(ctx context.Context,
+	req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
 	out, err := r.list(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
-func (r *resources) list(ctx context.Context, req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+func (r *resources) list(ctx context.Context,
+	req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
 	if err := readmask.Check(req.GetReadMask()); err != nil {
 		return nil, err
 	}
 	found, next, err := r.reader.List(ctx, shadow.ListRequest{
-		Kind: req.GetKind(), Limit: pageSize(req.GetPageSize()), Token: req.GetPageToken(), Filter: req.GetFilter(), OrderBy: req.GetOrderBy(),
+		Kind: req.GetKind(), Limit: pageSize(req.GetPageSize()), Token: req.GetPageToken(), Filter: req.GetFilter(),
+		OrderBy:     req.GetOrderBy(),
 		ShowDeleted: req.GetShowDeleted(), Within: access.Names(ctx),
 	})
 	if err != nil {
@@ -214,11 +229,13 @@ func (r *resources) list(ctx context.Context, req *resourcev1.ListResourcesReque
 	return out, nil
 }
 
-func (r *resources) CreateResource(ctx context.Context, req *resourcev1.CreateResourceRequest) (*resourcev1.Resource, error) {
+func (r *resources) CreateResource(ctx context.Context,
+	req *resourcev1.CreateResourceRequest) (*resourcev1.Resource, error) {
 	return r.save(ctx, req.GetRequestId(), req)
 }
 
-func (r *resources) UpdateResource(ctx context.Context, req *resourcev1.UpdateResourceRequest) (*resourcev1.Resource, error) {
+func (r *resources) UpdateResource(ctx context.Context,
+	req *resourcev1.UpdateResourceRequest) (*resourcev1.Resource, error) {
 	return r.save(ctx, req.GetRequestId(), req)
 }
 
@@ -235,9 +252,11 @@ func (r *resources) save(ctx context.Context, id string, req any) (*resourcev1.R
 	return saved[0], nil
 }
 
-func (r *resources) BatchWriteResources(ctx context.Context, req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
+func (r *resources) BatchWriteResources(ctx context.Context,
+	req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
 	if n := len(req.GetWrites()); n > MaxBatch {
-		return nil, outcome.Status(r.log, outcome.Invalid("writes", fmt.Errorf("%d in one batch, at most %d are allowed", n, MaxBatch)))
+		return nil, outcome.Status(r.log,
+			outcome.Invalid("writes", fmt.Errorf("%d in one batch, at most %d are allowed", n, MaxBatch)))
 	}
 	in, _ := writes.Of(req)
 	all := func() ([]*resourcev1.Resource, error) { return r.saveAll(ctx, req.GetRequestId(), in) }
@@ -269,14 +288,17 @@ func (r *resources) would(ctx context.Context, in writes.Request, token string) 
 	return would, r.invalidIn(in, err)
 }
 
-func (r *resources) MutateAndValidateResource(ctx context.Context, req *resourcev1.MutateAndValidateResourceRequest) (*resourcev1.Resource, error) {
+func (r *resources) MutateAndValidateResource(ctx context.Context,
+	req *resourcev1.MutateAndValidateResourceRequest) (*resourcev1.Resource, error) {
 	out, err := r.validate(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
-func (r *resources) validate(ctx context.Context, req *resourcev1.MutateAndValidateResourceRequest) (*resourcev1.Resource, error) {
+func (r *resources) validate(ctx context.Context,
+	req *resourcev1.MutateAndValidateResourceRequest) (*resourcev1.Resource, error) {
 	if n := len(req.GetMore()); n >= MaxBatch {
-		return nil, outcome.Invalid("more", fmt.Errorf("%d in one batch with write, fewer than %d are allowed", n, MaxBatch))
+		return nil, outcome.Invalid("more", fmt.Errorf("%d in one batch with write, fewer than %d are allowed",
+			n, MaxBatch))
 	}
 	in, _ := writes.Of(req)
 	would, err := r.would(ctx, in, req.GetPageToken())
@@ -301,12 +323,14 @@ func (r *resources) wouldProto(ctx context.Context, would []peer.Resource) ([]*r
 	return out, err
 }
 
-func (r *resources) SetBlockDeletion(ctx context.Context, req *resourcev1.SetBlockDeletionRequest) (*resourcev1.Resource, error) {
+func (r *resources) SetBlockDeletion(ctx context.Context,
+	req *resourcev1.SetBlockDeletionRequest) (*resourcev1.Resource, error) {
 	out, err := r.setBlockDeletion(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
-func (r *resources) setBlockDeletion(ctx context.Context, req *resourcev1.SetBlockDeletionRequest) (*resourcev1.Resource, error) {
+func (r *resources) setBlockDeletion(ctx context.Context,
+	req *resourcev1.SetBlockDeletionRequest) (*resourcev1.Resource, error) {
 	name, err := ownName(r.self, req.GetName())
 	if err != nil {
 		return nil, err
@@ -343,12 +367,14 @@ func (r *resources) saveAll(ctx context.Context, request string, in writes.Reque
 	return withBodies(ctx, r.self, saved, nil)
 }
 
-func (r *resources) DeleteResource(ctx context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+func (r *resources) DeleteResource(ctx context.Context,
+	req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
 	out, err := r.delete(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
-func (r *resources) delete(ctx context.Context, req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+func (r *resources) delete(ctx context.Context,
+	req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
 	all, unasked, err := r.deleteAll(ctx, []*resourcev1.DeleteResourceRequest{req}, req)
 	if err != nil {
 		return nil, err
@@ -357,24 +383,29 @@ func (r *resources) delete(ctx context.Context, req *resourcev1.DeleteResourceRe
 	return all[0], nil
 }
 
-func (r *resources) BatchDeleteResources(ctx context.Context, req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
+func (r *resources) BatchDeleteResources(ctx context.Context,
+	req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
 	out, err := r.batchDelete(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
-func (r *resources) batchDelete(ctx context.Context, req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
+func (r *resources) batchDelete(ctx context.Context,
+	req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
 	if n := len(req.GetRequests()); n == 0 || n > MaxBatch {
 		return nil, outcome.Invalid("requests", fmt.Errorf("%d in one batch, want 1 to %d", n, MaxBatch))
 	}
 	for i, one := range req.GetRequests() {
 		if one.GetRequestId() != "" {
-			return nil, outcome.Invalid(fmt.Sprintf("requests[%d].request_id", i), errors.New("the batch has one, its requests have none"))
+			return nil, outcome.Invalid(fmt.Sprintf("requests[%d].request_id", i),
+				errors.New("the batch has one, its requests have none"))
 		}
 		if one.GetMaxRemovals() != 0 {
-			return nil, outcome.Invalid(fmt.Sprintf("requests[%d].max_removals", i), errors.New("the batch has one, its requests have none"))
+			return nil, outcome.Invalid(fmt.Sprintf("requests[%d].max_removals", i),
+				errors.New("the batch has one, its requests have none"))
 		}
 		if one.GetAtomic() || one.GetRetention() != nil || one.GetNow() {
-			return nil, outcome.Invalid(fmt.Sprintf("requests[%d]", i), errors.New("atomic, retention and now: set them in the batch, its requests have none"))
+			return nil, outcome.Invalid(fmt.Sprintf("requests[%d]", i),
+				errors.New("atomic, retention and now: set them in the batch, its requests have none"))
 		}
 	}
 	all, unasked, err := r.deleteAll(ctx, req.GetRequests(), req)
@@ -395,7 +426,8 @@ type deleteOptions interface {
 	GetNow() bool
 }
 
-func (r *resources) deleteAll(ctx context.Context, reqs []*resourcev1.DeleteResourceRequest, of deleteOptions) (out []*resourcev1.DeleteResourceResponse, unasked []peer.Unasked, err error) {
+func (r *resources) deleteAll(ctx context.Context, reqs []*resourcev1.DeleteResourceRequest,
+	of deleteOptions) (out []*resourcev1.DeleteResourceResponse, unasked []peer.Unasked, err error) {
 	most := of.GetMaxRemovals()
 	if err := checkMaxRemovals(most); err != nil {
 		return nil, nil, err
@@ -448,12 +480,16 @@ func (r *resources) deleteAll(ctx context.Context, reqs []*resourcev1.DeleteReso
 
 func checkMaxRemovals(most int64) error {
 	if most < -1 || most > schema.MaxRemovals {
-		return outcome.Invalid("max_removals", fmt.Errorf("%d: want a number of resources, at most %d, 0 for the number in the rights, or -1 for any number", most, schema.MaxRemovals))
+		return outcome.Invalid("max_removals",
+			fmt.Errorf(
+				"%d: want a number of resources, at most %d, 0 for the number in the rights, or -1 for any number",
+				most, schema.MaxRemovals))
 	}
 	return nil
 }
 
-func (r *resources) deleteRequest(ctx context.Context, req *resourcev1.DeleteResourceRequest, requestID string) (out shadow.DeleteRequest, err error) {
+func (r *resources) deleteRequest(ctx context.Context, req *resourcev1.DeleteResourceRequest,
+	requestID string) (out shadow.DeleteRequest, err error) {
 	out.Revision, out.AllowMissing = peer.Revision(req.GetRevision()), req.GetAllowMissing()
 	if out.Name, err = ownName(r.self, req.GetName()); err != nil {
 		return out, err
@@ -469,8 +505,8 @@ func (r *resources) deleteRequest(ctx context.Context, req *resourcev1.DeleteRes
 	return out, err
 }
 
-// beforeDeadline ends a little earlier than the caller's deadline, so that the reason of a timeout still reaches the
-// caller.
+// beforeDeadline ends a little earlier than the caller's deadline, so that the reason of a timeout still
+// reaches the caller.
 func beforeDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -479,7 +515,8 @@ func beforeDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, deadline.Add(-min(time.Until(deadline)/10, 500*time.Millisecond)))
 }
 
-func (r *resources) WatchResources(req *resourcev1.WatchResourcesRequest, stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
+func (r *resources) WatchResources(req *resourcev1.WatchResourcesRequest,
+	stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
 	encoded := identity.Received(stream.Context())
 	event := func(of peer.Resource) (sharedEvent, error) { return r.event(of, encoded) }
 	return outcome.Status(r.log, r.watched(stream.Context(), req, event, func(e schema.Event[sharedEvent]) error {
@@ -490,10 +527,12 @@ func (r *resources) WatchResources(req *resourcev1.WatchResourcesRequest, stream
 	}))
 }
 
-// batchBytes is the size of several changes in a message: a forwarded watch has room for them and a token, and most are one frame of HTTP/2.
+// batchBytes is the size of several changes in a message: a forwarded watch has room for them and a token,
+// and most are one frame of HTTP/2.
 const batchBytes = 16<<10 - 512
 
-// sendBatches sends the messages of one event with several changes in each. A change that goes alone is an upsert or a delete.
+// sendBatches sends the messages of one event with several changes in each. A change that goes alone is an
+// upsert or a delete.
 func sendBatches(e schema.Event[sharedEvent], send func(any) error) error {
 	for len(e.Items) > 1 {
 		batch, n, err := identity.NewBatch(e.Items, changesField, batchBytes)
@@ -512,10 +551,12 @@ func sendBatches(e schema.Event[sharedEvent], send func(any) error) error {
 	return sendResources(e, send)
 }
 
-// changesField is the number of WatchResourcesResponse.changes. Its messages are encoded as a response with their upsert or delete.
+// changesField is the number of WatchResourcesResponse.changes. Its messages are encoded as a response with
+// their upsert or delete.
 const changesField = 6
 
-// sendResources sends the messages of one event. The token goes with the last item, or in a message of its own.
+// sendResources sends the messages of one event. The token goes with the last item, or in a message of its
+// own.
 func sendResources(e schema.Event[sharedEvent], send func(any) error) error {
 	for i, event := range e.Items {
 		var own proto.Message
@@ -541,7 +582,8 @@ func sendResources(e schema.Event[sharedEvent], send func(any) error) error {
 	return nil
 }
 
-// event returns a change as a message, with its body encoded already where it will be: watches share the message.
+// event returns a change as a message, with its body encoded already where it will be: watches share the
+// message.
 func (r *resources) event(of peer.Resource, encoded bool) (sharedEvent, error) {
 	p, err := withBody(r.self, &of, nil, encoded)
 	event := &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: p}}
@@ -577,7 +619,8 @@ func optionalUUID(field, s string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// pageSize returns the number of items of a page: at most maxPageSize, and defaultPageSize when the request has none.
+// pageSize returns the number of items of a page: at most maxPageSize, and defaultPageSize when the request
+// has none.
 func pageSize(asked int32) int {
 	if asked <= 0 {
 		return defaultPageSize

@@ -30,10 +30,12 @@ import (
 func stored(name string) *peer.Resource {
 	return &peer.Resource{
 		UID: uid(1), Kind: "Device", Name: name, State: peer.Active, Revision: 5, Generation: 2,
-		Labels: map[string]string{"team": "a", "tier": "gold"}, Body: []byte(`{"size":3,"spec":{"a":"x","b":[1,2],"c":{"d":null}}}`),
+		Labels:    map[string]string{"team": "a", "tier": "gold"},
+		Body:      []byte(`{"size":3,"spec":{"a":"x","b":[1,2],"c":{"d":null}}}`),
 		CreatedAt: time.Unix(1_700_000_000, 0), UpdatedAt: time.Unix(1_700_000_100, 0),
 		Owners: []peer.OwnerReference{
-			{Owner: schema.FullName{Deployment: other, Name: "os/o"}, Kind: "Owner", UID: uid(2), Version: "v3", Controller: true, UnsetOnDelete: true},
+			{Owner: schema.FullName{Deployment: other, Name: "os/o"}, Kind: "Owner", UID: uid(2), Version: "v3",
+				Controller: true, UnsetOnDelete: true},
 			{Owner: schema.FullName{Deployment: self, Name: "os/p"}, Kind: "Owner", Requires: true},
 		},
 		BlockDeletion: true,
@@ -80,7 +82,8 @@ func TestAResourceInDeletingIsReturnedWithItsConditions(t *testing.T) {
 		},
 		conditions: func(name string) ([]shadow.Condition, error) {
 			require.Equal(t, "devices/d", name)
-			return []shadow.Condition{{Type: "BLOCKED", Message: "by as/a"}, {Type: "WAITING", Message: "for b"}}, failing
+			return []shadow.Condition{{Type: "BLOCKED", Message: "by as/a"}, {Type: "WAITING", Message: "for b"}},
+				failing
 		},
 	})
 	got, err := r.GetResource(as(t, ann), &resourcev1.GetResourceRequest{Name: "devices/d"})
@@ -89,7 +92,8 @@ func TestAResourceInDeletingIsReturnedWithItsConditions(t *testing.T) {
 	require.Len(t, got.GetConditions(), 2)
 	require.Equal(t, "BLOCKED", got.GetConditions()[0].GetType())
 	require.Equal(t, "for b", got.GetConditions()[1].GetMessage())
-	got, err = r.GetResource(as(t, ann), &resourcev1.GetResourceRequest{Name: "devices/d", ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"conditions"}}})
+	got, err = r.GetResource(as(t, ann), &resourcev1.GetResourceRequest{Name: "devices/d",
+		ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"conditions"}}})
 	require.NoError(t, err)
 	require.Len(t, got.GetConditions(), 2)
 	require.Nil(t, got.GetBody())
@@ -141,7 +145,8 @@ func TestNamesOfOtherDeploymentsAreRefused(t *testing.T) {
 				return err
 			},
 			"put": func() error {
-				_, err := r.PutResource(as(t, ann), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name}})
+				_, err := r.PutResource(as(t, ann),
+					&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name}})
 				return err
 			},
 		} {
@@ -193,7 +198,8 @@ func TestAReadMaskKeepsTheFieldsThatItNames(t *testing.T) {
 	require.Equal(t, map[string]string{"team": "a"}, read("labels.team", "labels.unknown").GetLabels())
 	require.Equal(t, whole.GetLabels(), read("labels", "labels.team").GetLabels())
 	require.Equal(t, map[string]any{"size": 3.0}, read("body.size").GetBody().AsMap())
-	require.Equal(t, map[string]any{"spec": map[string]any{"a": "x", "c": map[string]any{"d": nil}}}, read("body.spec.a", "body.spec.c.d").GetBody().AsMap())
+	require.Equal(t, map[string]any{"spec": map[string]any{"a": "x", "c": map[string]any{"d": nil}}},
+		read("body.spec.a", "body.spec.c.d").GetBody().AsMap())
 	require.Equal(t, whole.GetBody().AsMap(), read("body", "body.size").GetBody().AsMap())
 	for _, nothing := range []string{"body.unknown", "body.size.deeper", "body.unknown.x"} {
 		require.Nil(t, read(nothing).GetBody(), nothing)
@@ -208,7 +214,8 @@ func TestAReadMaskKeepsTheFieldsThatItNames(t *testing.T) {
 		require.ErrorContains(t, err, fmt.Sprintf("read_mask: unknown field %q", bad))
 		require.Equal(t, whole.String(), p.String(), "nothing is removed when the mask is invalid")
 	}
-	require.ErrorContains(t, readmask.Prune(whole, &fieldmaskpb.FieldMask{Paths: make([]string, 1001)}), "1001 paths, at most 1000 are allowed")
+	require.ErrorContains(t, readmask.Prune(whole, &fieldmaskpb.FieldMask{Paths: make([]string, 1001)}),
+		"1001 paths, at most 1000 are allowed")
 	require.NoError(t, readmask.Prune(nil, &fieldmaskpb.FieldMask{Paths: []string{"colour"}}))
 }
 
@@ -220,7 +227,8 @@ func TestABatchIsReadInTheOrderOfItsNames(t *testing.T) {
 		}
 		return stored(name), nil
 	}})
-	got, err := r.BatchGetResources(as(t, ann), &resourcev1.BatchGetResourcesRequest{Names: []string{"devices/b", "devices/a", "devices/b"}, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"labels"}}})
+	got, err := r.BatchGetResources(as(t, ann), &resourcev1.BatchGetResourcesRequest{Names: []string{"devices/b",
+		"devices/a", "devices/b"}, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"labels"}}})
 	require.NoError(t, err)
 	var names []string
 	for _, p := range got.GetResources() {
@@ -232,11 +240,13 @@ func TestABatchIsReadInTheOrderOfItsNames(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, got.GetResources())
 
-	_, err = r.BatchGetResources(as(t, ann), &resourcev1.BatchGetResourcesRequest{Names: []string{"devices/a", "devices/none"}})
+	_, err = r.BatchGetResources(as(t, ann), &resourcev1.BatchGetResourcesRequest{Names: []string{"devices/a",
+		"devices/none"}})
 	require.Equal(t, codes.NotFound, status.Code(err))
 	_, err = r.BatchGetResources(as(t, ann), &resourcev1.BatchGetResourcesRequest{Names: make([]string, MaxBatch+1)})
 	require.ErrorContains(t, err, "names: 1001 in one batch, at most 1000 are allowed")
-	_, err = r.BatchGetResources(as(t, ann), &resourcev1.BatchGetResourcesRequest{Names: []string{"//b.example.com/us-west2/as/a"}})
+	_, err = r.BatchGetResources(as(t, ann),
+		&resourcev1.BatchGetResourcesRequest{Names: []string{"//b.example.com/us-west2/as/a"}})
 	require.ErrorContains(t, err, "belongs to another service: ask b.example.com/us-west2")
 }
 
@@ -262,10 +272,12 @@ func TestABatchOfLargeResourcesIsRefused(t *testing.T) {
 func TestAListPassesItsRequestToTheStore(t *testing.T) {
 	t.Parallel()
 	r := newResourceService(&resourceStore{list: func(req shadow.ListRequest) ([]peer.Resource, string, error) {
-		require.Equal(t, shadow.ListRequest{Kind: "Device", Limit: 1000, Token: "page", Filter: "f", OrderBy: "name"}, req)
+		require.Equal(t, shadow.ListRequest{Kind: "Device", Limit: 1000, Token: "page", Filter: "f", OrderBy: "name"},
+			req)
 		return []peer.Resource{*stored("devices/a"), *stored("devices/b")}, "next", nil
 	}})
-	req := &resourcev1.ListResourcesRequest{Kind: "Device", PageSize: 5000, PageToken: "page", Filter: "f", OrderBy: "name", ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"body.size"}}}
+	req := &resourcev1.ListResourcesRequest{Kind: "Device", PageSize: 5000, PageToken: "page", Filter: "f",
+		OrderBy: "name", ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"body.size"}}}
 	got, err := r.ListResources(as(t, ann), req)
 	require.NoError(t, err)
 	require.Equal(t, "next", got.GetNextPageToken())
@@ -274,7 +286,9 @@ func TestAListPassesItsRequestToTheStore(t *testing.T) {
 	req.ReadMask.Paths = []string{"colour"}
 	_, err = r.ListResources(as(t, ann), req)
 	require.ErrorContains(t, err, `read_mask: unknown field "colour"`)
-	r = newResourceService(&resourceStore{list: func(shadow.ListRequest) ([]peer.Resource, string, error) { return nil, "", shadow.ErrCostly }})
+	r = newResourceService(&resourceStore{list: func(shadow.ListRequest) ([]peer.Resource, string, error) {
+		return nil, "", shadow.ErrCostly
+	}})
 	_, err = r.ListResources(as(t, ann), &resourcev1.ListResourcesRequest{})
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))
 }
@@ -283,7 +297,8 @@ func device() *resourcev1.Resource {
 	body, _ := structpb.NewStruct(map[string]any{"size": 3})
 	return &resourcev1.Resource{
 		Name: "devices/d", Uid: uid(1).String(), Revision: 4, Labels: map[string]string{"team": "a"}, Body: body,
-		OwnerReferences: []*resourcev1.OwnerReference{{Name: "os/o", Kind: "Owner", Uid: uid(2).String(), Controller: true, RequiresOwnerReference: true, UnsetOnDelete: true}},
+		OwnerReferences: []*resourcev1.OwnerReference{{Name: "os/o", Kind: "Owner", Uid: uid(2).String(),
+			Controller: true, RequiresOwnerReference: true, UnsetOnDelete: true}},
 	}
 }
 
@@ -299,10 +314,13 @@ func TestEachKindOfWriteHasItsMode(t *testing.T) {
 		return out, nil
 	}})
 	want := peer.Write{
-		Name: "devices/d", UID: uid(1), Revision: 4, Labels: map[string]string{"team": "a"}, Body: map[string]any{"size": 3.0},
-		Owners: []peer.OwnerReference{{Owner: schema.FullName{Deployment: self, Name: "os/o"}, Kind: "Owner", UID: uid(2), Controller: true, Requires: true, UnsetOnDelete: true}},
+		Name: "devices/d", UID: uid(1), Revision: 4, Labels: map[string]string{"team": "a"},
+		Body: map[string]any{"size": 3.0},
+		Owners: []peer.OwnerReference{{Owner: schema.FullName{Deployment: self, Name: "os/o"}, Kind: "Owner",
+			UID: uid(2), Controller: true, Requires: true, UnsetOnDelete: true}},
 	}
-	update := &resourcev1.UpdateResourceRequest{Resource: device(), UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"body.size", "labels"}}}
+	update := &resourcev1.UpdateResourceRequest{Resource: device(),
+		UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"body.size", "labels"}}}
 	_, err := r.PutResource(as(t, ann), &resourcev1.PutResourceRequest{Resource: device()})
 	require.NoError(t, err)
 	require.Equal(t, []peer.Write{want}, got)
@@ -322,11 +340,12 @@ func TestEachKindOfWriteHasItsMode(t *testing.T) {
 
 	second := device()
 	second.Name = "devices/e"
-	out, err := r.BatchWriteResources(as(t, ann), &resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{
-		{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: device()}},
-		{Write: &resourcev1.BatchWriteResourcesRequest_Write_Update{Update: update}},
-		{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: second}},
-	}})
+	out, err := r.BatchWriteResources(as(t, ann),
+		&resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{
+			{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: device()}},
+			{Write: &resourcev1.BatchWriteResourcesRequest_Write_Update{Update: update}},
+			{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: second}},
+		}})
 	require.NoError(t, err)
 	require.Equal(t, "devices/e", out.GetResources()[2].GetName())
 	want.Name = "devices/e"
@@ -337,10 +356,11 @@ func TestEachKindOfWriteHasItsMode(t *testing.T) {
 func TestAWriteWithARequestIDIsKept_I29(t *testing.T) {
 	t.Parallel()
 	var got uuid.UUID
-	r := newResourceService(&resourceStore{saveRequested: func(id uuid.UUID, writes []peer.Write) ([]peer.Resource, error) {
-		got = id
-		return []peer.Resource{*stored(writes[0].Name)}, nil
-	}})
+	r := newResourceService(
+		&resourceStore{saveRequested: func(id uuid.UUID, writes []peer.Write) ([]peer.Resource, error) {
+			got = id
+			return []peer.Resource{*stored(writes[0].Name)}, nil
+		}})
 	request := uid(8).String()
 	_, err := r.PutResource(as(t, ann), &resourcev1.PutResourceRequest{Resource: device(), RequestId: request})
 	require.NoError(t, err)
@@ -378,11 +398,18 @@ func TestInvalidWritesDoNotReachTheStore(t *testing.T) {
 		require.ErrorContains(t, err, says)
 	}
 	for name, call := range map[string]func() error{
-		"create": func() error { _, err := r.CreateResource(as(t, ann), &resourcev1.CreateResourceRequest{}); return err },
-		"update": func() error { _, err := r.UpdateResource(as(t, ann), &resourcev1.UpdateResourceRequest{}); return err },
-		"put":    func() error { _, err := r.PutResource(as(t, ann), &resourcev1.PutResourceRequest{}); return err },
+		"create": func() error {
+			_, err := r.CreateResource(as(t, ann), &resourcev1.CreateResourceRequest{})
+			return err
+		},
+		"update": func() error {
+			_, err := r.UpdateResource(as(t, ann), &resourcev1.UpdateResourceRequest{})
+			return err
+		},
+		"put": func() error { _, err := r.PutResource(as(t, ann), &resourcev1.PutResourceRequest{}); return err },
 		"batch": func() error {
-			_, err := r.BatchWriteResources(as(t, ann), &resourcev1.BatchWriteResourcesRequest{Writes: make([]*resourcev1.BatchWriteResourcesRequest_Write, 1)})
+			_, err := r.BatchWriteResources(as(t, ann),
+				&resourcev1.BatchWriteResourcesRequest{Writes: make([]*resourcev1.BatchWriteResourcesRequest_Write, 1)})
 			return err
 		},
 		"validate": func() error {
@@ -392,9 +419,13 @@ func TestInvalidWritesDoNotReachTheStore(t *testing.T) {
 	} {
 		require.ErrorContains(t, call(), "resource: is missing: give the resource to write", name)
 	}
-	_, err := r.BatchWriteResources(as(t, ann), &resourcev1.BatchWriteResourcesRequest{Writes: make([]*resourcev1.BatchWriteResourcesRequest_Write, MaxBatch+1)})
+	_, err := r.BatchWriteResources(as(t, ann),
+		&resourcev1.BatchWriteResourcesRequest{Writes: make([]*resourcev1.BatchWriteResourcesRequest_Write,
+			MaxBatch+1)})
 	require.ErrorContains(t, err, "writes: 1001 in one batch, at most 1000 are allowed")
-	_, err = r.MutateAndValidateResource(as(t, ann), &resourcev1.MutateAndValidateResourceRequest{More: make([]*resourcev1.BatchWriteResourcesRequest_Write, MaxBatch)})
+	_, err = r.MutateAndValidateResource(as(t, ann),
+		&resourcev1.MutateAndValidateResourceRequest{More: make([]*resourcev1.BatchWriteResourcesRequest_Write,
+			MaxBatch)})
 	require.ErrorContains(t, err, "more: 1000 in one batch with write, fewer than 1000 are allowed")
 }
 
@@ -410,7 +441,9 @@ kinds:
 	require.NoError(t, err)
 	model, err := schema.NewModel(file.Services[0].ServiceVersion, file.Services)
 	require.NoError(t, err)
-	r := newResourceService(&resourceStore{save: func([]peer.Write) ([]peer.Resource, error) { return []peer.Resource{*stored("devices/d")}, nil }})
+	r := newResourceService(&resourceStore{save: func([]peer.Write) ([]peer.Resource, error) {
+		return []peer.Resource{*stored("devices/d")}, nil
+	}})
 	r.model = func() *schema.Model { return model }
 	for kind, says := range map[string]string{
 		"": "", "Device": "", "Thing": "", // the name of an earlier version
@@ -445,8 +478,10 @@ func TestValidationReturnsWhatTheFirstWriteWouldStore(t *testing.T) {
 		return []peer.Resource{*would}, nil
 	}})
 	req := &resourcev1.MutateAndValidateResourceRequest{
-		Write:     &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: device()}},
-		More:      []*resourcev1.BatchWriteResourcesRequest_Write{{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: device()}}},
+		Write: &resourcev1.BatchWriteResourcesRequest_Write{
+			Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: device()}},
+		More: []*resourcev1.BatchWriteResourcesRequest_Write{
+			{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: device()}}},
 		PageToken: "page",
 	}
 	got, err := r.MutateAndValidateResource(as(t, ann), req)
@@ -467,7 +502,8 @@ func TestABatchThatIsOnlyValidatedReturnsEachResource(t *testing.T) {
 		require.Len(t, writes, 2)
 		return []peer.Resource{{Name: "devices/d", Generation: 3, UID: uid(1)}, {Name: "devices/e", Generation: 1}}, nil
 	}})
-	write := &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: device()}}
+	write := &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{
+		Put: device()}}
 	out, err := r.BatchWriteResources(as(t, ann), &resourcev1.BatchWriteResourcesRequest{
 		Writes: []*resourcev1.BatchWriteResourcesRequest_Write{write, write}, ValidateOnly: true,
 	})
@@ -482,11 +518,13 @@ func TestADeleteNamesTheActorAndTheRequest(t *testing.T) {
 	t.Parallel()
 	want := shadow.DeleteRequest{Name: "devices/d", UID: uid(1), Revision: 7, RequestID: uid(2)}
 	var result peer.DeleteResult
-	r := newResourceService(&resourceStore{delete: func(_ context.Context, req shadow.DeleteRequest) (peer.DeleteResult, error) {
-		require.Equal(t, want, req)
-		return result, nil
-	}})
-	req := &resourcev1.DeleteResourceRequest{Name: "devices/d", Uid: uid(1).String(), Revision: 7, RequestId: uid(2).String()}
+	r := newResourceService(
+		&resourceStore{delete: func(_ context.Context, req shadow.DeleteRequest) (peer.DeleteResult, error) {
+			require.Equal(t, want, req)
+			return result, nil
+		}})
+	req := &resourcev1.DeleteResourceRequest{Name: "devices/d", Uid: uid(1).String(), Revision: 7,
+		RequestId: uid(2).String()}
 	want.Actor, result.Removed = "user/ann", true
 	got, err := r.DeleteResource(as(t, ann), req)
 	require.NoError(t, err)
@@ -495,7 +533,8 @@ func TestADeleteNamesTheActorAndTheRequest(t *testing.T) {
 
 	want.Actor = "user/ann by way of eastus2"
 	forwarded := context.WithValue(as(t, ann), forwardedKey{}, identity.Deployment(sibling))
-	result = peer.DeleteResult{Resource: stored("devices/d"), Unasked: []peer.Unasked{{Deployment: other, Why: peer.TimedOut, After: time.Second}}}
+	result = peer.DeleteResult{Resource: stored("devices/d"),
+		Unasked: []peer.Unasked{{Deployment: other, Why: peer.TimedOut, After: time.Second}}}
 	got, err = r.DeleteResource(forwarded, req)
 	require.NoError(t, err)
 	require.False(t, got.GetRemoved())
@@ -516,19 +555,23 @@ func TestADeleteNamesTheActorAndTheRequest(t *testing.T) {
 func TestABatchOfDeletesHasOneRequest(t *testing.T) {
 	t.Parallel()
 	var asked []shadow.DeleteRequest
-	r := newResourceService(&resourceStore{delete: func(_ context.Context, req shadow.DeleteRequest) (peer.DeleteResult, error) {
-		asked = append(asked, req)
-		if req.Name == "devices/b" {
-			return peer.DeleteResult{Deletion: uid(5), Resource: stored("devices/b")}, nil
-		}
-		return peer.DeleteResult{Removed: true, Unasked: []peer.Unasked{{Deployment: other, Why: peer.TimedOut}}}, nil
-	}})
+	r := newResourceService(
+		&resourceStore{delete: func(_ context.Context, req shadow.DeleteRequest) (peer.DeleteResult, error) {
+			asked = append(asked, req)
+			if req.Name == "devices/b" {
+				return peer.DeleteResult{Deletion: uid(5), Resource: stored("devices/b")}, nil
+			}
+			return peer.DeleteResult{Removed: true, Unasked: []peer.Unasked{{Deployment: other, Why: peer.TimedOut}}},
+				nil
+		}})
 	got, err := r.BatchDeleteResources(as(t, ann), &resourcev1.BatchDeleteResourcesRequest{
-		Requests: []*resourcev1.DeleteResourceRequest{{Name: "devices/a", Revision: 3}, {Name: "//a.example.com/us-west2/devices/b", Uid: uid(1).String()}}, RequestId: uid(2).String(),
+		Requests: []*resourcev1.DeleteResourceRequest{{Name: "devices/a", Revision: 3},
+			{Name: "//a.example.com/us-west2/devices/b", Uid: uid(1).String()}}, RequestId: uid(2).String(),
 	})
 	require.NoError(t, err)
 	require.Equal(t, []shadow.DeleteRequest{
-		{Name: "devices/a", Revision: 3, RequestID: uid(2), Actor: "user/ann"}, {Name: "devices/b", UID: uid(1), RequestID: uid(2), Actor: "user/ann"},
+		{Name: "devices/a", Revision: 3, RequestID: uid(2), Actor: "user/ann"}, {Name: "devices/b", UID: uid(1),
+			RequestID: uid(2), Actor: "user/ann"},
 	}, asked)
 	require.True(t, got.GetResponses()[0].GetRemoved())
 	require.Equal(t, "devices/b", got.GetResponses()[1].GetResource().GetName())
@@ -538,7 +581,8 @@ func TestABatchOfDeletesHasOneRequest(t *testing.T) {
 	for says, bad := range map[string]*resourcev1.BatchDeleteResourcesRequest{
 		"requests: 0 in one batch": {},
 		"requests: 1001 in":        {Requests: make([]*resourcev1.DeleteResourceRequest, MaxBatch+1)},
-		"requests[0].request_id: ": {Requests: []*resourcev1.DeleteResourceRequest{{Name: "devices/a", RequestId: uid(1).String()}}},
+		"requests[0].request_id: ": {Requests: []*resourcev1.DeleteResourceRequest{{Name: "devices/a",
+			RequestId: uid(1).String()}}},
 	} {
 		_, err := r.BatchDeleteResources(as(t, ann), bad)
 		require.ErrorContains(t, err, says)
@@ -550,15 +594,17 @@ func TestADeleteEndsBeforeItsDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for given, earlier := range map[time.Duration]time.Duration{
-			time.Second: 100 * time.Millisecond, 3 * time.Second: 300 * time.Millisecond, 5 * time.Second: 500 * time.Millisecond, time.Hour: 500 * time.Millisecond,
+			time.Second: 100 * time.Millisecond, 3 * time.Second: 300 * time.Millisecond,
+			5 * time.Second: 500 * time.Millisecond, time.Hour: 500 * time.Millisecond,
 		} {
 			ctx, cancel := context.WithTimeout(as(t, ann), given)
-			r := newResourceService(&resourceStore{delete: func(ctx context.Context, _ shadow.DeleteRequest) (peer.DeleteResult, error) {
-				deadline, ok := ctx.Deadline()
-				require.True(t, ok)
-				require.Equal(t, given-earlier, time.Until(deadline))
-				return peer.DeleteResult{Removed: true}, nil
-			}})
+			r := newResourceService(
+				&resourceStore{delete: func(ctx context.Context, _ shadow.DeleteRequest) (peer.DeleteResult, error) {
+					deadline, ok := ctx.Deadline()
+					require.True(t, ok)
+					require.Equal(t, given-earlier, time.Until(deadline))
+					return peer.DeleteResult{Removed: true}, nil
+				}})
 			_, err := r.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: "devices/d"})
 			require.NoError(t, err)
 			cancel()
@@ -573,15 +619,17 @@ func TestADeleteEndsBeforeItsDeadline(t *testing.T) {
 func TestBlockDeletionIsSetAndCleared(t *testing.T) {
 	t.Parallel()
 	for _, block := range []bool{true, false} {
-		r := newResourceService(&resourceStore{setBlockDeletion: func(name string, id uuid.UUID, got bool) (*peer.Resource, error) {
-			require.Equal(t, "devices/d", name)
-			require.Equal(t, uid(1), id)
-			require.Equal(t, block, got)
-			found := stored(name)
-			found.BlockDeletion = got
-			return found, nil
-		}})
-		got, err := r.SetBlockDeletion(as(t, operator), &resourcev1.SetBlockDeletionRequest{Name: "devices/d", Uid: uid(1).String(), BlockDeletion: block})
+		r := newResourceService(
+			&resourceStore{setBlockDeletion: func(name string, id uuid.UUID, got bool) (*peer.Resource, error) {
+				require.Equal(t, "devices/d", name)
+				require.Equal(t, uid(1), id)
+				require.Equal(t, block, got)
+				found := stored(name)
+				found.BlockDeletion = got
+				return found, nil
+			}})
+		got, err := r.SetBlockDeletion(as(t, operator), &resourcev1.SetBlockDeletionRequest{Name: "devices/d",
+			Uid: uid(1).String(), BlockDeletion: block})
 		require.NoError(t, err)
 		require.Equal(t, block, got.GetBlockDeletion())
 		_, err = r.SetBlockDeletion(as(t, operator), &resourcev1.SetBlockDeletionRequest{Name: "devices/d", Uid: "x"})
@@ -591,23 +639,28 @@ func TestBlockDeletionIsSetAndCleared(t *testing.T) {
 
 func TestEventsOfResourcesBecomeMessages(t *testing.T) {
 	t.Parallel()
-	upsert := identity.NewShared(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: &resourcev1.Resource{Name: "devices/a"}}})
-	gone := identity.NewShared(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Delete{Delete: &resourcev1.Resource{Name: "devices/b"}}})
+	upsert := identity.NewShared(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{
+		Upsert: &resourcev1.Resource{Name: "devices/a"}}})
+	gone := identity.NewShared(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Delete{
+		Delete: &resourcev1.Resource{Name: "devices/b"}}})
 	type event = schema.Event[sharedEvent]
 	for name, c := range map[string]struct {
 		event event
 		want  []string
 	}{
-		"items of an unfinished event": {event{Items: []sharedEvent{upsert, gone}}, []string{"upsert devices/a ", "delete devices/b "}},
-		"the last item has the token":  {event{Items: []sharedEvent{upsert, gone}, Token: "t"}, []string{"upsert devices/a ", "delete devices/b t"}},
-		"the end of the snapshot":      {event{EndOfSnapshot: true, Token: "t"}, []string{"end t"}},
-		"a bookmark":                   {event{Token: "t"}, []string{"bookmark t"}},
-		"nothing":                      {event{}, nil},
+		"items of an unfinished event": {event{Items: []sharedEvent{upsert, gone}},
+			[]string{"upsert devices/a ", "delete devices/b "}},
+		"the last item has the token": {event{Items: []sharedEvent{upsert, gone}, Token: "t"},
+			[]string{"upsert devices/a ", "delete devices/b t"}},
+		"the end of the snapshot": {event{EndOfSnapshot: true, Token: "t"}, []string{"end t"}},
+		"a bookmark":              {event{Token: "t"}, []string{"bookmark t"}},
+		"nothing":                 {event{}, nil},
 	} {
 		var got []string
 		stream := newServerStream[resourcev1.WatchResourcesResponse](as(t, ann))
 		r := newResourceService(&resourceStore{})
-		r.watched = func(_ context.Context, req *resourcev1.WatchResourcesRequest, _ func(peer.Resource) (sharedEvent, error), deliver func(event) error) error {
+		r.watched = func(_ context.Context, req *resourcev1.WatchResourcesRequest,
+			_ func(peer.Resource) (sharedEvent, error), deliver func(event) error) error {
 			require.Equal(t, "Device", req.GetKind())
 			return deliver(c.event)
 		}
@@ -635,22 +688,27 @@ func TestEventsOfResourcesBecomeMessages(t *testing.T) {
 		require.Equal(t, deleted, m.Message.GetDelete() != nil)
 		require.Equal(t, deleted, m.Message.GetUpsert() == nil)
 	}
-	r.watched = func(context.Context, *resourcev1.WatchResourcesRequest, func(peer.Resource) (sharedEvent, error), func(event) error) error {
+	r.watched = func(context.Context, *resourcev1.WatchResourcesRequest, func(peer.Resource) (sharedEvent, error),
+		func(event) error) error {
 		return shadow.ErrSlow
 	}
-	err := r.WatchResources(&resourcev1.WatchResourcesRequest{}, newServerStream[resourcev1.WatchResourcesResponse](as(t, ann)))
+	err := r.WatchResources(&resourcev1.WatchResourcesRequest{},
+		newServerStream[resourcev1.WatchResourcesResponse](as(t, ann)))
 	require.Equal(t, codes.Aborted, status.Code(err))
 }
 
-// Small changes share messages of a bounded size; a change that is larger goes alone. The token comes behind the last one.
+// Small changes share messages of a bounded size; a change that is larger goes alone. The token comes behind
+// the last one.
 func TestSeveralChangesGoInAMessage_I23(t *testing.T) {
 	t.Parallel()
 	change := func(name string, bytes int, gone bool) sharedEvent {
 		p := &resourcev1.Resource{Name: name, Uid: strings.Repeat("x", bytes)}
 		if gone {
-			return identity.NewShared(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Delete{Delete: p}})
+			return identity.NewShared(&resourcev1.WatchResourcesResponse{
+				Event: &resourcev1.WatchResourcesResponse_Delete{Delete: p}})
 		}
-		return identity.NewShared(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: p}})
+		return identity.NewShared(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{
+			Upsert: p}})
 	}
 	a, b, c := change("a", 0, false), change("b", 0, true), change("c", 10<<10, false)
 	large := change("large", 100<<10, false)
@@ -659,13 +717,18 @@ func TestSeveralChangesGoInAMessage_I23(t *testing.T) {
 		event event
 		want  []string
 	}{
-		"without a token":                    {event{Items: []sharedEvent{a, b}}, []string{"[+a -b] "}},
-		"a token behind the last one":        {event{Items: []sharedEvent{a, b, a}, Token: "t"}, []string{"[+a -b +a] t"}},
-		"several messages":                   {event{Items: []sharedEvent{a, c, c, b, c}, Token: "t"}, []string{"[+a +c] ", "[+c -b] ", "+c t"}},
-		"a large change":                     {event{Items: []sharedEvent{large, a, b, large}, Token: "t"}, []string{"+large ", "[+a -b] ", "+large t"}},
-		"a large change is the first of two": {event{Items: []sharedEvent{large, large}, Token: "t"}, []string{"+large ", "+large t"}},
-		"the end of the snapshot":            {event{Items: []sharedEvent{a, b}, EndOfSnapshot: true, Token: "t"}, []string{"[+a -b] ", "end t"}},
-		"one":                                {event{Items: []sharedEvent{a}, Token: "t"}, []string{"+a t"}},
+		"without a token": {event{Items: []sharedEvent{a, b}}, []string{"[+a -b] "}},
+		"a token behind the last one": {event{Items: []sharedEvent{a, b, a}, Token: "t"},
+			[]string{"[+a -b +a] t"}},
+		"several messages": {event{Items: []sharedEvent{a, c, c, b, c}, Token: "t"},
+			[]string{"[+a +c] ", "[+c -b] ", "+c t"}},
+		"a large change": {event{Items: []sharedEvent{large, a, b, large}, Token: "t"},
+			[]string{"+large ", "[+a -b] ", "+large t"}},
+		"a large change is the first of two": {event{Items: []sharedEvent{large, large}, Token: "t"},
+			[]string{"+large ", "+large t"}},
+		"the end of the snapshot": {event{Items: []sharedEvent{a, b}, EndOfSnapshot: true, Token: "t"},
+			[]string{"[+a -b] ", "end t"}},
+		"one": {event{Items: []sharedEvent{a}, Token: "t"}, []string{"+a t"}},
 	} {
 		var got []string
 		require.NoError(t, sendBatches(c.event, func(m any) error {
@@ -683,7 +746,10 @@ func TestSeveralChangesGoInAMessage_I23(t *testing.T) {
 	}
 	failed := errors.New("the stream ended")
 	sent := 0
-	require.ErrorIs(t, sendBatches(event{Items: []sharedEvent{c, c, c}}, func(any) error { sent++; return failed }), failed)
+	require.ErrorIs(t, sendBatches(event{Items: []sharedEvent{c, c, c}}, func(any) error {
+		sent++
+		return failed
+	}), failed)
 	require.Equal(t, 1, sent)
 }
 
@@ -711,17 +777,21 @@ func eventText(t *testing.T, m *resourcev1.WatchResourcesResponse) string {
 
 func TestAPlanForPeopleHasGroupsBlockersAndItsRefusal(t *testing.T) {
 	t.Parallel()
-	holder := peer.Holder{Name: schema.FullName{Deployment: other, Name: "hs/h"}, Path: "p", Target: schema.FullName{Deployment: self, Name: "devices/d"}}
+	holder := peer.Holder{Name: schema.FullName{Deployment: other, Name: "hs/h"}, Path: "p",
+		Target: schema.FullName{Deployment: self, Name: "devices/d"}}
 	r := newResourceService(&resourceStore{planDelete: func(name string) (*shadow.DeletePlan, error) {
 		require.Equal(t, "devices/d", name)
 		return &shadow.DeletePlan{
 			Refusal: errors.New("devices/d is blocked"),
 			Groups: []shadow.PlanGroup{
 				{Parent: -1, Deployment: self, Kind: "Device", Count: 1, Names: []string{"devices/d"}},
-				{Parent: 0, Deployment: other, Kind: "Part", Path: "device", Behaviour: schema.Unset, Unset: true, Count: 9},
+				{Parent: 0, Deployment: other, Kind: "Part", Path: "device", Behaviour: schema.Unset,
+					Unset: true, Count: 9},
 			},
-			Blockers:  []shadow.PlannedBlocker{{Holder: holder, Undecided: true, Unknown: true, Unanswered: true, Refuses: true}},
-			Unasked:   []peer.Unasked{{Deployment: other, Why: peer.Unreachable}, {Deployment: sibling, Why: peer.LimitReached}},
+			Blockers: []shadow.PlannedBlocker{{Holder: holder, Undecided: true, Unknown: true, Unanswered: true,
+				Refuses: true}},
+			Unasked: []peer.Unasked{{Deployment: other, Why: peer.Unreachable},
+				{Deployment: sibling, Why: peer.LimitReached}},
 			Truncated: true,
 		}, nil
 	}})
@@ -741,14 +811,20 @@ func TestAPlanForPeopleHasGroupsBlockersAndItsRefusal(t *testing.T) {
 	require.True(t, b.GetUndecided() && b.GetUnknown() && b.GetUnanswered() && b.GetRefuses())
 	require.Equal(t, int64(1), got.GetTotalBlockers())
 
-	r = newResourceService(&resourceStore{planDelete: func(string) (*shadow.DeletePlan, error) { return &shadow.DeletePlan{}, nil }})
+	r = newResourceService(&resourceStore{planDelete: func(string) (*shadow.DeletePlan, error) {
+		return &shadow.DeletePlan{}, nil
+	}})
 	got, err = r.PlanDeletion(as(t, ann), &resourcev1.PlanDeletionRequest{Name: "devices/d"})
 	require.NoError(t, err)
 	require.True(t, got.GetAccepted())
 	require.Empty(t, got.GetRefusal())
 
-	for _, plan := range []*shadow.DeletePlan{{Uncounted: true}, {Unasked: []peer.Unasked{{Deployment: other, Why: peer.Unreachable}}}, {Unasked: []peer.Unasked{{Deployment: other, Why: peer.LimitReached}}}} {
-		r = newResourceService(&resourceStore{planDelete: func(string) (*shadow.DeletePlan, error) { return plan, nil }})
+	for _, plan := range []*shadow.DeletePlan{{Uncounted: true},
+		{Unasked: []peer.Unasked{{Deployment: other, Why: peer.Unreachable}}},
+		{Unasked: []peer.Unasked{{Deployment: other, Why: peer.LimitReached}}}} {
+		r = newResourceService(&resourceStore{planDelete: func(string) (*shadow.DeletePlan, error) {
+			return plan, nil
+		}})
 		got, err = r.PlanDeletion(as(t, ann), &resourcev1.PlanDeletionRequest{Name: "devices/d"})
 		require.NoError(t, err)
 		require.False(t, got.GetAccepted(), "an incomplete plan vouches for nothing")
@@ -757,19 +833,23 @@ func TestAPlanForPeopleHasGroupsBlockersAndItsRefusal(t *testing.T) {
 	}
 }
 
-// Where the right to delete has to cover all resources that go along, a write makes one plan for each written resource, and none for those
-// that go along.
+// Where the right to delete has to cover all resources that go along, a write makes one plan for each written
+// resource, and none for those that go along.
 func TestAWriteThatTakesMuchAlongIsPlannedOnce_I20(t *testing.T) {
 	t.Parallel()
 	plans := 0
 	r := newResourceService(&resourceStore{planDelete: func(string) (*shadow.DeletePlan, error) {
 		plans++
-		groups := []shadow.PlanGroup{{Parent: -1, Deployment: self, Kind: "Device", Count: 1, Names: []string{"devices/d"}}}
-		return &shadow.DeletePlan{Groups: append(groups, shadow.PlanGroup{Parent: 0, Deployment: self, Kind: "Part", Count: 3, Names: []string{"parts/1", "parts/2", "parts/3"}})}, nil
+		groups := []shadow.PlanGroup{{Parent: -1, Deployment: self, Kind: "Device", Count: 1,
+			Names: []string{"devices/d"}}}
+		return &shadow.DeletePlan{Groups: append(groups, shadow.PlanGroup{Parent: 0, Deployment: self, Kind: "Part",
+			Count: 3, Names: []string{"parts/1", "parts/2", "parts/3"}})}, nil
 	}})
 	asked := 0
 	ctx := r.ofWriter(peer.WithPerson(t.Context(), peer.Person{
-		CascadeNeedsDelete: true, DeleteKind: func(context.Context, schema.DeploymentID, string) (bool, error) { return false, nil },
+		CascadeNeedsDelete: true, DeleteKind: func(context.Context, schema.DeploymentID, string) (bool, error) {
+			return false, nil
+		},
 		Delete: func(_ context.Context, names []schema.FullName) ([]bool, error) {
 			asked += len(names)
 			return slices.Repeat([]bool{true}, len(names)), nil
@@ -787,7 +867,9 @@ func TestTheBlockersOfAPlanArePaged(t *testing.T) {
 	t.Parallel()
 	var all []shadow.PlannedBlocker
 	for i := range 25 {
-		all = append(all, shadow.PlannedBlocker{Holder: peer.Holder{Name: schema.FullName{Deployment: other, Name: fmt.Sprintf("hs/h%02d", i)}, Path: "p", Target: schema.FullName{Deployment: self, Name: "ts/t"}}})
+		all = append(all,
+			shadow.PlannedBlocker{Holder: peer.Holder{Name: schema.FullName{Deployment: other,
+				Name: fmt.Sprintf("hs/h%02d", i)}, Path: "p", Target: schema.FullName{Deployment: self, Name: "ts/t"}}})
 	}
 	for size, pages := range map[int]int{10: 3, 25: 1, 24: 2, 0: 1, -5: 1, 5000: 1} {
 		var got []string

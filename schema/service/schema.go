@@ -21,13 +21,16 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// establisher establishes references of other deployments to resources of this one, all or nothing. A refusal is a
-// *peer.RefusedError. WouldEstablish stores nothing.
+// establisher establishes references of other deployments to resources of this one, all or nothing. A refusal
+// is a *peer.RefusedError. WouldEstablish stores nothing.
 type establisher interface {
-	Establish(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
-	WouldEstablish(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
+	Establish(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID,
+		refs []peer.EstablishReference) (*peer.Established, error)
+	WouldEstablish(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID,
+		refs []peer.EstablishReference) (*peer.Established, error)
 	// EstablishTogether is Establish for several attempts, each by itself.
-	EstablishTogether(ctx context.Context, holder schema.DeploymentID, attempts []peer.EstablishAttempt) []peer.EstablishOutcome
+	EstablishTogether(ctx context.Context, holder schema.DeploymentID,
+		attempts []peer.EstablishAttempt) []peer.EstablishOutcome
 }
 
 // schemas is the SchemaService of one deployment, for other deployments. The caller is the deployment in the
@@ -48,12 +51,13 @@ type schemas struct {
 	asking      singleflight.Group // the questions for epochs, by deployment
 	plans       planner
 	shadows     shadowStore
-	// mayRefer reports whether the current version of a deployment is of this service or imports it, see Peers.MayRefer.
+	// mayRefer reports whether the current version of a deployment is of this service or imports it, see
+	// Peers.MayRefer.
 	mayRefer func(holder schema.DeploymentID, again bool) (bool, error)
 	// disabled fails while a deployment is disabled in the registry.
 	disabled func(holder schema.DeploymentID) error
-	// delegates reports whether other deployments may get delegations: not while rules that they do not know decide about references to resources
-	// here.
+	// delegates reports whether other deployments may get delegations: not while rules that they do not know
+	// decide about references to resources here.
 	delegates func() bool
 	written   *costs.Written // nil: nothing is counted
 	log       *zap.Logger
@@ -62,8 +66,10 @@ type schemas struct {
 func newSchemas(cfg Config) *schemas {
 	store := cfg.Store
 	return &schemas{
-		self: store.Deployment(), establisher: store.Targets, blockades: store.Targets, attempts: store.Attempts, rights: store.Rights, feeds: store.Read,
-		owners: store.Owners, upgrades: store.Owners, epochs: store.Gate, epochOf: cfg.Peers.Epoch, versionOf: cfg.Peers.Version, plans: store.Deletions, shadows: store.Operate,
+		self: store.Deployment(), establisher: store.Targets, blockades: store.Targets, attempts: store.Attempts,
+		rights: store.Rights, feeds: store.Read,
+		owners: store.Owners, upgrades: store.Owners, epochs: store.Gate, epochOf: cfg.Peers.Epoch,
+		versionOf: cfg.Peers.Version, plans: store.Deletions, shadows: store.Operate,
 		mayRefer: cfg.Peers.MayRefer, disabled: cfg.Peers.Disabled, log: cfg.Logger,
 		delegates: delegatesUnless(cfg.Callers.Authorizer, cfg.Callers.Tokens), written: cfg.written,
 	}
@@ -104,7 +110,8 @@ func messageEpoch(raw []byte) (uuid.UUID, error) {
 }
 
 // attempt reads an attempt, and checks that its holders may refer to resources here.
-func (s *schemas) attempt(holder schema.DeploymentID, req *schemav1.EstablishReferencesRequest_Attempt) (out peer.EstablishAttempt, err error) {
+func (s *schemas) attempt(holder schema.DeploymentID,
+	req *schemav1.EstablishReferencesRequest_Attempt) (out peer.EstablishAttempt, err error) {
 	if out.Attempt, err = attemptID(req.GetAttempt()); err != nil {
 		return out, err
 	}
@@ -169,7 +176,8 @@ func (s *schemas) checkHolder(holder schema.DeploymentID, refs []peer.EstablishR
 	e := &peer.RefusedError{}
 	for _, r := range refs {
 		e.Refusals = append(e.Refusals, peer.Refusal{
-			Holder: r.HolderName, Path: r.Path, Target: schema.FullName{Deployment: s.self, Name: r.TargetName}, Reason: reason,
+			Holder: r.HolderName, Path: r.Path, Target: schema.FullName{Deployment: s.self, Name: r.TargetName},
+			Reason: reason,
 		})
 	}
 	return e

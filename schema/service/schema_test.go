@@ -74,10 +74,12 @@ func schemaCalls(s *schemas) map[string]func(ctx context.Context) error {
 			return err
 		},
 		"WatchImportedServiceDeletions": func(ctx context.Context) error {
-			return s.WatchImportedServiceDeletions(&schemav1.WatchImportedServiceDeletionsRequest{}, newServerStream[schemav1.WatchImportedServiceDeletionsResponse](ctx))
+			return s.WatchImportedServiceDeletions(&schemav1.WatchImportedServiceDeletionsRequest{},
+				newServerStream[schemav1.WatchImportedServiceDeletionsResponse](ctx))
 		},
 		"WatchResourceShadows": func(ctx context.Context) error {
-			return s.WatchResourceShadows(&schemav1.WatchResourceShadowsRequest{}, newServerStream[schemav1.WatchResourceShadowsResponse](ctx))
+			return s.WatchResourceShadows(&schemav1.WatchResourceShadowsRequest{},
+				newServerStream[schemav1.WatchResourceShadowsResponse](ctx))
 		},
 		"ListResourceShadows": func(ctx context.Context) error {
 			_, err := s.ListResourceShadows(ctx, &schemav1.ListResourceShadowsRequest{})
@@ -91,8 +93,10 @@ func schemaCalls(s *schemas) map[string]func(ctx context.Context) error {
 }
 
 // establishOne calls for one attempt, and returns its outcome.
-func establishOne(ctx context.Context, s *schemas, attempt *schemav1.EstablishReferencesRequest_Attempt) (*schemav1.EstablishReferencesResponse_Established, error) {
-	out, err := s.EstablishReferences(ctx, &schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{attempt}})
+func establishOne(ctx context.Context, s *schemas,
+	attempt *schemav1.EstablishReferencesRequest_Attempt) (*schemav1.EstablishReferencesResponse_Established, error) {
+	out, err := s.EstablishReferences(ctx,
+		&schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{attempt}})
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +104,8 @@ func establishOne(ctx context.Context, s *schemas, attempt *schemav1.EstablishRe
 }
 
 func establishRequest(attempt uuid.UUID) *schemav1.EstablishReferencesRequest_Attempt {
-	return &schemav1.EstablishReferencesRequest_Attempt{Attempt: attempt[:], References: []*schemav1.EstablishReferencesRequest_Reference{establishedReference()}}
+	return &schemav1.EstablishReferencesRequest_Attempt{Attempt: attempt[:],
+		References: []*schemav1.EstablishReferencesRequest_Reference{establishedReference()}}
 }
 
 func establishedReference() *schemav1.EstablishReferencesRequest_Reference {
@@ -115,7 +120,8 @@ func TestOnlyDeploymentsCallTheSchemaService(t *testing.T) {
 	for method, call := range schemaCalls(newSchemaService(&schemaStore{})) {
 		require.Equal(t, codes.PermissionDenied, status.Code(call(as(t, ann))), "%s by a user", method)
 		err := call(t.Context())
-		require.Contains(t, []codes.Code{codes.Unauthenticated, codes.PermissionDenied}, status.Code(err), "%s without an identity", method)
+		require.Contains(t, []codes.Code{codes.Unauthenticated, codes.PermissionDenied}, status.Code(err),
+			"%s without an identity", method)
 	}
 }
 
@@ -137,20 +143,27 @@ func TestEveryMethodOfTheSchemaServiceReportsFailuresOfTheStore(t *testing.T) {
 		checkReferences: func(schema.DeploymentID, []peer.CheckedReference) ([]peer.Known, error) {
 			return nil, failing
 		},
-		watchDeletions: func(schema.DeploymentID, string, func(schema.Event[schema.Deletion]) error) error { return failing },
+		watchDeletions: func(schema.DeploymentID, string, func(schema.Event[schema.Deletion]) error) error {
+			return failing
+		},
 		acknowledge: func(schema.DeploymentID, uuid.UUID, string, []uuid.UUID, time.Duration) (bool, error) {
 			return false, failing
 		},
-		checkOwners: func(schema.DeploymentID, []peer.OwnerQuestion) (*peer.OwnerAnswers, error) { return nil, failing },
-		dropOwners: func(schema.DeploymentID, uuid.UUID, []schema.Deletion, []peer.OwnerRelease) ([]uuid.UUID, bool, error) {
+		checkOwners: func(schema.DeploymentID, []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+			return nil, failing
+		},
+		dropOwners: func(schema.DeploymentID, uuid.UUID, []schema.Deletion,
+			[]peer.OwnerRelease) ([]uuid.UUID, bool, error) {
 			return nil, false, failing
 		},
 		upgradeOwners: func(schema.DeploymentID, string, int64, map[string]string) (int64, error) { return 0, failing },
 		told:          func(schema.DeploymentID, uuid.UUID) (uuid.UUID, error) { return uuid.Nil, failing },
 		confirmed:     func(schema.DeploymentID, uuid.UUID, uuid.UUID) error { return failing },
 		listShadows:   func(string, string, int) ([]shadow.ResourceView, string, error) { return nil, "", failing },
-		listBlockades: func(schema.DeploymentID, string, int) ([]shadow.BlockadeView, string, error) { return nil, "", failing },
-		watchWork:     func([]int16, string, func(schema.Event[schema.Work]) error) error { return failing },
+		listBlockades: func(schema.DeploymentID, string, int) ([]shadow.BlockadeView, string, error) {
+			return nil, "", failing
+		},
+		watchWork: func([]int16, string, func(schema.Event[schema.Work]) error) error { return failing },
 	})
 	for method, call := range schemaCalls(s) {
 		err := call(asDeployment(t, self))
@@ -167,13 +180,15 @@ func TestEstablishReferencesPassesTheReferencesToTheStore(t *testing.T) {
 		TargetKind: "Account", TargetName: "accounts/a", TargetUID: uid(2), Behaviour: schema.Block,
 	}}
 	s := newSchemaService(&schemaStore{
-		establish: func(holder schema.DeploymentID, a peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
+		establish: func(holder schema.DeploymentID, a peer.AttemptID,
+			refs []peer.EstablishReference) (*peer.Established, error) {
 			require.Equal(t, other, holder)
 			require.Equal(t, attempt, a)
 			require.Equal(t, want, refs)
 			return &peer.Established{UIDs: []uuid.UUID{uid(2)}, Version: "v2", Epoch: epoch}, nil
 		},
-		wouldEstablish: func(holder schema.DeploymentID, with peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
+		wouldEstablish: func(holder schema.DeploymentID, with peer.AttemptID,
+			refs []peer.EstablishReference) (*peer.Established, error) {
 			require.Equal(t, other, holder)
 			require.Equal(t, attempt, with)
 			require.Equal(t, want, refs)
@@ -200,10 +215,12 @@ func TestEstablishReferencesTakesParentsAndAllBehaviours(t *testing.T) {
 	t.Parallel()
 	for b := schema.Block; b <= schema.AllowDangling; b++ {
 		var got []peer.EstablishReference
-		s := newSchemaService(&schemaStore{establish: func(_ schema.DeploymentID, _ peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
-			got = refs
-			return &peer.Established{}, nil
-		}})
+		s := newSchemaService(
+			&schemaStore{establish: func(_ schema.DeploymentID, _ peer.AttemptID,
+				refs []peer.EstablishReference) (*peer.Established, error) {
+				got = refs
+				return &peer.Established{}, nil
+			}})
 		req := establishRequest(newAttempt(t))
 		req.References[0].Path, req.References[0].Behaviour = schema.ParentPath, schemav1.Behaviour(b)
 		_, err := establishOne(asDeployment(t, other), s, req)
@@ -243,7 +260,8 @@ func TestEstablishReferencesRefusesInvalidReferences(t *testing.T) {
 	}
 }
 
-// A deployment is asked whether it may refer as for a new reference, until all uids are known: then it has referred before.
+// A deployment is asked whether it may refer as for a new reference, until all uids are known: then it has
+// referred before.
 func TestReferencesThatWereEstablishedBeforeAreRecognised(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -255,9 +273,11 @@ func TestReferencesThatWereEstablishedBeforeAreRecognised(t *testing.T) {
 		"known, new":   {[][]byte{bytesOf(uid(1)), nil}, false},
 		"known, known": {[][]byte{bytesOf(uid(1)), bytesOf(uid(2))}, true},
 	} {
-		s := newSchemaService(&schemaStore{establish: func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) (*peer.Established, error) {
-			return &peer.Established{}, nil
-		}})
+		s := newSchemaService(
+			&schemaStore{establish: func(schema.DeploymentID, peer.AttemptID,
+				[]peer.EstablishReference) (*peer.Established, error) {
+				return &peer.Established{}, nil
+			}})
 		asked := false
 		s.mayRefer = func(holder schema.DeploymentID, again bool) (bool, error) {
 			asked = true
@@ -309,7 +329,8 @@ func TestAnUnknownDeploymentIsNotRefusedForGood_I15(t *testing.T) {
 }
 
 func validKey() *schemav1.BlockadeKey {
-	return &schemav1.BlockadeKey{Attempt: bytesOf(uid(1)), HolderUid: bytesOf(uid(2)), Path: "a.*", TargetUid: bytesOf(uid(3))}
+	return &schemav1.BlockadeKey{Attempt: bytesOf(uid(1)), HolderUid: bytesOf(uid(2)), Path: "a.*",
+		TargetUid: bytesOf(uid(3))}
 }
 
 func TestBlockadeKeysAreChecked(t *testing.T) {
@@ -331,15 +352,20 @@ func TestBlockadeKeysAreChecked(t *testing.T) {
 		require.ErrorContains(t, err, says)
 		for method, call := range map[string]func() error{
 			"questions: ": func() error {
-				_, err := newSchemaService(&schemaStore{}).ResolveBlockades(asDeployment(t, other), &schemav1.ResolveBlockadesRequest{Questions: []*schemav1.ResolveBlockadesRequest_Question{{Key: k}}})
+				_, err := newSchemaService(&schemaStore{}).ResolveBlockades(asDeployment(t, other),
+					&schemav1.ResolveBlockadesRequest{
+						Questions: []*schemav1.ResolveBlockadesRequest_Question{{Key: k}}})
 				return err
 			},
 			"keys: ": func() error {
-				_, err := newSchemaService(&schemaStore{}).ReleaseBlockades(asDeployment(t, other), &schemav1.ReleaseBlockadesRequest{Keys: []*schemav1.BlockadeKey{k}})
+				_, err := newSchemaService(&schemaStore{}).ReleaseBlockades(asDeployment(t, other),
+					&schemav1.ReleaseBlockadesRequest{Keys: []*schemav1.BlockadeKey{k}})
 				return err
 			},
 			"references: ": func() error {
-				_, err := newSchemaService(&schemaStore{}).CheckReferences(asDeployment(t, other), &schemav1.CheckReferencesRequest{References: []*schemav1.CheckReferencesRequest_Reference{{Key: k, Behaviour: 1}}})
+				_, err := newSchemaService(&schemaStore{}).CheckReferences(asDeployment(t, other),
+					&schemav1.CheckReferencesRequest{References: []*schemav1.CheckReferencesRequest_Reference{
+						{Key: k, Behaviour: 1}}})
 				return err
 			},
 		} {
@@ -370,23 +396,31 @@ func TestCallsOfTheSchemaServiceAreBounded_I21(t *testing.T) {
 			return err
 		},
 		"keys": func() error {
-			_, err := s.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Attempts: many[1:], Keys: []*schemav1.BlockadeKey{validKey()}})
+			_, err := s.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Attempts: many[1:],
+				Keys: []*schemav1.BlockadeKey{validKey()}})
 			return err
 		},
 		"questions": func() error {
-			_, err := s.ResolveBlockades(ctx, &schemav1.ResolveBlockadesRequest{Questions: make([]*schemav1.ResolveBlockadesRequest_Question, wire.MaxMessages+1)})
+			_, err := s.ResolveBlockades(ctx,
+				&schemav1.ResolveBlockadesRequest{Questions: make([]*schemav1.ResolveBlockadesRequest_Question,
+					wire.MaxMessages+1)})
 			return err
 		},
 		"references": func() error {
-			_, err := s.CheckReferences(ctx, &schemav1.CheckReferencesRequest{References: make([]*schemav1.CheckReferencesRequest_Reference, wire.MaxMessages+1)})
+			_, err := s.CheckReferences(ctx,
+				&schemav1.CheckReferencesRequest{References: make([]*schemav1.CheckReferencesRequest_Reference,
+					wire.MaxMessages+1)})
 			return err
 		},
 		"owners": func() error {
-			_, err := s.DropOwners(ctx, &schemav1.DropOwnersRequest{DeletedUids: many[1:], LetGo: make([]*schemav1.DropOwnersRequest_LetGo, 1)})
+			_, err := s.DropOwners(ctx, &schemav1.DropOwnersRequest{DeletedUids: many[1:],
+				LetGo: make([]*schemav1.DropOwnersRequest_LetGo, 1)})
 			return err
 		},
 		"targets": func() error {
-			_, err := s.PlanDeletion(ctx, &schemav1.PlanDeletionRequest{Targets: make([]*schemav1.PlanDeletionRequest_Target, wire.MaxMessages+1)})
+			_, err := s.PlanDeletion(ctx,
+				&schemav1.PlanDeletionRequest{Targets: make([]*schemav1.PlanDeletionRequest_Target,
+					wire.MaxMessages+1)})
 			return err
 		},
 		"uids": func() error {
@@ -398,7 +432,8 @@ func TestCallsOfTheSchemaServiceAreBounded_I21(t *testing.T) {
 		require.Equal(t, codes.InvalidArgument, status.Code(err), field)
 		require.ErrorContains(t, err, field+": 10001 in one call, at most 10000 are allowed")
 	}
-	_, err := s.CheckOwners(ctx, &schemav1.CheckOwnersRequest{Questions: make([]*schemav1.CheckOwnersRequest_Question, wire.MaxMessages+1)})
+	_, err := s.CheckOwners(ctx, &schemav1.CheckOwnersRequest{Questions: make([]*schemav1.CheckOwnersRequest_Question,
+		wire.MaxMessages+1)})
 	require.ErrorContains(t, err, "questions: 10001 in one call")
 }
 
@@ -447,19 +482,27 @@ func TestMalformedUIDsAreReportedWithTheirField(t *testing.T) {
 			return err
 		},
 		"questions[0]: a uid": func() error {
-			_, err := s.CheckOwners(ctx, &schemav1.CheckOwnersRequest{Questions: []*schemav1.CheckOwnersRequest_Question{{Owner: &schemav1.ResourceRef{Kind: "A", Name: "as/a", Uid: bad}}}})
+			_, err := s.CheckOwners(ctx,
+				&schemav1.CheckOwnersRequest{Questions: []*schemav1.CheckOwnersRequest_Question{
+					{Owner: &schemav1.ResourceRef{Kind: "A", Name: "as/a", Uid: bad}}}})
 			return err
 		},
 		"questions[0]: a uid has": func() error {
-			_, err := s.CheckOwners(ctx, &schemav1.CheckOwnersRequest{Questions: []*schemav1.CheckOwnersRequest_Question{{Owner: &schemav1.ResourceRef{Kind: "A", Name: "as/a"}, RequiredBy: bad}}})
+			_, err := s.CheckOwners(ctx,
+				&schemav1.CheckOwnersRequest{Questions: []*schemav1.CheckOwnersRequest_Question{
+					{Owner: &schemav1.ResourceRef{Kind: "A", Name: "as/a"}, RequiredBy: bad}}})
 			return err
 		},
 		"questions[0]: kind": func() error {
-			_, err := s.CheckOwners(ctx, &schemav1.CheckOwnersRequest{Questions: []*schemav1.CheckOwnersRequest_Question{{Owner: &schemav1.ResourceRef{Kind: "a", Name: "as/a"}}}})
+			_, err := s.CheckOwners(ctx,
+				&schemav1.CheckOwnersRequest{Questions: []*schemav1.CheckOwnersRequest_Question{
+					{Owner: &schemav1.ResourceRef{Kind: "a", Name: "as/a"}}}})
 			return err
 		},
 		"questions[0]: name": func() error {
-			_, err := s.CheckOwners(ctx, &schemav1.CheckOwnersRequest{Questions: []*schemav1.CheckOwnersRequest_Question{{Owner: &schemav1.ResourceRef{Kind: "A", Name: "as"}}}})
+			_, err := s.CheckOwners(ctx,
+				&schemav1.CheckOwnersRequest{Questions: []*schemav1.CheckOwnersRequest_Question{
+					{Owner: &schemav1.ResourceRef{Kind: "A", Name: "as"}}}})
 			return err
 		},
 		"version: ": func() error {
@@ -467,7 +510,8 @@ func TestMalformedUIDsAreReportedWithTheirField(t *testing.T) {
 			return err
 		},
 		"renamed: ": func() error {
-			_, err := s.UpgradeOwnerReferences(ctx, &schemav1.UpgradeOwnerReferencesRequest{Version: "v1", Renamed: []*schemav1.UpgradeOwnerReferencesRequest_Renamed{{From: "A", To: "b"}}})
+			_, err := s.UpgradeOwnerReferences(ctx, &schemav1.UpgradeOwnerReferencesRequest{Version: "v1",
+				Renamed: []*schemav1.UpgradeOwnerReferencesRequest_Renamed{{From: "A", To: "b"}}})
 			return err
 		},
 		"epoch: want": func() error {
@@ -479,15 +523,20 @@ func TestMalformedUIDsAreReportedWithTheirField(t *testing.T) {
 			return err
 		},
 		"epoch: want a UUIDv7": func() error {
-			_, err := s.ConfirmEpoch(ctx, &schemav1.ConfirmEpochRequest{Epoch: bytesOf(uid(3)), OwnEpoch: bytesOf(uid(4))})
+			_, err := s.ConfirmEpoch(ctx, &schemav1.ConfirmEpochRequest{Epoch: bytesOf(uid(3)),
+				OwnEpoch: bytesOf(uid(4))})
 			return err
 		},
 		"targets[0]: deployment": func() error {
-			_, err := s.PlanDeletion(ctx, &schemav1.PlanDeletionRequest{Targets: []*schemav1.PlanDeletionRequest_Target{{Deployment: "here", Uid: bytesOf(uid(1))}}})
+			_, err := s.PlanDeletion(ctx,
+				&schemav1.PlanDeletionRequest{Targets: []*schemav1.PlanDeletionRequest_Target{{Deployment: "here",
+					Uid: bytesOf(uid(1))}}})
 			return err
 		},
 		"targets[0]: a uid": func() error {
-			_, err := s.PlanDeletion(ctx, &schemav1.PlanDeletionRequest{Targets: []*schemav1.PlanDeletionRequest_Target{{Deployment: other.String(), Uid: bad}}})
+			_, err := s.PlanDeletion(ctx,
+				&schemav1.PlanDeletionRequest{Targets: []*schemav1.PlanDeletionRequest_Target{
+					{Deployment: other.String(), Uid: bad}}})
 			return err
 		},
 		"uids: ": func() error {
@@ -495,7 +544,9 @@ func TestMalformedUIDsAreReportedWithTheirField(t *testing.T) {
 			return err
 		},
 		"references: unknown behaviour": func() error {
-			_, err := s.CheckReferences(ctx, &schemav1.CheckReferencesRequest{References: []*schemav1.CheckReferencesRequest_Reference{{Key: validKey()}}})
+			_, err := s.CheckReferences(ctx,
+				&schemav1.CheckReferencesRequest{References: []*schemav1.CheckReferencesRequest_Reference{
+					{Key: validKey()}}})
 			return err
 		},
 	} {
@@ -533,7 +584,8 @@ func TestEpochsOfTheFarFutureAreRefused(t *testing.T) {
 func TestDeletionsAreAcknowledgedInPartsOrAsAWhole(t *testing.T) {
 	t.Parallel()
 	for inParts, limit := range map[bool]time.Duration{true: acknowledgeTime, false: math.MaxInt64} {
-		s := newSchemaService(&schemaStore{acknowledge: func(holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, got time.Duration) (bool, error) {
+		s := newSchemaService(&schemaStore{acknowledge: func(holder schema.DeploymentID, epoch uuid.UUID, token string,
+			except []uuid.UUID, got time.Duration) (bool, error) {
 			require.Equal(t, other, holder)
 			require.Equal(t, uid(1), epoch)
 			require.Equal(t, "position", token)
@@ -542,7 +594,8 @@ func TestDeletionsAreAcknowledgedInPartsOrAsAWhole(t *testing.T) {
 			return inParts, nil
 		}})
 		out, err := s.AcknowledgeDeletions(asDeployment(t, other), &schemav1.AcknowledgeDeletionsRequest{
-			Position: "position", ExceptUids: [][]byte{bytesOf(uid(2)), bytesOf(uid(3))}, Epoch: bytesOf(uid(1)), InParts: inParts,
+			Position: "position", ExceptUids: [][]byte{bytesOf(uid(2)), bytesOf(uid(3))}, Epoch: bytesOf(uid(1)),
+			InParts: inParts,
 		})
 		require.NoError(t, err)
 		require.Equal(t, inParts, out.GetMore())
@@ -552,26 +605,35 @@ func TestDeletionsAreAcknowledgedInPartsOrAsAWhole(t *testing.T) {
 // The items of an event come before its position, and an event without a token has no position yet.
 func TestEventsOfDeletionsBecomeMessages(t *testing.T) {
 	t.Parallel()
-	cause := &schema.Cause{ID: uid(7), Root: "//a.example.com/us-west2/as/a", Actor: "user/ann", At: time.Unix(1_700_000_000, 0)}
-	items := []schema.Deletion{{Seq: 5, Kind: "A", Name: "as/a", UID: uid(1), Cause: cause}, {Seq: 6, Kind: "B", Name: "bs/b", UID: uid(2)}}
+	cause := &schema.Cause{ID: uid(7), Root: "//a.example.com/us-west2/as/a", Actor: "user/ann",
+		At: time.Unix(1_700_000_000, 0)}
+	items := []schema.Deletion{{Seq: 5, Kind: "A", Name: "as/a", UID: uid(1), Cause: cause},
+		{Seq: 6, Kind: "B", Name: "bs/b", UID: uid(2)}}
 	for name, c := range map[string]struct {
 		event schema.Event[schema.Deletion]
 		want  []string
 	}{
-		"the end of the snapshot":         {schema.Event[schema.Deletion]{EndOfSnapshot: true, Token: "t"}, []string{"end t"}},
-		"a bookmark":                      {schema.Event[schema.Deletion]{Token: "t"}, []string{"bookmark t"}},
-		"items of an unfinished event":    {schema.Event[schema.Deletion]{Items: items}, []string{"upsert"}},
-		"items with their position":       {schema.Event[schema.Deletion]{Items: items, Token: "t"}, []string{"upsert", "bookmark t"}},
-		"items at the end of a snapshot":  {schema.Event[schema.Deletion]{Items: items, Token: "t", EndOfSnapshot: true}, []string{"upsert", "end t"}},
+		"the end of the snapshot": {schema.Event[schema.Deletion]{EndOfSnapshot: true, Token: "t"},
+			[]string{"end t"}},
+		"a bookmark":                   {schema.Event[schema.Deletion]{Token: "t"}, []string{"bookmark t"}},
+		"items of an unfinished event": {schema.Event[schema.Deletion]{Items: items}, []string{"upsert"}},
+		"items with their position": {schema.Event[schema.Deletion]{Items: items, Token: "t"},
+			[]string{"upsert", "bookmark t"}},
+		"items at the end of a snapshot": {schema.Event[schema.Deletion]{Items: items, Token: "t",
+			EndOfSnapshot: true}, []string{"upsert", "end t"}},
 		"a bookmark without any position": {schema.Event[schema.Deletion]{}, []string{"bookmark "}},
 	} {
-		s := newSchemaService(&schemaStore{watchDeletions: func(holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error {
-			require.Equal(t, other, holder)
-			require.Equal(t, "resume", token)
-			return deliver(c.event)
-		}})
+		s := newSchemaService(
+			&schemaStore{watchDeletions: func(holder schema.DeploymentID, token string,
+				deliver func(schema.Event[schema.Deletion]) error) error {
+				require.Equal(t, other, holder)
+				require.Equal(t, "resume", token)
+				return deliver(c.event)
+			}})
 		stream := newServerStream[schemav1.WatchImportedServiceDeletionsResponse](asDeployment(t, other))
-		require.NoError(t, s.WatchImportedServiceDeletions(&schemav1.WatchImportedServiceDeletionsRequest{ResumeToken: "resume"}, stream), name)
+		require.NoError(t,
+			s.WatchImportedServiceDeletions(&schemav1.WatchImportedServiceDeletionsRequest{ResumeToken: "resume"},
+				stream), name)
 		var got []string
 		for _, m := range stream.messages(t) {
 			switch {
@@ -606,23 +668,30 @@ func TestEventsOfDeletionsBecomeMessages(t *testing.T) {
 
 func TestEventsOfWorkBecomeMessages(t *testing.T) {
 	t.Parallel()
-	items := []schema.Work{{Seq: 3, Action: schema.Release, Deployment: other, CreatedAt: time.Unix(1_700_000_000, 0).UTC()}}
+	items := []schema.Work{{Seq: 3, Action: schema.Release, Deployment: other, CreatedAt: time.Unix(1_700_000_000, 0).
+		UTC()}}
 	for name, c := range map[string]struct {
 		event schema.Event[schema.Work]
 		want  []schema.Event[schema.Work]
 	}{
-		"the end of the snapshot": {schema.Event[schema.Work]{EndOfSnapshot: true, Token: "t"}, []schema.Event[schema.Work]{{EndOfSnapshot: true, Token: "t"}}},
-		"a bookmark":              {schema.Event[schema.Work]{Token: "t"}, []schema.Event[schema.Work]{{Token: "t"}}},
-		"items":                   {schema.Event[schema.Work]{Items: items}, []schema.Event[schema.Work]{{Items: items}}},
-		"items and a position":    {schema.Event[schema.Work]{Items: items, Token: "t"}, []schema.Event[schema.Work]{{Items: items}, {Token: "t"}}},
+		"the end of the snapshot": {schema.Event[schema.Work]{EndOfSnapshot: true, Token: "t"},
+			[]schema.Event[schema.Work]{{EndOfSnapshot: true, Token: "t"}}},
+		"a bookmark": {schema.Event[schema.Work]{Token: "t"}, []schema.Event[schema.Work]{{Token: "t"}}},
+		"items": {schema.Event[schema.Work]{Items: items},
+			[]schema.Event[schema.Work]{{Items: items}}},
+		"items and a position": {schema.Event[schema.Work]{Items: items, Token: "t"},
+			[]schema.Event[schema.Work]{{Items: items}, {Token: "t"}}},
 	} {
-		s := newSchemaService(&schemaStore{watchWork: func(shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error {
-			require.Equal(t, []int16{0, 63}, shards)
-			require.Equal(t, "resume", token)
-			return deliver(c.event)
-		}})
+		s := newSchemaService(
+			&schemaStore{watchWork: func(shards []int16, token string,
+				deliver func(schema.Event[schema.Work]) error) error {
+				require.Equal(t, []int16{0, 63}, shards)
+				require.Equal(t, "resume", token)
+				return deliver(c.event)
+			}})
 		stream := newServerStream[schemav1.WatchResourceShadowsResponse](asDeployment(t, self))
-		require.NoError(t, s.WatchResourceShadows(&schemav1.WatchResourceShadowsRequest{Shards: []uint32{0, 63}, ResumeToken: "resume"}, stream), name)
+		require.NoError(t, s.WatchResourceShadows(&schemav1.WatchResourceShadowsRequest{Shards: []uint32{0, 63},
+			ResumeToken: "resume"}, stream), name)
 		var got []schema.Event[schema.Work]
 		for _, m := range stream.messages(t) {
 			event, err := wire.WorkEvent(m, map[string]schema.DeploymentID{})
@@ -667,14 +736,17 @@ func TestShadowsAreForTheDeploymentItselfAndForOperators(t *testing.T) {
 	})
 	for who, want := range map[identity.Identity]codes.Code{
 		identity.Deployment(self): codes.OK, operator: codes.OK,
-		identity.Deployment(other): codes.PermissionDenied, identity.Deployment(sibling): codes.PermissionDenied, ann: codes.PermissionDenied,
+		identity.Deployment(other): codes.PermissionDenied, identity.Deployment(sibling): codes.PermissionDenied,
+		ann: codes.PermissionDenied,
 	} {
-		out, err := s.ListResourceShadows(as(t, who), &schemav1.ListResourceShadowsRequest{Kind: "Device", PageToken: "page"})
+		out, err := s.ListResourceShadows(as(t, who), &schemav1.ListResourceShadowsRequest{Kind: "Device",
+			PageToken: "page"})
 		require.Equal(t, want, status.Code(err), who)
 		if want == codes.OK {
 			require.Equal(t, "next", out.GetNextPageToken())
 		}
-		err = s.WatchResourceShadows(&schemav1.WatchResourceShadowsRequest{}, newServerStream[schemav1.WatchResourceShadowsResponse](as(t, who)))
+		err = s.WatchResourceShadows(&schemav1.WatchResourceShadowsRequest{},
+			newServerStream[schemav1.WatchResourceShadowsResponse](as(t, who)))
 		if who == operator { // outstanding work is for the deployment's own nodes
 			want = codes.PermissionDenied
 		}
@@ -687,12 +759,14 @@ func TestShadowsAreForTheDeploymentItselfAndForOperators(t *testing.T) {
 func TestAShadowIsListedWithItsReferences(t *testing.T) {
 	t.Parallel()
 	s := newSchemaService(&schemaStore{listShadows: func(string, string, int) ([]shadow.ResourceView, string, error) {
-		view := shadow.ResourceView{Holders: []schema.DeploymentID{other}, Ownees: []schema.DeploymentID{sibling, other}}
+		view := shadow.ResourceView{Holders: []schema.DeploymentID{other},
+			Ownees: []schema.DeploymentID{sibling, other}}
 		view.Kind, view.Name, view.UID, view.State, view.Revision = "Device", "devices/d", uid(1), peer.Deleting, 8
 		view.References = append(view.References, shadow.ReferenceView{}, shadow.ReferenceView{})
 		for i, at := range []schema.DeploymentID{self, other} {
 			r := &view.References[i]
-			r.Path, r.Target, r.TargetUID, r.Behaviour, r.Attempt = "a", schema.FullName{Deployment: at, Name: "ts/t"}, uid(2), schema.Unset, uid(3)
+			r.Path, r.Target, r.TargetUID, r.Behaviour, r.Attempt = "a", schema.FullName{Deployment: at, Name: "ts/t"},
+				uid(2), schema.Unset, uid(3)
 		}
 		return []shadow.ResourceView{view}, "", nil
 	}})
@@ -714,18 +788,22 @@ func TestBlockadesAreListedForTheirHolders(t *testing.T) {
 	t.Parallel()
 	expires := time.Unix(1_700_000_000, 0).UTC()
 	var asked schema.DeploymentID
-	s := newSchemaService(&schemaStore{listBlockades: func(of schema.DeploymentID, token string, limit int) ([]shadow.BlockadeView, string, error) {
-		asked = of
-		require.Equal(t, 7, limit)
-		v := shadow.BlockadeView{}
-		v.Kind, v.Name, v.Holder, v.Behaviour = "Account", "accounts/a", schema.FullName{Deployment: other, Name: "devices/d"}, schema.Block
-		v.Key = peer.BlockadeKey{Attempt: uid(1), HolderUID: uid(2), Path: "p", TargetUID: uid(3)}
-		tentative := v
-		tentative.ExpiresAt = expires
-		return []shadow.BlockadeView{v, tentative}, token + "2", nil
-	}})
+	s := newSchemaService(
+		&schemaStore{listBlockades: func(of schema.DeploymentID, token string,
+			limit int) ([]shadow.BlockadeView, string, error) {
+			asked = of
+			require.Equal(t, 7, limit)
+			v := shadow.BlockadeView{}
+			v.Kind, v.Name, v.Holder, v.Behaviour = "Account", "accounts/a", schema.FullName{Deployment: other,
+				Name: "devices/d"}, schema.Block
+			v.Key = peer.BlockadeKey{Attempt: uid(1), HolderUID: uid(2), Path: "p", TargetUID: uid(3)}
+			tentative := v
+			tentative.ExpiresAt = expires
+			return []shadow.BlockadeView{v, tentative}, token + "2", nil
+		}})
 	for who, want := range map[identity.Identity]schema.DeploymentID{
-		identity.Deployment(other): other, identity.Deployment(sibling): sibling, identity.Deployment(self): {}, operator: {},
+		identity.Deployment(other): other, identity.Deployment(sibling): sibling, identity.Deployment(self): {},
+		operator: {},
 	} {
 		out, err := s.ListBlockades(as(t, who), &schemav1.ListBlockadesRequest{PageSize: 7, PageToken: "page"})
 		require.NoError(t, err, who)
@@ -742,7 +820,8 @@ func TestBlockadesAreListedForTheirHolders(t *testing.T) {
 
 func TestPagesHaveASizeOfTheirOwnAndABound(t *testing.T) {
 	t.Parallel()
-	for asked, want := range map[int32]int{-1: 100, 0: 100, 1: 1, 999: 999, 1000: 1000, 1001: 1000, math.MaxInt32: 1000} {
+	for asked, want := range map[int32]int{-1: 100, 0: 100, 1: 1, 999: 999, 1000: 1000, 1001: 1000,
+		math.MaxInt32: 1000} {
 		require.Equal(t, want, pageSize(asked), asked)
 	}
 }

@@ -1,9 +1,11 @@
-// Package service has the gRPC services of a deployment over its constraint store. All services are registered in one function (register), all methods are in one policy table (policy), and all
-// errors become statuses in one function (outcome.Status).
+// Package service has the gRPC services of a deployment over its constraint store. All services are
+// registered in one function (register), all methods are in one policy table (policy), and all errors become
+// statuses in one function (outcome.Status).
 //
 // Each handler declares the small interfaces of the store that it uses; the constructors fill them with the
-// rooms of the *shadow.Store of Config. Interceptors run in this order: bounds of errors, request ids, panics, deadlines, decommissionCheck, the
-// identity of forwarded calls, lanes, costs, the policy, databaseCheck, forwarding, access (the rights by resource).
+// rooms of the *shadow.Store of Config. Interceptors run in this order: bounds of errors, request ids,
+// panics, deadlines, decommissionCheck, the identity of forwarded calls, lanes, costs, the policy,
+// databaseCheck, forwarding, access (the rights by resource).
 package service
 
 import (
@@ -43,15 +45,16 @@ var people = []identity.Role{identity.RoleUser, identity.RoleOperator}
 
 // policy has the roles of each method that a deployment serves.
 var policy = identity.Policy{
-	resourcev1.ResourceService_GetResource_FullMethodName:      people,
-	resourcev1.ResourceService_ListResources_FullMethodName:    people,
-	resourcev1.ResourceService_CreateResource_FullMethodName:   people,
-	resourcev1.ResourceService_UpdateResource_FullMethodName:   people,
-	resourcev1.ResourceService_PutResource_FullMethodName:      people,
-	resourcev1.ResourceService_UndeleteResource_FullMethodName: people,
-	resourcev1.ResourceService_DeleteResource_FullMethodName:   people, resourcev1.ResourceService_BatchDeleteResources_FullMethodName: people,
-	resourcev1.ResourceService_WatchResources_FullMethodName: people,
-	resourcev1.ResourceService_ListReferrers_FullMethodName:  people,
+	resourcev1.ResourceService_GetResource_FullMethodName:          people,
+	resourcev1.ResourceService_ListResources_FullMethodName:        people,
+	resourcev1.ResourceService_CreateResource_FullMethodName:       people,
+	resourcev1.ResourceService_UpdateResource_FullMethodName:       people,
+	resourcev1.ResourceService_PutResource_FullMethodName:          people,
+	resourcev1.ResourceService_UndeleteResource_FullMethodName:     people,
+	resourcev1.ResourceService_DeleteResource_FullMethodName:       people,
+	resourcev1.ResourceService_BatchDeleteResources_FullMethodName: people,
+	resourcev1.ResourceService_WatchResources_FullMethodName:       people,
+	resourcev1.ResourceService_ListReferrers_FullMethodName:        people,
 
 	resourcev1.ResourceService_AcquireDelegations_FullMethodName:        people,
 	resourcev1.ResourceService_BatchGetResources_FullMethodName:         people,
@@ -61,7 +64,8 @@ var policy = identity.Policy{
 	resourcev1.ResourceService_SetBlockDeletion_FullMethodName:          people, // users need the right to operate
 
 	resourcev1.ResourceService_UpdateResourceStatus_FullMethodName: people,
-	resourcev1.ResourceService_RemoveFinalizer_FullMethodName:      people, // users need to be the holder, or the right to operate
+	// users need to be the holder, or the right to operate
+	resourcev1.ResourceService_RemoveFinalizer_FullMethodName: people,
 
 	adminv1.AdminService_Status_FullMethodName:        people,
 	adminv1.AdminService_Explain_FullMethodName:       people,
@@ -83,25 +87,32 @@ var policy = identity.Policy{
 	adminv1.AdminService_ListRemovals_FullMethodName: {identity.RoleOperator},
 	adminv1.AdminService_Purge_FullMethodName:        {identity.RoleOperator},
 
-	schemav1.SchemaService_EstablishReferences_FullMethodName:           {identity.RoleDeployment, identity.RoleApplication},
-	schemav1.SchemaService_ConfirmBlockades_FullMethodName:              {identity.RoleDeployment},
-	schemav1.SchemaService_ResolveBlockades_FullMethodName:              {identity.RoleDeployment, identity.RoleApplication},
-	schemav1.SchemaService_RecallDelegations_FullMethodName:             {identity.RoleDeployment, identity.RoleApplication},
+	schemav1.SchemaService_EstablishReferences_FullMethodName: {identity.RoleDeployment,
+		identity.RoleApplication},
+	schemav1.SchemaService_ConfirmBlockades_FullMethodName: {identity.RoleDeployment},
+	schemav1.SchemaService_ResolveBlockades_FullMethodName: {identity.RoleDeployment,
+		identity.RoleApplication},
+	schemav1.SchemaService_RecallDelegations_FullMethodName: {identity.RoleDeployment,
+		identity.RoleApplication},
 	schemav1.SchemaService_ReleaseBlockades_FullMethodName:              {identity.RoleDeployment},
 	schemav1.SchemaService_WatchImportedServiceDeletions_FullMethodName: {identity.RoleDeployment},
 	schemav1.SchemaService_AcknowledgeDeletions_FullMethodName:          {identity.RoleDeployment},
-	schemav1.SchemaService_PlanDeletion_FullMethodName:                  {identity.RoleDeployment, identity.RoleApplication},
-	schemav1.SchemaService_WatchResourceShadows_FullMethodName:          {identity.RoleDeployment},
-	schemav1.SchemaService_TraceCascades_FullMethodName:                 {identity.RoleDeployment, identity.RoleApplication},
-	schemav1.SchemaService_CheckOwners_FullMethodName:                   {identity.RoleDeployment},
-	schemav1.SchemaService_DropOwners_FullMethodName:                    {identity.RoleDeployment},
-	schemav1.SchemaService_AnnounceEpoch_FullMethodName:                 {identity.RoleDeployment},
-	schemav1.SchemaService_GetEpoch_FullMethodName:                      {identity.RoleDeployment},
-	schemav1.SchemaService_ConfirmEpoch_FullMethodName:                  {identity.RoleDeployment},
-	schemav1.SchemaService_CheckReferences_FullMethodName:               {identity.RoleDeployment},
-	schemav1.SchemaService_UpgradeOwnerReferences_FullMethodName:        {identity.RoleDeployment},
-	schemav1.SchemaService_ListResourceShadows_FullMethodName:           {identity.RoleDeployment, identity.RoleOperator},
-	schemav1.SchemaService_ListBlockades_FullMethodName:                 {identity.RoleDeployment, identity.RoleOperator},
+	schemav1.SchemaService_PlanDeletion_FullMethodName: {identity.RoleDeployment,
+		identity.RoleApplication},
+	schemav1.SchemaService_WatchResourceShadows_FullMethodName: {identity.RoleDeployment},
+	schemav1.SchemaService_TraceCascades_FullMethodName: {identity.RoleDeployment,
+		identity.RoleApplication},
+	schemav1.SchemaService_CheckOwners_FullMethodName:            {identity.RoleDeployment},
+	schemav1.SchemaService_DropOwners_FullMethodName:             {identity.RoleDeployment},
+	schemav1.SchemaService_AnnounceEpoch_FullMethodName:          {identity.RoleDeployment},
+	schemav1.SchemaService_GetEpoch_FullMethodName:               {identity.RoleDeployment},
+	schemav1.SchemaService_ConfirmEpoch_FullMethodName:           {identity.RoleDeployment},
+	schemav1.SchemaService_CheckReferences_FullMethodName:        {identity.RoleDeployment},
+	schemav1.SchemaService_UpgradeOwnerReferences_FullMethodName: {identity.RoleDeployment},
+	schemav1.SchemaService_ListResourceShadows_FullMethodName: {identity.RoleDeployment,
+		identity.RoleOperator},
+	schemav1.SchemaService_ListBlockades_FullMethodName: {identity.RoleDeployment,
+		identity.RoleOperator},
 
 	healthv1.Health_Check_FullMethodName: identity.Anybody,
 	healthv1.Health_Watch_FullMethodName: identity.Anybody,
@@ -142,13 +153,15 @@ type GRPC struct {
 type Callers struct {
 	// Tokens verifies the tokens of people; nil: every person needs a certificate.
 	Tokens access.Tokens
-	// Authorizer is the authorization service that is asked beside the grants of the environment; nil for none.
+	// Authorizer is the authorization service that is asked beside the grants of the environment; nil for
+	// none.
 	Authorizer access.Authorizer
 	// AuditLog records calls; nil: none.
 	AuditLog *auditlog.Log
 	// MaxWritten is the number of bytes that one person may write in an hour; 0: costs.DefaultMaxWritten.
 	MaxWritten int64
-	// Refused is called for each connection and call that is refused because the caller has too many; may be nil.
+	// Refused is called for each connection and call that is refused because the caller has too many; may be
+	// nil.
 	Refused func(what string, who identity.Identity)
 }
 
@@ -169,21 +182,28 @@ type Server struct {
 	Written  *costs.Written // of Callers.MaxWritten
 }
 
-// NewServer registers all services, on the gRPC server and on the in-process channels, which Peers uses from then on. It
-// fails when a method is missing in the policy.
+// NewServer registers all services, on the gRPC server and on the in-process channels, which Peers uses from
+// then on. It fails when a method is missing in the policy.
 func NewServer(cfg Config) (*Server, error) {
 	cfg.Logger, _ = postgres.LogOutageOnce(cfg.Logger)
 	forward := newForwarder(cfg)
 	decommissioned := decommissionCheck{cfg.Store.Gate} // before actFor: it is about the deployment that forwards
 	databases := databaseCheck{cfg.Store.Deployment(), cfg.Store.Gate}
 	rights := newAccess(cfg)
-	lanes, written := callers{refusals(cfg), cfg.Store.Standby}, costs.NewWritten(cfg.Callers.MaxWritten, cfg.Callers.Refused)
+	lanes, written := callers{refusals(cfg), cfg.Store.Standby}, costs.NewWritten(cfg.Callers.MaxWritten,
+		cfg.Callers.Refused)
 	cfg.written = written
-	unary := append(slices.Clone(cfg.GRPC.Unary), decommissioned.Unary, forward.actForUnary, lanes.Unary, costs.New(cfg.Callers.Refused).Unary)
+	unary := append(slices.Clone(cfg.GRPC.Unary), decommissioned.Unary, forward.actForUnary, lanes.Unary,
+		costs.New(cfg.Callers.Refused).Unary)
 	stream := append(slices.Clone(cfg.GRPC.Stream), decommissioned.Stream, forward.actForStream, lanes.Stream)
-	server := grpc.NewServer(append(ServerOptions(Guard{Credentials: cfg.GRPC.Credentials, Policy: policy, Tokens: verifier(cfg.Callers.Tokens), Refused: cfg.Callers.Refused, Memory: cfg.GRPC.Memory, Logger: cfg.Logger}, unary, stream),
+	server := grpc.NewServer(append(ServerOptions(Guard{Credentials: cfg.GRPC.Credentials, Policy: policy,
+		Tokens: verifier(cfg.Callers.Tokens), Refused: cfg.Callers.Refused, Memory: cfg.GRPC.Memory,
+		Logger: cfg.Logger}, unary, stream),
 		// These run after the policy.
-		grpc.ChainUnaryInterceptor(databases.Unary, applicationRelay{cfg.Store.Deployment(), cfg.Peers, costs.NewPlaces(maxRelayed, maxRelayedOfAll), cfg.Logger}.Unary, rights.Operate, forward.Unary, rights.Unary, written.Unary), grpc.ChainStreamInterceptor(databases.Stream, forward.Stream, rights.Stream))...)
+		grpc.ChainUnaryInterceptor(databases.Unary, applicationRelay{cfg.Store.Deployment(), cfg.Peers,
+			costs.NewPlaces(maxRelayed, maxRelayedOfAll),
+			cfg.Logger}.Unary, rights.Operate, forward.Unary, rights.Unary, written.Unary), grpc.ChainStreamInterceptor(
+			databases.Stream, forward.Stream, rights.Stream))...)
 	register(Weighed(server), cfg)
 	healthv1.RegisterHealthServer(Weighed(server), cfg.GRPC.Health)
 	if cfg.GRPC.Reflection {
@@ -205,7 +225,9 @@ func refusals(cfg Config) func(what string, who identity.Identity) {
 
 func newAccess(cfg Config) *access.Access {
 	return access.New(access.Config{
-		Deployment: cfg.Store.Deployment(), Environments: cfg.Peers, Outside: cfg.Callers.Authorizer, Tokens: cfg.Callers.Tokens, Credentials: cfg.GRPC.Credentials, Logger: cfg.Logger, AuditLog: cfg.Callers.AuditLog,
+		Deployment: cfg.Store.Deployment(), Environments: cfg.Peers, Outside: cfg.Callers.Authorizer,
+		Tokens: cfg.Callers.Tokens, Credentials: cfg.GRPC.Credentials, Logger: cfg.Logger,
+		AuditLog:        cfg.Callers.AuditLog,
 		FinalizerHolder: finalizerHolder(cfg.Store), TokenKeys: cfg.Store.Gate.TokenKeys,
 	})
 }
@@ -227,8 +249,8 @@ func register(to grpc.ServiceRegistrar, cfg Config) {
 
 // Limits of one caller. docs/access.md has the table of all limits.
 const (
-	// maxConnections is the number of connections of one identity, maxCalls the number of its calls in progress on all
-	// connections together, watches included.
+	// maxConnections is the number of connections of one identity, maxCalls the number of its calls in
+	// progress on all connections together, watches included.
 	maxConnections = 64
 	maxCalls       = 250
 	// maxForwarding is the number of calls that a deployment forwards, for all persons together.
@@ -257,14 +279,16 @@ type Guard struct {
 	Policy      identity.Policy
 	// Tokens verifies the tokens of people, who then need no certificate; nil: every person needs one.
 	Tokens identity.TokenVerifier
-	// Refused is called for each connection and call that is refused because the caller has too many; may be nil.
+	// Refused is called for each connection and call that is refused because the caller has too many; may be
+	// nil.
 	Refused func(what string, who identity.Identity)
 	// Memory is of the requests and answers of all callers together, in bytes; 0: 512 MiB.
 	Memory int64
 	Logger *zap.Logger
 }
 
-// uncompressed refuses compressed requests: decompressed, they take a thousand times the memory of the received bytes, before the request is known and counts.
+// uncompressed refuses compressed requests: decompressed, they take a thousand times the memory of the
+// received bytes, before the request is known and counts.
 type uncompressed struct{}
 
 func (uncompressed) Type() string { return "gzip" }
@@ -273,11 +297,13 @@ func (uncompressed) Do(io.Reader) ([]byte, error) {
 	return nil, errors.New("compressed requests are not accepted: send them as they are")
 }
 
-// ServerOptions returns the options of every listener: certificates, the policy, bounds of messages, connections and
-// calls, and pings that notice dead connections.
-func ServerOptions(g Guard, unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) []grpc.ServerOption {
+// ServerOptions returns the options of every listener: certificates, the policy, bounds of messages,
+// connections and calls, and pings that notice dead connections.
+func ServerOptions(g Guard, unary []grpc.UnaryServerInterceptor,
+	stream []grpc.StreamServerInterceptor) []grpc.ServerOption {
 	limiter := identity.NewLimiter(identity.Limits{
-		Connections: maxConnections, Calls: maxCalls, Forwarding: maxForwarding, Forwarded: maxForwarded, Memory: g.Memory,
+		Connections: maxConnections, Calls: maxCalls, Forwarding: maxForwarding, Forwarded: maxForwarded,
+		Memory: g.Memory,
 	}, g.Refused)
 	creds := g.Credentials.Server(limiter)
 	if g.Tokens != nil {
@@ -293,12 +319,19 @@ func ServerOptions(g Guard, unary []grpc.UnaryServerInterceptor, stream []grpc.S
 			return limiter.Tap(ctx, info)
 		}),
 		// The outermost interceptors, so that no request can end the process.
-		grpc.ChainUnaryInterceptor(append(append([]grpc.UnaryServerInterceptor{identity.Memory{}.Unary, outcome.BoundedUnary, requestid.Unary(g.Logger), recovery.UnaryServerInterceptor(), withDeadline}, unary...), g.Policy.Unary)...),
-		grpc.ChainStreamInterceptor(append(append([]grpc.StreamServerInterceptor{identity.Memory{}.Stream, outcome.BoundedStream, requestid.Stream(g.Logger), recovery.StreamServerInterceptor()}, stream...), g.Policy.Stream)...),
+		grpc.ChainUnaryInterceptor(
+			append(append([]grpc.UnaryServerInterceptor{identity.Memory{}.Unary, outcome.BoundedUnary,
+				requestid.Unary(g.Logger), recovery.UnaryServerInterceptor(),
+				withDeadline}, unary...), g.Policy.Unary)...),
+		grpc.ChainStreamInterceptor(
+			append(append([]grpc.StreamServerInterceptor{identity.Memory{}.Stream, outcome.BoundedStream,
+				requestid.Stream(g.Logger), recovery.StreamServerInterceptor()}, stream...), g.Policy.Stream)...),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			Time: 20 * time.Second, Timeout: 5 * time.Second, MaxConnectionAge: connectionAge, MaxConnectionAgeGrace: connectionGrace,
+			Time: 20 * time.Second, Timeout: 5 * time.Second, MaxConnectionAge: connectionAge,
+			MaxConnectionAgeGrace: connectionGrace,
 		}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second,
+			PermitWithoutStream: true}),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.MaxConcurrentStreams(maxForwarding),
 		grpc.NumStreamWorkers(streamWorkers),
@@ -315,8 +348,11 @@ func ServerOptions(g Guard, unary []grpc.UnaryServerInterceptor, stream []grpc.S
 // defaultDeadlines are the methods for which the store sets a deadline when the caller has none.
 var defaultDeadlines = []string{
 	resourcev1.ResourceService_CreateResource_FullMethodName, resourcev1.ResourceService_UpdateResource_FullMethodName,
-	resourcev1.ResourceService_PutResource_FullMethodName, resourcev1.ResourceService_BatchWriteResources_FullMethodName,
-	resourcev1.ResourceService_MutateAndValidateResource_FullMethodName, resourcev1.ResourceService_DeleteResource_FullMethodName, resourcev1.ResourceService_BatchDeleteResources_FullMethodName,
+	resourcev1.ResourceService_PutResource_FullMethodName,
+	resourcev1.ResourceService_BatchWriteResources_FullMethodName,
+	resourcev1.ResourceService_MutateAndValidateResource_FullMethodName,
+	resourcev1.ResourceService_DeleteResource_FullMethodName,
+	resourcev1.ResourceService_BatchDeleteResources_FullMethodName,
 	resourcev1.ResourceService_UndeleteResource_FullMethodName, resourcev1.ResourceService_PlanDeletion_FullMethodName,
 }
 

@@ -21,18 +21,21 @@ import (
 // shadowStore lists shadows and blockades by pages, and delivers outstanding work.
 type shadowStore interface {
 	ListShadows(ctx context.Context, kindName, token string, limit int) ([]shadow.ResourceView, string, error)
-	ListBlockades(ctx context.Context, of schema.DeploymentID, token string, limit int) ([]shadow.BlockadeView, string, error)
+	ListBlockades(ctx context.Context, of schema.DeploymentID, token string,
+		limit int) ([]shadow.BlockadeView, string, error)
 }
 
 // requireSelf refuses every caller except the deployment itself.
 func (s *schemas) requireSelf(ctx context.Context) error {
 	if who, err := caller(ctx); err != nil || who != s.self {
-		return status.Errorf(codes.PermissionDenied, "only %s itself may read its shadows and its outstanding work", s.self)
+		return status.Errorf(codes.PermissionDenied, "only %s itself may read its shadows and its outstanding work",
+			s.self)
 	}
 	return nil
 }
 
-// ownOrOperator refuses other deployments and users: the references of a deployment's resources are not for them.
+// ownOrOperator refuses other deployments and users: the references of a deployment's resources are not for
+// them.
 func (s *schemas) ownOrOperator(ctx context.Context) error {
 	if id, err := identity.FromContext(ctx); err == nil && id.Role == identity.RoleOperator {
 		return nil
@@ -41,7 +44,8 @@ func (s *schemas) ownOrOperator(ctx context.Context) error {
 }
 
 // WatchResourceShadows is for the deployment's own nodes.
-func (s *schemas) WatchResourceShadows(req *schemav1.WatchResourceShadowsRequest, stream grpc.ServerStreamingServer[schemav1.WatchResourceShadowsResponse]) error {
+func (s *schemas) WatchResourceShadows(req *schemav1.WatchResourceShadowsRequest,
+	stream grpc.ServerStreamingServer[schemav1.WatchResourceShadowsResponse]) error {
 	if err := s.requireSelf(stream.Context()); err != nil {
 		return outcome.Status(s.log, err)
 	}
@@ -49,15 +53,17 @@ func (s *schemas) WatchResourceShadows(req *schemav1.WatchResourceShadowsRequest
 	if err != nil {
 		return outcome.Status(s.log, err)
 	}
-	return outcome.Status(s.log, s.feeds.WatchWork(stream.Context(), shards, req.GetResumeToken(), func(e schema.Event[schema.Work]) error {
-		return sendWork(e, stream.Send)
-	}))
+	return outcome.Status(s.log, s.feeds.WatchWork(stream.Context(), shards, req.GetResumeToken(),
+		func(e schema.Event[schema.Work]) error {
+			return sendWork(e, stream.Send)
+		}))
 }
 
 // sendWork sends the messages of one event: its items, then its position.
 func sendWork(e schema.Event[schema.Work], send func(*schemav1.WatchResourceShadowsResponse) error) error {
 	if len(e.Items) > 0 {
-		err := send(&schemav1.WatchResourceShadowsResponse{Event: &schemav1.WatchResourceShadowsResponse_Upsert{Upsert: workProto(e.Items)}})
+		err := send(&schemav1.WatchResourceShadowsResponse{Event: &schemav1.WatchResourceShadowsResponse_Upsert{
+			Upsert: workProto(e.Items)}})
 		if err != nil || e.Token == "" {
 			return err
 		}
@@ -75,7 +81,8 @@ func sendWork(e schema.Event[schema.Work], send func(*schemav1.WatchResourceShad
 func workProto(items []schema.Work) *schemav1.WatchResourceShadowsResponse_Work {
 	out := &schemav1.WatchResourceShadowsResponse_Work{Items: make([]*schemav1.WorkItem, len(items))}
 	for i, w := range items {
-		out.Items[i] = &schemav1.WorkItem{Id: w.Seq, Action: schemav1.WorkItem_Action(w.Action), Deployment: w.Deployment.String(), CreateTime: timestamppb.New(w.CreatedAt)}
+		out.Items[i] = &schemav1.WorkItem{Id: w.Seq, Action: schemav1.WorkItem_Action(w.Action),
+			Deployment: w.Deployment.String(), CreateTime: timestamppb.New(w.CreatedAt)}
 	}
 	return out
 }
@@ -90,7 +97,8 @@ func shardList(in []uint32) ([]int16, error) {
 	out := make([]int16, len(in))
 	for i, shard := range in {
 		if shard >= schema.RingSize {
-			return nil, outcome.Invalid("shards", fmt.Errorf("shard %d: want a number from 0 to %d", shard, schema.RingSize-1))
+			return nil, outcome.Invalid("shards", fmt.Errorf("shard %d: want a number from 0 to %d", shard,
+				schema.RingSize-1))
 		}
 		out[i] = int16(shard)
 	}
@@ -98,12 +106,14 @@ func shardList(in []uint32) ([]int16, error) {
 }
 
 // ListResourceShadows is for operators, and for the deployment's own audits.
-func (s *schemas) ListResourceShadows(ctx context.Context, req *schemav1.ListResourceShadowsRequest) (*schemav1.ListResourceShadowsResponse, error) {
+func (s *schemas) ListResourceShadows(ctx context.Context,
+	req *schemav1.ListResourceShadowsRequest) (*schemav1.ListResourceShadowsResponse, error) {
 	out, err := s.listShadows(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
-func (s *schemas) listShadows(ctx context.Context, req *schemav1.ListResourceShadowsRequest) (*schemav1.ListResourceShadowsResponse, error) {
+func (s *schemas) listShadows(ctx context.Context,
+	req *schemav1.ListResourceShadowsRequest) (*schemav1.ListResourceShadowsResponse, error) {
 	if err := s.ownOrOperator(ctx); err != nil {
 		return nil, err
 	}
@@ -132,7 +142,8 @@ func (s *schemas) shadowProto(v shadow.ResourceView) *schemav1.ResourceShadow {
 		HolderDeployments: wire.DeploymentNames(v.Holders), OwneeDeployments: wire.DeploymentNames(v.Ownees),
 	}
 	for _, r := range v.References {
-		ref := &schemav1.ResourceShadow_Reference{Path: r.Path, Target: r.Target.String(), TargetUid: r.TargetUID[:], Behaviour: schemav1.Behaviour(r.Behaviour)}
+		ref := &schemav1.ResourceShadow_Reference{Path: r.Path, Target: r.Target.String(), TargetUid: r.TargetUID[:],
+			Behaviour: schemav1.Behaviour(r.Behaviour)}
 		if r.Target.Deployment != s.self {
 			ref.Attempt = r.Attempt[:]
 		}
@@ -141,13 +152,16 @@ func (s *schemas) shadowProto(v shadow.ResourceView) *schemav1.ResourceShadow {
 	return p
 }
 
-// ListBlockades returns to another deployment the blockades of its own resources, and all blockades to operators.
-func (s *schemas) ListBlockades(ctx context.Context, req *schemav1.ListBlockadesRequest) (*schemav1.ListBlockadesResponse, error) {
+// ListBlockades returns to another deployment the blockades of its own resources, and all blockades to
+// operators.
+func (s *schemas) ListBlockades(ctx context.Context,
+	req *schemav1.ListBlockadesRequest) (*schemav1.ListBlockadesResponse, error) {
 	out, err := s.listBlockades(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
-func (s *schemas) listBlockades(ctx context.Context, req *schemav1.ListBlockadesRequest) (*schemav1.ListBlockadesResponse, error) {
+func (s *schemas) listBlockades(ctx context.Context,
+	req *schemav1.ListBlockadesRequest) (*schemav1.ListBlockadesResponse, error) {
 	var holder schema.DeploymentID // zero for all
 	if s.ownOrOperator(ctx) != nil {
 		var err error
@@ -167,7 +181,8 @@ func (s *schemas) listBlockades(ctx context.Context, req *schemav1.ListBlockades
 }
 
 func blockadeProto(v shadow.BlockadeView) *schemav1.Blockade {
-	p := &schemav1.Blockade{Target: wire.ResourceRef(v.Kind, v.Name, v.Key.TargetUID), Key: wire.BlockadeKeyProto(v.Key), Holder: v.Holder.String(), Behaviour: schemav1.Behaviour(v.Behaviour)}
+	p := &schemav1.Blockade{Target: wire.ResourceRef(v.Kind, v.Name, v.Key.TargetUID),
+		Key: wire.BlockadeKeyProto(v.Key), Holder: v.Holder.String(), Behaviour: schemav1.Behaviour(v.Behaviour)}
 	p.ExpireTime = optionalTime(v.ExpiresAt)
 	return p
 }

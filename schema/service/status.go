@@ -34,8 +34,8 @@ type processStatus interface {
 	Members(ctx context.Context) ([]peer.Member, error)
 }
 
-// databases has the identity of the deployment's database, the deployments that use another database than the known one, and the
-// decommissioned deployments.
+// databases has the identity of the deployment's database, the deployments that use another database than the
+// known one, and the decommissioned deployments.
 type databases interface {
 	Database() uuid.UUID
 	DatabaseMismatches() []shadow.DatabaseMismatch
@@ -47,7 +47,8 @@ type databases interface {
 func (a *admin) Status(ctx context.Context, _ *adminv1.StatusRequest) (*adminv1.StatusResponse, error) {
 	out := &adminv1.StatusResponse{Deployment: a.self.String()}
 	for _, add := range []func(context.Context, *adminv1.StatusResponse) error{
-		a.addWork, a.addPauses, a.addDeletions, a.addKept, a.addDelegations, a.addAttached, a.addProcesses, a.addDatabase, a.addOperatorActions,
+		a.addWork, a.addPauses, a.addDeletions, a.addKept, a.addDelegations, a.addAttached, a.addProcesses,
+		a.addDatabase, a.addOperatorActions,
 	} {
 		if err := add(ctx, out); err != nil {
 			return nil, outcome.Status(a.log, err)
@@ -74,11 +75,13 @@ func (a *admin) addWork(ctx context.Context, out *adminv1.StatusResponse) error 
 	now := time.Now()
 	for _, o := range outstanding {
 		out.Outstanding = append(out.Outstanding, &adminv1.StatusResponse_Outstanding{
-			Group: o.Group, Deployment: o.Deployment, Count: o.Count, OldestTime: timestamppb.New(now.Add(-time.Duration(o.Oldest * float64(time.Second)))), Problem: o.Problem,
+			Group: o.Group, Deployment: o.Deployment, Count: o.Count,
+			OldestTime: timestamppb.New(now.Add(-time.Duration(o.Oldest * float64(time.Second)))), Problem: o.Problem,
 		})
 	}
 	for _, d := range derivations {
-		out.Derivations = append(out.Derivations, &adminv1.StatusResponse_Derivation{Kind: d.Kind, Done: d.Done, Total: d.Total, SetAside: d.SetAside})
+		out.Derivations = append(out.Derivations, &adminv1.StatusResponse_Derivation{Kind: d.Kind, Done: d.Done,
+			Total: d.Total, SetAside: d.SetAside})
 	}
 	return nil
 }
@@ -86,7 +89,8 @@ func (a *admin) addWork(ctx context.Context, out *adminv1.StatusResponse) error 
 func (a *admin) addKept(ctx context.Context, out *adminv1.StatusResponse) error {
 	kept, err := a.kept.Kept(ctx)
 	for _, k := range kept {
-		out.Kept = append(out.Kept, &adminv1.StatusResponse_Kept{Kind: k.Kind, Resources: k.Resources, Sample: k.Sample})
+		out.Kept = append(out.Kept, &adminv1.StatusResponse_Kept{Kind: k.Kind, Resources: k.Resources,
+			Sample: k.Sample})
 	}
 	return err
 }
@@ -94,7 +98,8 @@ func (a *admin) addKept(ctx context.Context, out *adminv1.StatusResponse) error 
 func (a *admin) addDelegations(ctx context.Context, out *adminv1.StatusResponse) error {
 	all, err := a.delegations.Delegations(ctx)
 	for _, d := range all {
-		out.Delegations = append(out.Delegations, &adminv1.StatusResponse_Delegations{Deployment: d.Deployment.String(), ActingHeld: d.ActingHeld, BlockHeld: d.BlockHeld})
+		out.Delegations = append(out.Delegations, &adminv1.StatusResponse_Delegations{Deployment: d.Deployment.String(),
+			ActingHeld: d.ActingHeld, BlockHeld: d.BlockHeld})
 	}
 	return err
 }
@@ -111,7 +116,8 @@ func (a *admin) addProcesses(ctx context.Context, out *adminv1.StatusResponse) e
 	members, err := a.processes.Members(ctx)
 	for _, m := range members {
 		out.Processes = append(out.Processes, &adminv1.StatusResponse_Process{
-			Name: m.Name, Shards: m.Shards, JoinTime: timestamppb.New(m.JoinedAt), ExpireTime: timestamppb.New(m.ExpiresAt),
+			Name: m.Name, Shards: m.Shards, JoinTime: timestamppb.New(m.JoinedAt),
+			ExpireTime: timestamppb.New(m.ExpiresAt),
 		})
 	}
 	return err
@@ -123,7 +129,8 @@ func (a *admin) addDatabase(ctx context.Context, out *adminv1.StatusResponse) er
 		return err
 	}
 	out.Epoch = &adminv1.StatusResponse_Epoch{
-		Id: epoch.ID.String(), Ordinal: epoch.Ordinal, Since: timestamppb.New(epoch.Since), Unconfirmed: wire.DeploymentNames(epoch.Unconfirmed), AwaitingRegistry: epoch.Awaiting,
+		Id: epoch.ID.String(), Ordinal: epoch.Ordinal, Since: timestamppb.New(epoch.Since),
+		Unconfirmed: wire.DeploymentNames(epoch.Unconfirmed), AwaitingRegistry: epoch.Awaiting,
 	}
 	out.DanglingReferences = epoch.Dangling
 	out.DatabaseTime, out.ProcessTime = timestamppb.New(epoch.Now), timestamppb.Now()
@@ -134,9 +141,11 @@ func (a *admin) addDatabase(ctx context.Context, out *adminv1.StatusResponse) er
 	}
 	out.Postgresql = &adminv1.StatusResponse_PostgreSQL{
 		Version: server.Version, SizeBytes: server.Size, Fsync: server.Fsync, FullPageWrites: server.FullPageWrites,
-		Connections: int32(server.Connections), MaxConnections: int32(server.Most), Standbys: int32(server.Standbys), // below max_connections
+		// below max_connections
+		Connections: int32(server.Connections), MaxConnections: int32(server.Most), Standbys: int32(server.Standbys),
 		Archives: server.Archives, ArchivingFails: server.ArchiveFails,
-		ArchivedTime: optionalTime(server.Archived), OldestTransactionTime: optionalTime(server.OldestTransaction), OldestPreparedTime: optionalTime(server.OldestPrepared),
+		ArchivedTime: optionalTime(server.Archived), OldestTransactionTime: optionalTime(server.OldestTransaction),
+		OldestPreparedTime: optionalTime(server.OldestPrepared),
 	}
 	return nil
 }
@@ -151,24 +160,28 @@ func (a *admin) addOperatorActions(ctx context.Context, out *adminv1.StatusRespo
 	}
 	words, err := a.decisions.OperatorDecisions(ctx)
 	for _, w := range words {
-		out.Words = append(out.Words, &adminv1.Word{Deployment: w.Deployment.String(), What: w.What, Reason: w.Reason, SaidBy: w.By, SaidTime: timestamppb.New(w.At)})
+		out.Words = append(out.Words, &adminv1.Word{Deployment: w.Deployment.String(), What: w.What, Reason: w.Reason,
+			SaidBy: w.By, SaidTime: timestamppb.New(w.At)})
 	}
 	return err
 }
 
 func (a *admin) addFailures(out *adminv1.StatusResponse) {
 	for _, s := range a.databases.DatabaseMismatches() {
-		out.Failures = append(out.Failures, &adminv1.Failure{Handler: "database", Deployment: s.Err.Deployment.String(), Error: s.Err.Error(), Time: timestamppb.New(s.At)})
+		out.Failures = append(out.Failures, &adminv1.Failure{Handler: "database", Deployment: s.Err.Deployment.String(),
+			Error: s.Err.Error(), Time: timestamppb.New(s.At)})
 	}
 	for _, f := range a.failures() {
 		out.Failures = append(out.Failures, &adminv1.Failure{
-			Handler: f.Handler, Deployment: f.Deployment.String(), Error: f.Error, Time: timestamppb.New(f.Time), NextTime: optionalTime(f.Next),
+			Handler: f.Handler, Deployment: f.Deployment.String(), Error: f.Error, Time: timestamppb.New(f.Time),
+			NextTime: optionalTime(f.Next),
 		})
 	}
 }
 
 func (a *admin) addWatches(out *adminv1.StatusResponse) {
 	for _, w := range a.watches() {
-		out.Watches = append(out.Watches, &adminv1.StatusResponse_Watch{Name: w.Name, Deployment: w.Deployment, Primed: w.Primed, HeardTime: optionalTime(w.Heard), Lost: w.Lost})
+		out.Watches = append(out.Watches, &adminv1.StatusResponse_Watch{Name: w.Name, Deployment: w.Deployment,
+			Primed: w.Primed, HeardTime: optionalTime(w.Heard), Lost: w.Lost})
 	}
 }

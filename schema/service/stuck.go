@@ -40,7 +40,8 @@ func (a *admin) listStuck(ctx context.Context, req *adminv1.ListStuckRequest) (*
 	out := &adminv1.ListStuckResponse{NextPageToken: page.Next, TotalSize: page.Total}
 	for _, r := range page.Resources {
 		p := &adminv1.ListStuckResponse_Resource{
-			Name: schema.FullName{Deployment: a.self, Name: r.Name}.String(), Kind: r.Kind, Uid: r.UID.String(), Since: timestamppb.New(r.Since),
+			Name: schema.FullName{Deployment: a.self, Name: r.Name}.String(), Kind: r.Kind, Uid: r.UID.String(),
+			Since: timestamppb.New(r.Since),
 		}
 		for _, c := range r.Conditions {
 			p.Reasons = append(p.Reasons, c.Type+" "+c.Message)
@@ -67,7 +68,8 @@ func (a *admin) addStuckWork(ctx context.Context, longer time.Duration, out *adm
 		if waited < longer {
 			continue
 		}
-		w := &adminv1.ListStuckResponse_Work{Group: o.Group, Deployment: o.Deployment, Count: o.Count, Since: timestamppb.New(time.Now().Add(-waited))}
+		w := &adminv1.ListStuckResponse_Work{Group: o.Group, Deployment: o.Deployment, Count: o.Count,
+			Since: timestamppb.New(time.Now().Add(-waited))}
 		if o.Problem != "" {
 			w.LastError = o.Problem
 		} else if f := failureOf(failures, o.Group, o.Deployment); f.Error != "" {
@@ -84,7 +86,8 @@ func (a *admin) addStuckWork(ctx context.Context, longer time.Duration, out *adm
 // else of another group.
 func failureOf(failures []Failure, group, deployment string) (out Failure) {
 	for _, f := range failures {
-		if f.Deployment.String() == deployment && (out.Error == "" || strings.HasPrefix(f.Error, strings.ReplaceAll(group, "_", " "))) {
+		if f.Deployment.String() == deployment &&
+			(out.Error == "" || strings.HasPrefix(f.Error, strings.ReplaceAll(group, "_", " "))) {
 			out = f
 		}
 	}
@@ -132,7 +135,8 @@ func (a *admin) pauses(ctx context.Context) ([]*adminv1.Pause, error) {
 	pauses, err := a.decisions.Pauses(ctx)
 	var out []*adminv1.Pause
 	for _, p := range pauses {
-		out = append(out, &adminv1.Pause{Of: p.Of.String(), Handler: string(p.Handler), Reason: p.Reason, Actor: p.By, Time: timestamppb.New(p.At)})
+		out = append(out, &adminv1.Pause{Of: p.Of.String(), Handler: string(p.Handler), Reason: p.Reason, Actor: p.By,
+			Time: timestamppb.New(p.At)})
 	}
 	return out, err
 }

@@ -52,12 +52,14 @@ func (r *resources) mayDelete(ctx context.Context, reqs []shadow.DeleteRequest) 
 	return nil
 }
 
-func (r *resources) UndeleteResource(ctx context.Context, req *resourcev1.UndeleteResourceRequest) (*resourcev1.Resource, error) {
+func (r *resources) UndeleteResource(ctx context.Context,
+	req *resourcev1.UndeleteResourceRequest) (*resourcev1.Resource, error) {
 	out, err := r.undelete(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
-func (r *resources) undelete(ctx context.Context, req *resourcev1.UndeleteResourceRequest) (*resourcev1.Resource, error) {
+func (r *resources) undelete(ctx context.Context,
+	req *resourcev1.UndeleteResourceRequest) (*resourcev1.Resource, error) {
 	name, err := ownName(r.self, req.GetName())
 	if err != nil {
 		return nil, err

@@ -60,7 +60,8 @@ func danglingDecision(ctx context.Context, req *adminv1.VerifyRequest) (*shadow.
 
 func differenceProto(d shadow.Difference) *adminv1.VerifyResponse {
 	p := &adminv1.VerifyResponse_Difference{
-		Kind: string(d.Kind), Holder: d.Holder.String(), Target: d.Target.String(), Path: d.Path, Cause: d.Cause(), Remedy: d.Remedy(), Repaired: d.Repaired,
+		Kind: string(d.Kind), Holder: d.Holder.String(), Target: d.Target.String(), Path: d.Path, Cause: d.Cause(),
+		Remedy: d.Remedy(), Repaired: d.Repaired,
 		Dangling: d.Dangles(), ActedUpon: d.ActedUpon,
 	}
 	if d.Behaviour.Valid() {
@@ -71,7 +72,8 @@ func differenceProto(d shadow.Difference) *adminv1.VerifyResponse {
 
 func verifiedProto(v shadow.Verified, done bool) *adminv1.VerifyResponse {
 	return &adminv1.VerifyResponse{Event: &adminv1.VerifyResponse_Progress_{Progress: &adminv1.VerifyResponse_Progress{
-		References: v.References, Blockades: v.Blockades, Owners: v.Owners, Bodies: v.Bodies, Differences: v.Differences, Repaired: v.Repaired, ActedUpon: v.ActedUpon,
+		References: v.References, Blockades: v.Blockades, Owners: v.Owners, Bodies: v.Bodies,
+		Differences: v.Differences, Repaired: v.Repaired, ActedUpon: v.ActedUpon,
 		Unreachable: wire.DeploymentNames(slices.Collect(maps.Keys(v.Unreachable))), Done: done,
 	}}}
 }

@@ -50,19 +50,24 @@ func TestWriteIsNotDelete(t *testing.T) {
 	second.OwnerReferences = append(second.OwnerReferences, kept.GetOwnerReferences()...)
 	// While the keeper lives, it keeps what eve-1 owns too: without it, eve-1 takes the note along.
 	twice := owned("note-2", "eve-1").GetResource()
-	twice.OwnerReferences = append(twice.OwnerReferences, owned("note-2", "keeper").GetResource().GetOwnerReferences()...)
+	twice.OwnerReferences = append(twice.OwnerReferences, owned("note-2", "keeper").GetResource().
+		GetOwnerReferences()...)
 	_, err = root.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: twice})
 	require.NoError(t, err)
 	for what, in := range map[string]*resourcev1.Resource{
 		"no other owner":     owned("note-2", "eve-1").GetResource(),
-		"a cascading target": target("note", "targets/eve-1").GetResource(), "an owner": owned("note", "eve-1").GetResource(), "a second owner": second,
+		"a cascading target": target("note", "targets/eve-1").GetResource(), "an owner": owned("note", "eve-1").
+					GetResource(), "a second owner": second,
 		"an owner that does not let it stay": bound, "an owner that has to refer to it": requires,
 	} {
 		type write = resourcev1.BatchWriteResourcesRequest_Write
 		put := &write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: in}}
 		mask := &fieldmaskpb.FieldMask{Paths: []string{"body", "owner_references"}}
 		for method, call := range map[string]func() error{
-			"put": func() error { _, err := eve.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: in}); return err },
+			"put": func() error {
+				_, err := eve.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: in})
+				return err
+			},
 			"update": func() error {
 				_, err := eve.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{Resource: in, UpdateMask: mask})
 				return err
@@ -90,7 +95,8 @@ func TestWriteIsNotDelete(t *testing.T) {
 	// Other changes, references that it has already, and resources that the writer creates are allowed.
 	labelled := owned("note", "keeper").GetResource()
 	labelled.OwnerReferences[0].UnsetOnDelete, labelled.Labels = true, map[string]string{"by": "eve"}
-	for _, in := range []*resourcev1.Resource{labelled, target("eve-3", "targets/eve-1").GetResource(), owned("eve-4", "eve-1").GetResource(), target("note").GetResource(), twice, target("note-2").GetResource()} {
+	for _, in := range []*resourcev1.Resource{labelled, target("eve-3", "targets/eve-1").GetResource(),
+		owned("eve-4", "eve-1").GetResource(), target("note").GetResource(), twice, target("note-2").GetResource()} {
 		_, err := eve.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: in})
 		require.NoError(t, err, in.GetName())
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// invalidIn returns an error of the store with the fields of the request that it is about. Other errors than *peer.InvalidError stay.
+// invalidIn returns an error of the store with the fields of the request that it is about. Other errors than
+// *peer.InvalidError stay.
 func (r *resources) invalidIn(in writes.Request, err error) error {
 	var invalid *peer.InvalidError
 	if !errors.As(err, &invalid) {
@@ -43,12 +44,14 @@ func (r *resources) writes(in writes.Request) (out []peer.Write, err error) {
 
 // errNoBody refuses a write that replaces everything and has no body: an empty resource is most likely not
 // intended.
-var errNoBody = errors.New("the body is missing, and the write would replace the whole resource: give the whole body, an empty one for none; to keep fields, update with a mask; to create only, send a create")
+var errNoBody = errors.New(
+	"the body is missing, and the write would replace the whole resource: give the whole body, an empty one for none; to keep fields, update with a mask; to create only, send a create")
 
 func (r *resources) write(in *resourcev1.BatchWriteResourcesRequest_Write) (w peer.Write, err error) {
 	p := writes.Resource(in)
 	if p == nil {
-		return w, &peer.InvalidError{Resource: "resource", Err: violation.In("", errors.New("is missing: give the resource to write"))}
+		return w, &peer.InvalidError{Resource: "resource",
+			Err: violation.In("", errors.New("is missing: give the resource to write"))}
 	}
 	switch in := in.GetWrite().(type) {
 	case *resourcev1.BatchWriteResourcesRequest_Write_Create:
@@ -62,7 +65,8 @@ func (r *resources) write(in *resourcev1.BatchWriteResourcesRequest_Write) (w pe
 	if p.GetBody() == nil && w.Mode != peer.Create && len(w.Mask) == 0 {
 		return w, &peer.InvalidError{Resource: w.Name, Err: violation.In("body", errNoBody)}
 	}
-	if err := wire.CheckObject("body", p.GetBody(), wire.Bounds{Bytes: shadow.MaxBodyBytes, Levels: shadow.MaxBodyDepth}); err != nil {
+	if err := wire.CheckObject("body", p.GetBody(), wire.Bounds{Bytes: shadow.MaxBodyBytes,
+		Levels: shadow.MaxBodyDepth}); err != nil {
 		return w, &peer.InvalidError{Resource: w.Name, Err: err}
 	}
 	w.Revision, w.Labels, w.Body = peer.Revision(p.GetRevision()), p.GetLabels(), p.GetBody().AsMap()
@@ -86,7 +90,9 @@ func (r *resources) checkKind(p *resourcev1.Resource, name string) error {
 		return &peer.InvalidError{Resource: name, Err: violation.In("kind", err)}
 	}
 	if kind, err := model.KindOf(name); err == nil && kind.ID != given {
-		return &peer.InvalidError{Resource: name, Err: violation.In("kind", fmt.Errorf("kind %q does not fit the name, which is of kind %s", p.GetKind(), kind.ID.Kind))}
+		return &peer.InvalidError{Resource: name,
+			Err: violation.In("kind", fmt.Errorf("kind %q does not fit the name, which is of kind %s", p.GetKind(),
+				kind.ID.Kind))}
 	}
 	return nil
 }

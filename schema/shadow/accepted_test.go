@@ -18,13 +18,14 @@ func accept(t *testing.T, b *harness.Box, at, of string) {
 	t.Helper()
 	replaced := b.Stores[b.ID(of)]
 	require.NoError(t, b.Stores[b.ID(at)].Gate.AcceptDatabase(t.Context(), shadow.AcceptedDatabase{
-		Deployment: b.ID(of), Database: replaced.Gate.Database(), Epoch: replaced.Gate.PresentEpoch(), Reason: "lost with its disk", By: "operator/eve",
+		Deployment: b.ID(of), Database: replaced.Gate.Database(), Epoch: replaced.Gate.PresentEpoch(),
+		Reason: "lost with its disk", By: "operator/eve",
 	}))
 }
 
-// The target's database is restored to a backup older than AcceptDatabase, and the registry has lost the holder's deployment. An
-// operator accepts the database again: nothing is deleted until the accepted database has compared in the new epoch; its
-// comparison after the first AcceptDatabase does not count.
+// The target's database is restored to a backup older than AcceptDatabase, and the registry has lost the
+// holder's deployment. An operator accepts the database again: nothing is deleted until the accepted database
+// has compared in the new epoch; its comparison after the first AcceptDatabase does not count.
 func TestAnAcceptedDatabaseIsWaitedFor_I2_I3(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -58,8 +59,9 @@ func TestAnAcceptedDatabaseIsWaitedFor_I2_I3(t *testing.T) {
 	b.Audit()
 }
 
-// A process over the replaced database may still run, and a second process of the target's deployment may have read the databases
-// before AcceptDatabase: acknowledgements, confirms and releases of the replaced database have an epoch that has ended.
+// A process over the replaced database may still run, and a second process of the target's deployment may
+// have read the databases before AcceptDatabase: acknowledgements, confirms and releases of the replaced
+// database have an epoch that has ended.
 func TestTheReplacedDatabaseAcknowledgesNothing_I1_I13(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -85,8 +87,9 @@ func TestTheReplacedDatabaseAcknowledgesNothing_I1_I13(t *testing.T) {
 	b.Audit()
 }
 
-// A deployment begins with a new database (nothing was at stake, or an operator accepted it) whose first epoch is smaller than
-// the epoch of the former database, because the former clock was ahead. The epochs of the former database are forgotten.
+// A deployment begins with a new database (nothing was at stake, or an operator accepted it) whose first
+// epoch is smaller than the epoch of the former database, because the former clock was ahead. The epochs of
+// the former database are forgotten.
 func TestEpochsOfAReplacedDatabaseAreForgotten_I13(t *testing.T) {
 	t.Parallel()
 	for _, atStake := range []bool{false, true} {
@@ -97,7 +100,8 @@ func TestEpochsOfAReplacedDatabaseAreForgotten_I13(t *testing.T) {
 			later, err := uuid.Parse("0fffffff-ffff-7000-8000-000000000000")
 			require.NoError(t, err)
 			store := b.Stores[b.ID(aWest)]
-			require.NoError(t, store.Gate.CheckDatabase(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].Gate.Database()))
+			require.NoError(t, store.Gate.CheckDatabase(t.Context(), b.ID(bEast),
+				b.Stores[b.ID(bEast)].Gate.Database()))
 			if atStake {
 				b.MustPut(holder2, body{"block": target})
 				b.Settle()
@@ -118,31 +122,38 @@ func TestEpochsOfAReplacedDatabaseAreForgotten_I13(t *testing.T) {
 	}
 }
 
-// decidesNothing makes the calls that use stored numbers of deployments, kinds and fields, at a process of aWest that has not noticed an epoch.
+// decidesNothing makes the calls that use stored numbers of deployments, kinds and fields, at a process of
+// aWest that has not noticed an epoch.
 func decidesNothing(t *testing.T, b *harness.Box, slow *shadow.Store) {
 	t.Helper()
 	from, ref := b.ID(bEast), reference("block", schema.Block, uuid.New())
 	for name, call := range map[string]func() error{
 		"CheckReferences": func() error {
-			_, err := slow.Attempts.CheckReferences(t.Context(), from, []peer.CheckedReference{{Key: peer.BlockadeKey{Attempt: newAttempt(), HolderUID: ref.HolderUID, Path: "block", TargetUID: uuid.New()}}})
+			_, err := slow.Attempts.CheckReferences(t.Context(), from,
+				[]peer.CheckedReference{{Key: peer.BlockadeKey{Attempt: newAttempt(), HolderUID: ref.HolderUID,
+					Path: "block", TargetUID: uuid.New()}}})
 			return err
 		},
 		"CheckOwners": func() error {
-			_, err := slow.Owners.CheckOwners(t.Context(), from, []peer.OwnerQuestion{{Kind: "Target", Name: "targets/t"}})
+			_, err := slow.Owners.CheckOwners(t.Context(), from,
+				[]peer.OwnerQuestion{{Kind: "Target", Name: "targets/t"}})
 			return err
 		},
 		"Establish": func() error {
 			_, err := slow.Targets.Establish(t.Context(), from, newAttempt(), []peer.EstablishReference{ref})
 			return err
 		},
-		"SaveIn": func() error { return within(t.Context(), slow, b.Pools[b.ID(aWest)], peer.Write{Name: "targets/new"}) },
+		"SaveIn": func() error {
+			return within(t.Context(), slow, b.Pools[b.ID(aWest)], peer.Write{Name: "targets/new"})
+		},
 	} {
 		require.Error(t, call(), name)
 	}
 }
 
-// An older copy takes the place of a deployment's database while two processes run. One has noticed; the other still has the
-// deployment numbers of the lost history, and the copy has given one of these numbers to another deployment.
+// An older copy takes the place of a deployment's database while two processes run. One has noticed; the
+// other still has the deployment numbers of the lost history, and the copy has given one of these numbers to
+// another deployment.
 func TestANumberOfBeforeConfirmsForNobodyElse_I2_I3(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -165,9 +176,11 @@ func TestANumberOfBeforeConfirmsForNobodyElse_I2_I3(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, quick.Gate.Recover(t.Context(), b.Environment()))
 	b.Stores[b.ID(aWest)] = quick
-	_, err = b.Do(b.ID(aWest), schema.VerifyBlockades) // which tells again of deletions: a confirmation is refused before it
+	// which tells again of deletions: a confirmation is refused before it
+	_, err = b.Do(b.ID(aWest), schema.VerifyBlockades)
 	require.NoError(t, err)
-	require.Error(t, slow.Gate.MarkReferencesConfirmed(t.Context(), b.ID(bEast), quick.Gate.PresentEpoch(), b.Stores[b.ID(bEast)].Gate.PresentEpoch()))
+	require.Error(t, slow.Gate.MarkReferencesConfirmed(t.Context(), b.ID(bEast), quick.Gate.PresentEpoch(),
+		b.Stores[b.ID(bEast)].Gate.PresentEpoch()))
 	require.Contains(t, unconfirmed(t, b, aWest), b.ID(bWest))
 	decidesNothing(t, b, slow)
 	_, err = quick.Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
@@ -179,8 +192,8 @@ func TestANumberOfBeforeConfirmsForNobodyElse_I2_I3(t *testing.T) {
 	b.Audit()
 }
 
-// Every path that could announce an epoch to a decommissioned deployment, or wait for it, leaves it out: the registry names it,
-// it calls by itself, or the epoch is advanced.
+// Every path that could announce an epoch to a decommissioned deployment, or wait for it, leaves it out: the
+// registry names it, it calls by itself, or the epoch is advanced.
 func TestADecommissionedDeploymentIsNotToldOfEpochs_I13(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -217,21 +230,24 @@ func TestADecommissionedDeploymentIsNotToldOfEpochs_I13(t *testing.T) {
 	b.Settle()
 	require.Empty(t, unconfirmed(t, b, aWest))
 	// A flag that is set by itself changes nothing either.
-	_, err = b.Pools[b.ID(aWest)].Exec(t.Context(), `UPDATE dbcontroller.deployment SET unconfirmed = true WHERE service || '/' || region = $1`, bEast)
+	_, err = b.Pools[b.ID(aWest)].Exec(t.Context(),
+		`UPDATE dbcontroller.deployment SET unconfirmed = true WHERE service || '/' || region = $1`, bEast)
 	require.NoError(t, err)
 	require.Empty(t, unconfirmed(t, b, aWest))
 	b.MustDelete(target)
 }
 
-// A process writes once an epoch that a deployment has ownees of its resources. When an older copy takes the place of the
-// database, with a row of that deployment but without this flag, the process writes the flag again. An empty database that is
-// started in that deployment's name is then refused the notices of deleted owners.
+// A process writes once an epoch that a deployment has ownees of its resources. When an older copy takes the
+// place of the database, with a row of that deployment but without this flag, the process writes the flag
+// again. An empty database that is started in that deployment's name is then refused the notices of deleted
+// owners.
 func TestOwneesAreNotedAgainInANewEpoch_I17(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, graceless)
 	b.MustPut(holder, nil)
 	store := b.Stores[b.ID(bEast)]
-	_, err := store.Gate.RecordPeerEpoch(t.Context(), b.ID(aEast), b.Stores[b.ID(aEast)].Gate.PresentEpoch(), peer.TargetKinds{})
+	_, err := store.Gate.RecordPeerEpoch(t.Context(), b.ID(aEast), b.Stores[b.ID(aEast)].Gate.PresentEpoch(),
+		peer.TargetKinds{})
 	require.NoError(t, err)
 	takeOver := b.Copy(bEast)
 	mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"))
@@ -240,7 +256,8 @@ func TestOwneesAreNotedAgainInANewEpoch_I17(t *testing.T) {
 	b.Recover(bEast)
 	b.Settle()
 	back := b.Replace(aEast)
-	require.ErrorAs(t, store.Gate.CheckDatabase(t.Context(), b.ID(aEast), b.Stores[b.ID(aEast)].Gate.Database()), new(*peer.DatabaseError))
+	require.ErrorAs(t, store.Gate.CheckDatabase(t.Context(), b.ID(aEast), b.Stores[b.ID(aEast)].Gate.Database()),
+		new(*peer.DatabaseError))
 	b.MustDelete(holder)
 	b.Settle()
 	back()

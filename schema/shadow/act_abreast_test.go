@@ -10,7 +10,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// The fixture's deletion has a thousand holders. The first 201 go in a small batch; then a transaction holds a lock in each half of the others.
+// The fixture's deletion has a thousand holders. The first 201 go in a small batch; then a transaction holds
+// a lock in each half of the others.
 func newHoldersOfOne(t *testing.T) (b *harness.Box, act func() (ended <-chan error), release func()) {
 	t.Helper()
 	b = newPair(t, nil)
@@ -45,11 +46,13 @@ func TestTwoBatchesOfALargeDeletionRunAtATime(t *testing.T) {
 	b.Audit()
 }
 
-// Holders with holders of their own: the closures of two batches can have common members, and would wait for each other.
+// Holders with holders of their own: the closures of two batches can have common members, and would wait for
+// each other.
 func TestBatchesThatCanMeetRunOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	b, act, release := newHoldersOfOne(t)
-	b.MustPut(fmt.Sprintf("//%s/holders/near", bEast), body{"near": map[string]any{"cascade": fmt.Sprintf("//%s/holders/h0", bEast)}})
+	b.MustPut(fmt.Sprintf("//%s/holders/near", bEast),
+		body{"near": map[string]any{"cascade": fmt.Sprintf("//%s/holders/h0", bEast)}})
 	ended := act()
 	waiting, most := 0, 0
 	for running := true; running; {

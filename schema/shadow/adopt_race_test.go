@@ -57,8 +57,8 @@ func (w *before) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQu
 
 func (w *before) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// A process that adopts a version while another process switches to one with the same references does not take the generation of that one for
-// its own.
+// A process that adopts a version while another process switches to one with the same references does not
+// take the generation of that one for its own.
 func TestASwitchDuringAnAdoptionIsNoticed_I26(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, alike, nil, aWest, bEast)

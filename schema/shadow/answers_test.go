@@ -12,8 +12,8 @@ import (
 
 // Tests of the answers in docs/guarantees.md about cases that are no errors, but surprise.
 
-// A stored reference stays valid while its target is being deleted: a write that repeats its value is accepted. A new reference
-// to the same target is refused.
+// A stored reference stays valid while its target is being deleted: a write that repeats its value is
+// accepted. A new reference to the same target is refused.
 func TestAWriteMayRepeatAReferenceToWhatIsBeingDeleted_I4(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -49,7 +49,8 @@ func TestAWriteMayRepeatAReferenceToWhatIsBeingDeleted_I4(t *testing.T) {
 	b.Audit()
 }
 
-// Only the blocked resource waits: the resources that the deletion removes with it are removed at once, here and elsewhere.
+// Only the blocked resource waits: the resources that the deletion removes with it are removed at once, here
+// and elsewhere.
 func TestCascadesGoOnBelowWhatIsBlocked(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -73,8 +74,8 @@ func TestCascadesGoOnBelowWhatIsBlocked(t *testing.T) {
 	b.Audit()
 }
 
-// The look-ahead also reaches ownees that lose their owners. A blocker of such an ownee does not refuse the delete: the plan
-// shows it, and the deletion waits for it.
+// The look-ahead also reaches ownees that lose their owners. A blocker of such an ownee does not refuse the
+// delete: the plan shows it, and the deletion waits for it.
 func TestABlockerOfAnOwneeIsSeenAndWaitedFor(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -98,8 +99,8 @@ func TestABlockerOfAnOwneeIsSeenAndWaitedFor(t *testing.T) {
 	b.Audit()
 }
 
-// A put replaces the whole resource: a put without owners drops them all, and the resource is not collected. An update mask keeps
-// them.
+// A put replaces the whole resource: a put without owners drops them all, and the resource is not collected.
+// An update mask keeps them.
 func TestAPutWithoutOwnersDropsThem(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -133,8 +134,8 @@ kinds:
       - { path: peer, targets: [Target], behaviour: BLOCK }
 `
 
-// A resource of a kind that hides DELETING resources stays readable while a holder in its own database blocks it: when it is
-// marked, and when it is looked at again.
+// A resource of a kind that hides DELETING resources stays readable while a holder in its own database blocks
+// it: when it is marked, and when it is looked at again.
 func TestWhatALocalHolderBlocksIsNotHidden_I2_I12(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, hidingPeers, nil, aWest, aEast)

@@ -126,10 +126,13 @@ var (
 	ErrSlow = read.ErrSlow
 )
 
-// CheckMask returns an error for a field mask with more than 1,000 paths or more than 256 KiB in all paths together.
+// CheckMask returns an error for a field mask with more than 1,000 paths or more than 256 KiB in all paths
+// together.
 func CheckMask(paths []string) error { return prepare.CheckMask(paths) }
 
-// WatchResourcesAs is Store.WatchResources with a conversion of resources, which is done once for all watches.
-func WatchResourcesAs[T any](ctx context.Context, s *Store, req WatchRequest, as func(peer.Resource) (T, error), deliver func(schema.Event[T]) error) error {
+// WatchResourcesAs is Store.WatchResources with a conversion of resources, which is done once for all
+// watches.
+func WatchResourcesAs[T any](ctx context.Context, s *Store, req WatchRequest, as func(peer.Resource) (T, error),
+	deliver func(schema.Event[T]) error) error {
 	return read.WatchResourcesAs(ctx, s.Read, req, as, deliver)
 }

@@ -29,7 +29,9 @@ func TestAtomicDeletionsBesideWriters_I35(t *testing.T) {
 		t.Run(fmt.Sprintf("delegations=%t", delegations), func(t *testing.T) {
 			t.Parallel()
 			regions := []string{"a.example.com/us", "a.example.com/eu", "a.example.com/as"}
-			b := harness.NewBox(t, graphServices, func(cfg *shadow.Config) { cfg.Delegations, cfg.Times.DeleteTimeout = delegations, 3*time.Second }, regions...)
+			b := harness.NewBox(t, graphServices, func(cfg *shadow.Config) {
+				cfg.Delegations, cfg.Times.DeleteTimeout = delegations, 3*time.Second
+			}, regions...)
 			g := &graphRun{t: t, b: b, regions: regions}
 			for n := 0; n < rounds.Of(60, 3) || g.deleted.Load() == 0 || g.refused.Load() == 0; n++ {
 				require.Less(t, n, 100)
@@ -126,12 +128,14 @@ func (g *graphRun) abandon(name string, uid uuid.UUID) {
 	full, err := schema.ParseFullName(name)
 	require.NoError(g.t, err)
 	f := &peer.Freeze{
-		Coordinator: full.Deployment, Epoch: g.b.Stores[full.Deployment].Gate.PresentEpoch(), Deletion: uuid.Must(uuid.NewV7()), Root: full.Name, For: time.Minute,
+		Coordinator: full.Deployment, Epoch: g.b.Stores[full.Deployment].Gate.PresentEpoch(),
+		Deletion: uuid.Must(uuid.NewV7()), Root: full.Name, For: time.Minute,
 	}
 	at := g.b.ID(g.regions[rand.IntN(len(g.regions))])
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_, _ = g.b.Stores[at].Deletions.Plan(ctx, peer.PlanQuestion{Targets: []peer.PlanTarget{{Deployment: full.Deployment, UID: uid}}, Limit: 100, Freeze: f})
+	_, _ = g.b.Stores[at].Deletions.Plan(ctx,
+		peer.PlanQuestion{Targets: []peer.PlanTarget{{Deployment: full.Deployment, UID: uid}}, Limit: 100, Freeze: f})
 }
 
 var errLostQuestion = errors.New("the question is lost")

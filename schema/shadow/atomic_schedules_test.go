@@ -42,7 +42,8 @@ func TestAnAtomicDeletionOfARootThatIsMarkedMeanwhile_I35(t *testing.T) {
 	var failed error
 	b.AfterPlan = func() {
 		b.AfterPlan = nil
-		_, failed = b.Stores[b.ID(aWest)].Deletions.Delete(context.Background(), shadow.DeleteRequest{Name: "targets/t"})
+		_, failed = b.Stores[b.ID(aWest)].Deletions.Delete(context.Background(),
+			shadow.DeleteRequest{Name: "targets/t"})
 		require.NotZero(t, b.Count(aEast, "frozen"))
 	}
 	result, err := deleteAtomically(t.Context(), b, target)
@@ -66,18 +67,21 @@ func TestAnOwneeOfTwoRootsOfAnAtomicDeletion_I35(t *testing.T) {
 			b := newBox(t, nil)
 			b.MustPut(target, nil)
 			b.MustPut(target2, nil)
-			plain, flagged, ownee := "//"+bEast+"/holders/plain", "//"+bWest+"/holders/flagged", "//"+aEast+"/targets/owned"
+			plain, flagged, ownee := "//"+bEast+"/holders/plain", "//"+bWest+"/holders/flagged",
+				"//"+aEast+"/targets/owned"
 			b.MustPut(plain, body{"cascade": target})
 			b.MustPut(flagged, body{"cascade": target2})
 			mustOwn(t, b, ownee, nil, owner(t, plain, "Holder"), unsets(owner(t, flagged, "Holder")))
 			b.Settle()
-			_, err := b.Stores[b.ID(aWest)].Deletions.DeleteAll(t.Context(), []shadow.DeleteRequest{{Name: "targets/t", Atomic: true}, {Name: "targets/t2"}})
+			_, err := b.Stores[b.ID(aWest)].Deletions.DeleteAll(t.Context(),
+				[]shadow.DeleteRequest{{Name: "targets/t", Atomic: true}, {Name: "targets/t2"}})
 			require.NoError(t, err)
 			require.Equal(t, 1, b.Count(aEast, "frozen"))
 			for _, at := range map[string][]string{"plain": {bEast, bWest}, "flagged": {bWest, bEast}}[first] {
 				_, err := b.Act(b.ID(at), b.ID(aWest))
 				require.NoError(t, err)
-				_, _ = b.Do(b.ID(at), schema.DropOwners) // waits while it is not known there that the deletion is committed
+				// waits while it is not known there that the deletion is committed
+				_, _ = b.Do(b.ID(at), schema.DropOwners)
 			}
 			b.Settle()
 			requireNothingFrozen(t, b, everywhere...)
@@ -158,7 +162,8 @@ func TestAFreezeHoldsNoLocksWhileItWaits_I35(t *testing.T) {
 func TestAReferenceThatIsDerivedAfterTheFreeze_I35(t *testing.T) {
 	t.Parallel()
 	both := strings.Split(services, "---\n")
-	blocks := strings.NewReplacer("version: v1", "version: v2", "path: unset, targets: [a.example.com/Target], behaviour: UNSET",
+	blocks := strings.NewReplacer("version: v1", "version: v2",
+		"path: unset, targets: [a.example.com/Target], behaviour: UNSET",
 		"path: unset, targets: [a.example.com/Target], behaviour: BLOCK").Replace(both[1])
 	b := harness.NewBox(t, services+"---\n"+blocks, nil, aWest, aEast, bWest, bEast)
 	stays := "//" + bWest + "/holders/stays"
@@ -195,7 +200,8 @@ func TestMembersStayClosedThroughAFailover_I35(t *testing.T) {
 	b.Audit()
 }
 
-// The decision is forgotten when a participant fails over that the mark has not reached: its members stay closed.
+// The decision is forgotten when a participant fails over that the mark has not reached: its members stay
+// closed.
 func TestMembersStayClosedThroughALateFailover_I35(t *testing.T) {
 	t.Parallel()
 	b := newCommittedChain(t)

@@ -33,10 +33,12 @@ func TestAQuestionThatIsAskedAgainBeginsAnew(t *testing.T) {
 	a.exec(a.shop, `UPDATE dbcontroller.right_request SET asked_at = now() - interval '9 s' WHERE NOT answered`)
 	a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, right)
 	a.AnswerRequests(shop)
-	require.Equal(t, []string{"true"}, a.rows(a.shop, `SELECT answered::text FROM dbcontroller.right_request WHERE target = '`+right[0]+`'`))
+	require.Equal(t, []string{"true"},
+		a.rows(a.shop, `SELECT answered::text FROM dbcontroller.right_request WHERE target = '`+right[0]+`'`))
 }
 
-// The call has the results of dbcontroller.acquire and dbcontroller.acquired, and the caller's right to refer.
+// The call has the results of dbcontroller.acquire and dbcontroller.acquired, and the caller's right to
+// refer.
 func TestRightsAreAcquiredByACall(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -69,21 +71,26 @@ func TestRightsAreAcquiredByACall(t *testing.T) {
 	require.NoError(t, call(only, "BLOCK "+customer("3")))
 	require.ErrorAs(t, call(only, "BLOCK "+customer("3"), "BLOCK "+customer("4")), &refused)
 	require.True(t, refused.Only(peer.ReferDenied), "%v", refused)
-	require.Len(t, a.rows(a.shop, `SELECT target FROM dbcontroller.right_request`), len(asked)+1, "what is denied is not asked for")
+	require.Len(t, a.rows(a.shop, `SELECT target FROM dbcontroller.right_request`), len(asked)+1,
+		"what is denied is not asked for")
 
 	var invalid *peer.InvalidError
-	for _, line := range []string{"", "BLOCK", "HOLD " + customer("1"), "BLOCK //" + crm + "/", "BLOCK //elsewhere.example.com/eu/customers/1"} {
+	for _, line := range []string{"", "BLOCK", "HOLD " + customer("1"), "BLOCK //" + crm + "/",
+		"BLOCK //elsewhere.example.com/eu/customers/1"} {
 		require.ErrorAs(t, call(ctx, "BLOCK "+customer("3"), line), &invalid, "%q", line)
 		require.Equal(t, "rights[1]", invalid.Resource)
 	}
 
 	// Shares are counted by the whole identity.
 	long := "user/" + strings.Repeat("x", 80)
-	a.exec(a.shop, `INSERT INTO dbcontroller.right_request (target, answered, asked_by) SELECT 'BLOCK ' || g, true, $1 FROM generate_series(1, 60000) g`, long)
-	require.ErrorIs(t, store.RightRequests.AcquireDelegations(ctx, long, []string{"BLOCK " + customer("5")}), postgres.ErrTooMany)
+	a.exec(a.shop,
+		`INSERT INTO dbcontroller.right_request (target, answered, asked_by) SELECT 'BLOCK ' || g, true, $1 FROM generate_series(1, 60000) g`, long)
+	require.ErrorIs(t, store.RightRequests.AcquireDelegations(ctx, long, []string{"BLOCK " + customer("5")}),
+		postgres.ErrTooMany)
 	var err error
 	for end := time.Now().Add(wait.Limit); time.Now().Before(end); { // a busy machine answers later than a call waits
-		if err = store.RightRequests.AcquireDelegations(ctx, long+"y", []string{"BLOCK " + customer("5")}); !errors.Is(err, context.DeadlineExceeded) {
+		if err = store.RightRequests.AcquireDelegations(ctx, long+"y", []string{"BLOCK " + customer("5")}); !errors.Is(
+			err, context.DeadlineExceeded) {
 			break
 		}
 	}
@@ -97,8 +104,9 @@ func TestRightsAreAcquiredByACall(t *testing.T) {
 	require.ErrorIs(t, call(short, "BLOCK "+customer("6")), context.DeadlineExceeded)
 }
 
-// The region that asks for a right goes dark before it has released the question: one for the right to block refuses the delete of the row until it is
-// back, as a reference would; one for the right to act refuses none.
+// The region that asks for a right goes dark before it has released the question: one for the right to block
+// refuses the delete of the row until it is back, as a reference would; one for the right to act refuses
+// none.
 func TestAQuestionForARightToActRefusesNoDelete_I13(t *testing.T) {
 	t.Parallel()
 	for right, refuses := range map[string]bool{"ACT ": false, "BLOCK ": true} {

@@ -27,7 +27,8 @@ func TestAPlanOfARowThatNothingRefersTo(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, plan.Refusal)
 	require.Equal(t, 4, plan.Removed()) // with the order
-	found, err := store.Operate.Referrers(t.Context(), shadow.ReferrersRequest{Target: schema.FullName{Deployment: a.ID(crm), Name: "customers/1"}, Limit: 10})
+	found, err := store.Operate.Referrers(t.Context(),
+		shadow.ReferrersRequest{Target: schema.FullName{Deployment: a.ID(crm), Name: "customers/1"}, Limit: 10})
 	require.NoError(t, err)
 	require.Empty(t, found.List)
 	for _, name := range []string{"customers/9", "customers/x"} {

@@ -86,10 +86,13 @@ func TestStatementsAboutVeryManyRows(t *testing.T) {
 	}
 	nothing := func() { // is stored of rows
 		t.Helper()
-		require.Equal(t, []string{"0"}, a.rows(b.conn, `SELECT (count(*) + (SELECT count(*) FROM dbcontroller.work))::text FROM dbcontroller.lacking`))
+		require.Equal(t, []string{"0"},
+			a.rows(b.conn,
+				`SELECT (count(*) + (SELECT count(*) FROM dbcontroller.work))::text FROM dbcontroller.lacking`))
 	}
 	b.exec(b.conn, `BEGIN`)
-	bounded(fmt.Sprintf(`INSERT INTO orders (customer_id, note) SELECT 1 + g %% 9, 'n' FROM generate_series(1, %d) g`, n), "")
+	bounded(fmt.Sprintf(`INSERT INTO orders (customer_id, note) SELECT 1 + g %% 9, 'n' FROM generate_series(1, %d) g`,
+		n), "")
 	nothing()
 	bounded(`UPDATE orders SET customer_id = 1 + customer_id % 9`, "")
 	nothing()
@@ -118,7 +121,8 @@ SELECT s.id, gen_random_uuid(), gen_random_uuid(), 1, d.id, 1, 1, 'invoices/x' F
 		c.exec(c.conn, fmt.Sprintf(`INSERT INTO %s SELECT g, 'many' FROM generate_series(1001, 1000 + %d) g`, table, n))
 	}
 	c.exec(c.conn, `BEGIN`)
-	for _, sql := range []string{`DELETE FROM customers WHERE name = 'many'`, `UPDATE customers SET id = -id WHERE name = 'many'`} {
+	for _, sql := range []string{`DELETE FROM customers WHERE name = 'many'`,
+		`UPDATE customers SET id = -id WHERE name = 'many'`} {
 		c.exec(c.conn, `SAVEPOINT refused`)
 		plain, pg := c.run(strings.ReplaceAll(sql, "customers", "plain"))
 		require.Nil(t, pg)

@@ -10,12 +10,16 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// The owner of an enum gives it a cast to text after a column of it was attached: this code does not run in the sessions of the controller, which read
-// the region and the condition of a reference in such columns.
+// The owner of an enum gives it a cast to text after a column of it was attached: this code does not run in
+// the sessions of the controller, which read the region and the condition of a reference in such columns.
 func TestACastMadeAfterAttachRunsNoCode_I34(t *testing.T) {
 	t.Parallel()
-	a := &attached{Box: harness.NewBox(t, strings.ReplaceAll(renamedServices, ", enforce: strict", ""), func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
-	a.crm = a.connect(crm, `CREATE TABLE customers (id bigint PRIMARY KEY); INSERT INTO customers (id) SELECT generate_series(1, 2000); GRANT ALL ON customers TO dbcontroller_box_serving`)
+	a := &attached{Box: harness.NewBox(t, strings.ReplaceAll(renamedServices, ", enforce: strict", ""),
+		func(cfg *shadow.Config) {
+			cfg.Delegations = true
+		}, crm, shop), t: t}
+	a.crm = a.connect(crm,
+		`CREATE TABLE customers (id bigint PRIMARY KEY); INSERT INTO customers (id) SELECT generate_series(1, 2000); GRANT ALL ON customers TO dbcontroller_box_serving`)
 	a.shop = a.connect(shop, `CREATE TYPE place AS ENUM ('eu', 'us'); CREATE TYPE payer AS ENUM ('Customer', 'Nobody');
 CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint, region place DEFAULT 'eu', payer_type payer, payer_id bigint, friend_id bigint);
 INSERT INTO orders (id, customer_id, payer_type) SELECT g, g, CASE WHEN g % 2 = 0 THEN 'Customer' END::payer FROM generate_series(1001, 1700) AS g;
@@ -25,13 +29,15 @@ CREATE INDEX ON orders (customer_id); CREATE INDEX ON orders (payer_type, payer_
 	a.Settle()
 	a.exec(a.shop, `INSERT INTO orders VALUES (1, NULL, 'eu', 'Customer', 3, 4), (2, NULL, 'eu', 'Customer', 3, 5)`)
 	a.Settle()
-	require.Equal(t, []string{"true"}, a.rows(a.shop, `SELECT walked::text FROM dbcontroller.attachment`), "by more than one page, in the order of the region's text")
+	require.Equal(t, []string{"true"}, a.rows(a.shop, `SELECT walked::text FROM dbcontroller.attachment`),
+		"by more than one page, in the order of the region's text")
 	a.exec(a.shop, `CREATE TABLE seen (who text); GRANT ALL ON seen TO PUBLIC;
 CREATE FUNCTION told(v text) RETURNS text LANGUAGE plpgsql VOLATILE SET search_path = public AS $$ BEGIN INSERT INTO public.seen VALUES (session_user || ' ' || current_user); RETURN v; END $$;
 CREATE FUNCTION spoken(p payer) RETURNS text LANGUAGE sql AS $$ SELECT public.told(CASE p WHEN 'Customer' THEN 'Customer' ELSE 'Nobody' END) $$;
 CREATE FUNCTION spoken(p place) RETURNS text LANGUAGE sql AS $$ SELECT public.told(CASE p WHEN 'eu' THEN 'eu' ELSE 'us' END) $$;
 CREATE CAST (payer AS text) WITH FUNCTION spoken(payer); CREATE CAST (place AS text) WITH FUNCTION spoken(place)`)
-	a.exec(a.shop, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND usename <> current_user`)
+	a.exec(a.shop,
+		`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND usename <> current_user`)
 	a.exec(a.shop, `INSERT INTO orders VALUES (3, 7, 'eu', 'Customer', 3, 6)`)
 	a.exec(a.crm, `DELETE FROM customers WHERE id IN (3, 4)`)
 	a.Settle()
@@ -41,7 +47,8 @@ CREATE CAST (payer AS text) WITH FUNCTION spoken(payer); CREATE CAST (place AS t
 	require.Empty(t, a.rows(a.shop, `SELECT DISTINCT 'the cast ran as ' || who FROM seen`))
 }
 
-// The owner of an attached table gives it a policy: its code does not run in the sessions of the controller, which reads nothing of the table then.
+// The owner of an attached table gives it a policy: its code does not run in the sessions of the controller,
+// which reads nothing of the table then.
 func TestAPolicyMadeAfterAttachRunsNoCode_I34(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)

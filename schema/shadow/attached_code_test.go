@@ -29,8 +29,9 @@ CREATE FUNCTION others.note() RETURNS integer LANGUAGE plpgsql AS $$ BEGIN
 END $$;
 `
 
-// Triggers that others have made on an attached table, or on a table that refers to it by a native key, run when the controller deletes rows: as a role that reads
-// nothing of the controller, changes no other table, and becomes no other role.
+// Triggers that others have made on an attached table, or on a table that refers to it by a native key, run
+// when the controller deletes rows: as a role that reads nothing of the controller, changes no other table,
+// and becomes no other role.
 func TestCodeOfOthersHasNoRightsOfTheController(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
@@ -54,33 +55,39 @@ BEGIN
     RETURN NULL;
 END $$;
 `
-	a.exec(a.crm, attack+`INSERT INTO customers VALUES (1), (2); CREATE TRIGGER others AFTER DELETE ON customers FOR EACH ROW EXECUTE FUNCTION others.attack()`)
+	a.exec(a.crm,
+		attack+
+			`INSERT INTO customers VALUES (1), (2); CREATE TRIGGER others AFTER DELETE ON customers FOR EACH ROW EXECUTE FUNCTION others.attack()`)
 	a.exec(a.shop, attack+`CREATE TABLE others.children (order_id uuid REFERENCES orders ON DELETE CASCADE);
 CREATE TRIGGER others AFTER DELETE ON others.children FOR EACH ROW EXECUTE FUNCTION others.attack();
 CREATE TRIGGER others BEFORE UPDATE OR DELETE ON orders FOR EACH STATEMENT EXECUTE FUNCTION others.attack()`)
 	a.attach()
-	a.exec(a.shop, `INSERT INTO orders (customer_id) VALUES (1); INSERT INTO orders (approver_id, approver_region) VALUES (1, 'eu'); INSERT INTO others.children SELECT id FROM orders`)
+	a.exec(a.shop,
+		`INSERT INTO orders (customer_id) VALUES (1); INSERT INTO orders (approver_id, approver_region) VALUES (1, 'eu'); INSERT INTO others.children SELECT id FROM orders`)
 	a.Settle()
-	a.exec(a.shop, `TRUNCATE others.seen; ALTER TABLE others.children OWNER TO `+rowsRole) // its native key runs as its owner
+	// its native key runs as its owner
+	a.exec(a.shop, `TRUNCATE others.seen; ALTER TABLE others.children OWNER TO `+rowsRole)
 	a.MustDelete("//" + crm + "/customers/1")
 	a.Settle()
 	require.Equal(t, []string{"ran as " + rowsRole}, a.rows(a.crm, `SELECT DISTINCT what FROM others.seen ORDER BY 1`))
 	require.Equal(t, []string{"ran as " + rowsRole}, a.rows(a.shop, `SELECT DISTINCT what FROM others.seen ORDER BY 1`))
-	require.Equal(t, []string{"3"}, a.rows(a.shop, `SELECT count(*)::text FROM others.seen`), "the cascade to a row and its child, and the row that is unset")
+	require.Equal(t, []string{"3"}, a.rows(a.shop, `SELECT count(*)::text FROM others.seen`),
+		"the cascade to a row and its child, and the row that is unset")
 	require.Equal(t, []string{"1"}, a.rows(a.shop, `SELECT count(*)::text FROM orders`))
 	require.Equal(t, []string{"1"}, a.rows(a.shop, `SELECT count(*)::text FROM private`))
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// The functions that change rows belong to the role as which code of others runs. One that was altered runs no statement with the rights of
-// its caller, and migrate up --roles makes it as it was.
+// The functions that change rows belong to the role as which code of others runs. One that was altered runs
+// no statement with the rights of its caller, and migrate up --roles makes it as it was.
 func TestAnAlteredFunctionChangesNoRows(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
 	a.exec(a.crm, `INSERT INTO customers VALUES (1), (2)`)
 	a.attach()
 	for _, alter := range []string{
-		`ALTER FUNCTION dbcontroller.change_rows SECURITY INVOKER`, `ALTER FUNCTION dbcontroller.change_rows SECURITY INVOKER SET search_path = others`,
+		`ALTER FUNCTION dbcontroller.change_rows SECURITY INVOKER`,
+		`ALTER FUNCTION dbcontroller.change_rows SECURITY INVOKER SET search_path = others`,
 	} {
 		a.exec(a.crm, alter)
 		_, err := a.Delete("//" + crm + "/customers/1")
@@ -88,9 +95,12 @@ func TestAnAlteredFunctionChangesNoRows(t *testing.T) {
 	}
 	require.Equal(t, []string{"2"}, a.rows(a.crm, `SELECT count(*)::text FROM customers`))
 	a.exec(a.crm, `GRANT EXECUTE ON FUNCTION dbcontroller.change_rows TO pg_monitor`)
-	require.NoError(t, migrations.Roles(t.Context(), a.crm.Config().ConnString(), migrations.Deployment, harness.RolePrefix))
+	require.NoError(t, migrations.Roles(t.Context(), a.crm.Config().ConnString(), migrations.Deployment,
+		harness.RolePrefix))
 	a.MustDelete("//" + crm + "/customers/1")
-	require.Equal(t, []string{"false"}, a.rows(a.crm, `SELECT has_function_privilege('pg_monitor', 'dbcontroller.change_rows(text, text[], text[])', 'EXECUTE')::text`))
+	require.Equal(t, []string{"false"},
+		a.rows(a.crm,
+			`SELECT has_function_privilege('pg_monitor', 'dbcontroller.change_rows(text, text[], text[])', 'EXECUTE')::text`))
 }
 
 // An object or a setting that a trigger leaves in the session of the controller would run later with its
@@ -116,17 +126,18 @@ SELECT setval('others.escapes', 1, false);
 INSERT INTO customers VALUES (1), (2)`)
 	a.attach()
 	for sql, want := range map[string]string{
-		`SET search_path = others, pg_catalog`:                                            "a trigger changed the session of the controller: the setting search_path, ",
-		`SET synchronous_commit = off`:                                                    "a trigger changed the session of the controller: the setting synchronous_commit, off",
-		`PREPARE later AS SELECT others.note()`:                                           "a trigger changed the session of the controller: the prepared statement later",
-		`SET plpgsql.extra_errors = 'all'`:                                                "a trigger changed the session of the controller: the setting plpgsql.extra_errors, ",
-		`SET dbcontroller.acquire_timeout = '1h'`:                                         "a trigger changed the session of the controller: the setting dbcontroller.acquire_timeout, ",
-		`ALTER FUNCTION dbcontroller.change_rows SECURITY INVOKER`:                        "a trigger changed the session of the controller: the function ",
-		`GRANT EXECUTE ON FUNCTION dbcontroller.change_rows TO PUBLIC`:                    "a trigger changed the session of the controller: the function ",
-		`DROP FUNCTION dbcontroller.change_rows`:                                          "a trigger changed the session of the controller: the function ",
-		`CREATE FUNCTION others.door() RETURNS void LANGUAGE sql SECURITY DEFINER AS ''`:  "a trigger changed the session of the controller: the function ",
-		`DECLARE later CURSOR WITH HOLD FOR SELECT others.note()`:                         "a trigger changed the session of the controller: the cursor later",
-		`INSERT INTO others.boxes VALUES (1), (2); DELETE FROM others.boxes WHERE id = 1`: "", // an index expression, which the deferred constraint computes again
+		`SET search_path = others, pg_catalog`:                                           "a trigger changed the session of the controller: the setting search_path, ",
+		`SET synchronous_commit = off`:                                                   "a trigger changed the session of the controller: the setting synchronous_commit, off",
+		`PREPARE later AS SELECT others.note()`:                                          "a trigger changed the session of the controller: the prepared statement later",
+		`SET plpgsql.extra_errors = 'all'`:                                               "a trigger changed the session of the controller: the setting plpgsql.extra_errors, ",
+		`SET dbcontroller.acquire_timeout = '1h'`:                                        "a trigger changed the session of the controller: the setting dbcontroller.acquire_timeout, ",
+		`ALTER FUNCTION dbcontroller.change_rows SECURITY INVOKER`:                       "a trigger changed the session of the controller: the function ",
+		`GRANT EXECUTE ON FUNCTION dbcontroller.change_rows TO PUBLIC`:                   "a trigger changed the session of the controller: the function ",
+		`DROP FUNCTION dbcontroller.change_rows`:                                         "a trigger changed the session of the controller: the function ",
+		`CREATE FUNCTION others.door() RETURNS void LANGUAGE sql SECURITY DEFINER AS ''`: "a trigger changed the session of the controller: the function ",
+		`DECLARE later CURSOR WITH HOLD FOR SELECT others.note()`:                        "a trigger changed the session of the controller: the cursor later",
+		// an index expression, which the deferred constraint computes again
+		`INSERT INTO others.boxes VALUES (1), (2); DELETE FROM others.boxes WHERE id = 1`: "",
 		`CREATE TEMPORARY TABLE pg_roles AS SELECT 'x' AS rolname`:                        "",
 		`SELECT pg_catalog.set_config('application.user', 'the controller', true)`:        "",
 	} {
@@ -145,10 +156,13 @@ CREATE TRIGGER others AFTER DELETE ON customers FOR EACH STATEMENT EXECUTE FUNCT
 	a.exec(a.crm, `DROP TRIGGER others ON customers; INSERT INTO customers VALUES (1) ON CONFLICT DO NOTHING;
 CREATE CONSTRAINT TRIGGER others AFTER DELETE ON customers DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION others.later()`)
 	a.MustDelete("//" + crm + "/customers/2")
-	a.exec(a.crm, `CREATE CONSTRAINT TRIGGER others AFTER INSERT ON others.queue DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION others.later()`)
+	a.exec(a.crm,
+		`CREATE CONSTRAINT TRIGGER others AFTER INSERT ON others.queue DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION others.later()`)
 	_, err := a.Delete("//" + crm + "/customers/1")
-	require.ErrorContains(t, err, "deferred triggers of attached tables, or of tables that refer to them, queue others without an end")
-	require.Equal(t, []string{"false"}, a.rows(a.crm, `SELECT is_called::text FROM others.escapes`), "code of others ran with the rights of the controller")
+	require.ErrorContains(t, err,
+		"deferred triggers of attached tables, or of tables that refer to them, queue others without an end")
+	require.Equal(t, []string{"false"}, a.rows(a.crm, `SELECT is_called::text FROM others.escapes`),
+		"code of others ran with the rights of the controller")
 	require.Equal(t, []string{"1"}, a.rows(a.crm, `SELECT id::text FROM customers`))
 }
 
@@ -157,7 +171,8 @@ CREATE CONSTRAINT TRIGGER others AFTER DELETE ON customers DEFERRABLE INITIALLY 
 func TestAttachGrantsTheRightsToChangeRows(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
-	a.exec(a.shop, `CREATE TABLE children (order_id uuid REFERENCES orders); ALTER TABLE children OWNER TO dbcontroller_box_application; GRANT TRIGGER ON invoices TO PUBLIC; GRANT REFERENCES (id) ON invoices TO dbcontroller_box_audit`)
+	a.exec(a.shop,
+		`CREATE TABLE children (order_id uuid REFERENCES orders); ALTER TABLE children OWNER TO dbcontroller_box_application; GRANT TRIGGER ON invoices TO PUBLIC; GRANT REFERENCES (id) ON invoices TO dbcontroller_box_audit`)
 	plans, err := attach.Prepare(t.Context(), a.shop, a.Stores[a.ID(shop)].Model(), false)
 	require.NoError(t, err)
 	var found []string
@@ -169,9 +184,11 @@ func TestAttachGrantsTheRightsToChangeRows(t *testing.T) {
 	const runs = ": its code runs when the controller deletes or changes rows, with the rights of the role as which it does so, and those are the rights on all attached tables"
 	require.Equal(t, []string{
 		"Order the table children of dbcontroller_box_application refers to it" + runs,
-		"Invoice dbcontroller_box_audit may create tables that refer to it" + runs, "Invoice everyone may create triggers on it" + runs,
+		"Invoice dbcontroller_box_audit may create tables that refer to it" + runs,
+		"Invoice everyone may create triggers on it" + runs,
 	}, found)
-	require.Contains(t, plans[0].Statements, `GRANT SELECT, DELETE, UPDATE ("approver_id", "customer_id") ON "public"."orders" TO `+rowsRole)
+	require.Contains(t, plans[0].Statements,
+		`GRANT SELECT, DELETE, UPDATE ("approver_id", "customer_id") ON "public"."orders" TO `+rowsRole)
 
 	const granted = `SELECT DISTINCT a.grantee::regrole::text FROM pg_class c, aclexplode(c.relacl) AS a WHERE c.oid = 'orders'::regclass AND a.grantee <> c.relowner`
 	require.Empty(t, a.rows(a.shop, granted))
@@ -189,12 +206,16 @@ func TestAttachGrantsTheRightsToChangeRows(t *testing.T) {
 // A service that runs in several regions has rows to refer to in each: attach asks which ones are meant.
 func TestAttachAsksForTheRegionOfTargets(t *testing.T) {
 	t.Parallel()
-	a := &attached{Box: harness.NewBox(t, strings.Replace(attachedServices, "region: eu, behaviour: BLOCK}", "behaviour: BLOCK}", 1), func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a := &attached{Box: harness.NewBox(t, strings.Replace(attachedServices, "region: eu, behaviour: BLOCK}",
+		"behaviour: BLOCK}", 1), func(cfg *shadow.Config) {
+		cfg.Delegations = true
+	}, crm, shop), t: t}
 	a.tables()
 	findings := func(regions ...string) (found []string) {
 		env := &registryv1.Environment{}
 		for _, region := range regions {
-			env.Deployments = append(env.Deployments, &registryv1.Deployment{Service: "crm.example.com", Region: region})
+			env.Deployments = append(env.Deployments, &registryv1.Deployment{Service: "crm.example.com",
+				Region: region})
 		}
 		raw, err := proto.Marshal(env)
 		require.NoError(t, err)
@@ -210,5 +231,7 @@ func TestAttachAsksForTheRegionOfTargets(t *testing.T) {
 		return found
 	}
 	require.Empty(t, findings("eu"))
-	require.Equal(t, []string{"Invoice customer_id: crm.example.com runs in eu, us: declare the region of the targets: region: same (that of the rows), a region, or {column: …}"}, findings("us", "eu"))
+	require.Equal(t,
+		[]string{
+			"Invoice customer_id: crm.example.com runs in eu, us: declare the region of the targets: region: same (that of the rows), a region, or {column: …}"}, findings("us", "eu"))
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// A transaction that has used a right before the deployment of its target is decommissioned commits its row, and the row is acted upon: the
-// clean-up ends when no right is left. One with an older snapshot uses none afterwards.
+// A transaction that has used a right before the deployment of its target is decommissioned commits its row,
+// and the row is acted upon: the clean-up ends when no right is left. One with an older snapshot uses none
+// afterwards.
 func TestStrictTablesBesideADecommissioning_I15_I31(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -29,16 +30,21 @@ func TestStrictTablesBesideADecommissioning_I15_I31(t *testing.T) {
 		return tx
 	}
 	open, older := begin(pgx.ReadCommitted), begin(pgx.RepeatableRead)
-	for _, sql := range []string{`INSERT INTO orders (customer_id, note) VALUES (1, 'open')`, `INSERT INTO invoices (id, customer_id) VALUES ('open', 2)`} {
+	for _, sql := range []string{`INSERT INTO orders (customer_id, note) VALUES (1, 'open')`,
+		`INSERT INTO invoices (id, customer_id) VALUES ('open', 2)`} {
 		_, err := open.Exec(ctx, sql)
 		require.NoError(t, err)
 	}
 	a.SetDown(crm, true)
 	decommission(t, a.Box, shop, crm, schema.CascadeDelete)
-	for _, sql := range []string{ // one right, one right to block, several rows, an update: the order alone refuses them
-		`INSERT INTO orders (customer_id, note) VALUES (1, 'later')`, `INSERT INTO invoices (id, customer_id) VALUES ('later', 2)`,
-		`INSERT INTO orders (customer_id, note) VALUES (1, 'later'), (1, 'later')`, `INSERT INTO orders (customer_id, note) VALUES (1, 'later'), (3, 'later')`,
-		`INSERT INTO invoices (id, customer_id) VALUES ('later', 2), ('latest', 4)`, `UPDATE orders SET id = gen_random_uuid(), customer_id = 1`,
+	// one right, one right to block, several rows, an update: the order alone refuses them
+	for _, sql := range []string{
+		`INSERT INTO orders (customer_id, note) VALUES (1, 'later')`,
+		`INSERT INTO invoices (id, customer_id) VALUES ('later', 2)`,
+		`INSERT INTO orders (customer_id, note) VALUES (1, 'later'), (1, 'later')`,
+		`INSERT INTO orders (customer_id, note) VALUES (1, 'later'), (3, 'later')`,
+		`INSERT INTO invoices (id, customer_id) VALUES ('later', 2), ('latest', 4)`,
+		`UPDATE orders SET id = gen_random_uuid(), customer_id = 1`,
 		`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 1, 'eu', 'later')`,
 	} {
 		_ = a.lacks(sql)
@@ -62,7 +68,8 @@ func TestStrictTablesBesideADecommissioning_I15_I31(t *testing.T) {
 func TestADecommissioningReachesRowsThatAreNotStored_I15(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
-	a.write(`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 2, 'eu', 'goes'), (NULL, 2, 'eu', 'unset')`)
+	a.write(
+		`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 2, 'eu', 'goes'), (NULL, 2, 'eu', 'unset')`)
 	a.write(`INSERT INTO invoices (id, customer_id) VALUES (` + unstorable + `, 2), ('x', 3)`)
 	decommission(t, a.Box, shop, crm, schema.Unset)
 	a.Settle()

@@ -34,7 +34,8 @@ func (a *attached) planned(n string) []string {
 func (a *attached) referrersOf(name string, limit int) (out []string) {
 	a.t.Helper()
 	var uid uuid.UUID
-	require.NoError(a.t, a.crm.QueryRow(a.t.Context(), `SELECT uid FROM dbcontroller.shadow WHERE name = $1`, name).Scan(&uid))
+	require.NoError(a.t, a.crm.QueryRow(a.t.Context(), `SELECT uid FROM dbcontroller.shadow WHERE name = $1`, name).
+		Scan(&uid))
 	req := shadow.ReferrersRequest{Target: schema.FullName{Deployment: a.ID(crm), Name: name}, UID: uid, Limit: limit}
 	for {
 		page, err := a.Stores[a.ID(shop)].Operate.Referrers(a.t.Context(), req)
@@ -54,7 +55,8 @@ func (a *attached) referrersOf(name string, limit int) (out []string) {
 func TestRowsOfStrictTablesArePlanned(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
-	a.write(`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 1, 'eu', 'both'), (1, NULL, NULL, 'one'), (2, 1, 'eu', 'unset')`)
+	a.write(
+		`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 1, 'eu', 'both'), (1, NULL, NULL, 'one'), (2, 1, 'eu', 'unset')`)
 	before, referring := a.planned("1"), a.referrersOf("customers/1", 100)
 	require.Contains(t, before[1], "Order customer_id CASCADE_DELETE false 2")
 	require.Contains(t, before[2], "Order approver_id UNSET true 1")
@@ -74,10 +76,13 @@ func TestARowOfAStrictTableIsTraced(t *testing.T) {
 	require.NoError(t, a.shop.QueryRow(t.Context(), `
 INSERT INTO dbcontroller.shadow (uid, kind_id, state, shard, revision, generation, name)
 SELECT gen_random_uuid(), a.kind_id, 1, 1, 1, 1, 'orders/' || o.id FROM orders o, dbcontroller.attachment a WHERE a.kind = 'Order' RETURNING uid`).Scan(&uid))
-	require.NoError(t, a.shop.QueryRow(t.Context(), `SELECT uid FROM dbcontroller.foreign_target WHERE name = 'customers/1'`).Scan(&customer))
+	require.NoError(t,
+		a.shop.QueryRow(t.Context(), `SELECT uid FROM dbcontroller.foreign_target WHERE name = 'customers/1'`).
+			Scan(&customer))
 	traces, err := a.Stores[a.ID(shop)].Deletions.Trace(t.Context(), []uuid.UUID{uid})
 	require.NoError(t, err)
-	require.Equal(t, []peer.PlanTarget{{Deployment: a.ID(crm), UID: customer}}, traces[uid].Cascades, "the approver's deletion does not")
+	require.Equal(t, []peer.PlanTarget{{Deployment: a.ID(crm), UID: customer}}, traces[uid].Cascades,
+		"the approver's deletion does not")
 }
 
 // A plan of more rows than it names counts them.
@@ -92,18 +97,21 @@ func TestManyRowsOfStrictTablesAreCounted(t *testing.T) {
 	require.Contains(t, plan[2], "Order approver_id UNSET true 11000")
 }
 
-// The rows of strict tables are read from the table: one by its key, and all in the order of the key, page by page, with filters.
+// The rows of strict tables are read from the table: one by its key, and all in the order of the key, page by
+// page, with filters.
 func TestRowsOfStrictTablesAreRead(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
 	ctx, store := t.Context(), a.Stores[a.ID(shop)]
 	_, err := store.Read.Get(ctx, "invoices/i1")
 	require.ErrorIs(t, err, peer.ErrNotFound)
-	a.write(`INSERT INTO invoices SELECT 'i' || g, 1 + g % 2, CASE WHEN g = 3 THEN 'a,b' END, CASE WHEN g = 3 THEN 1 END FROM generate_series(1, 700) g`)
+	a.write(
+		`INSERT INTO invoices SELECT 'i' || g, 1 + g % 2, CASE WHEN g = 3 THEN 'a,b' END, CASE WHEN g = 3 THEN 1 END FROM generate_series(1, 700) g`)
 	got, err := store.Read.Get(ctx, "invoices/i3")
 	require.NoError(t, err)
 	require.Equal(t, peer.Active, got.State)
-	require.JSONEq(t, `{"customer_id": "`+customer("2")+`", "room__seat": "//`+crm+`/seats/a%5C,b,1"}`, string(got.Body))
+	require.JSONEq(t, `{"customer_id": "`+customer("2")+`", "room__seat": "//`+crm+`/seats/a%5C,b,1"}`,
+		string(got.Body))
 	explained, err := store.Operate.Explain(ctx, "invoices/i3")
 	require.NoError(t, err)
 	require.Empty(t, explained.Reasons)
@@ -126,9 +134,13 @@ func TestRowsOfStrictTablesAreRead(t *testing.T) {
 	require.Len(t, all, 700)
 	require.True(t, slices.IsSorted(all))
 	require.Equal(t, all, list(shadow.ListRequest{Limit: 1000}))
-	require.Len(t, list(shadow.ListRequest{Kind: "Invoice", Limit: 100, Filter: `body.customer_id = "` + customer("1") + `"`}), 350)
-	require.Equal(t, []string{"invoices/i3"}, list(shadow.ListRequest{Kind: "Invoice", Limit: 10, Filter: `body.room__seat:*`}))
-	require.Len(t, list(shadow.ListRequest{Kind: "Invoice", Limit: 10, Within: grant.Within{"Invoice": {{From: "invoices/i70", Below: "invoices/i71"}}}}), 2)
+	require.Len(t, list(shadow.ListRequest{Kind: "Invoice", Limit: 100, Filter: `body.customer_id = "` + customer("1") +
+		`"`}), 350)
+	require.Equal(t, []string{"invoices/i3"},
+		list(shadow.ListRequest{Kind: "Invoice", Limit: 10, Filter: `body.room__seat:*`}))
+	require.Len(t,
+		list(shadow.ListRequest{Kind: "Invoice", Limit: 10,
+			Within: grant.Within{"Invoice": {{From: "invoices/i70", Below: "invoices/i71"}}}}), 2)
 
 	for _, err := range []error{
 		store.Read.WatchResources(ctx, "Invoice", "", "", nil),

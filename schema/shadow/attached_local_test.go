@@ -38,7 +38,10 @@ func TestRowsReferToTheirOwnDeployment(t *testing.T) {
 	for _, enforce := range []string{"async", "strict"} {
 		t.Run(enforce, func(t *testing.T) {
 			t.Parallel()
-			a := &attached{Box: harness.NewBox(t, strings.ReplaceAll(localServices, "async", enforce), func(cfg *shadow.Config) { cfg.Delegations = true }, shop), t: t}
+			a := &attached{Box: harness.NewBox(t, strings.ReplaceAll(localServices, "async", enforce),
+				func(cfg *shadow.Config) {
+					cfg.Delegations = true
+				}, shop), t: t}
 			a.shop = a.connect(shop, `
 CREATE TABLE customers (id bigint PRIMARY KEY, name text);
 CREATE TABLE visits (id bigint PRIMARY KEY, customer_id bigint, host_id bigint, plan text);
@@ -47,7 +50,8 @@ INSERT INTO customers SELECT generate_series(1, 4);
 `)
 			a.attachTo(shop)
 			a.MustPut("//"+shop+"/plans/p", harness.Body{"customer": "customers/3"})
-			for _, sql := range []string{`INSERT INTO visits VALUES (1, 1, 2, 'p')`, `INSERT INTO visits VALUES (2, 3, NULL, NULL)`, `INSERT INTO visits VALUES (3, 4, NULL, 'p')`} {
+			for _, sql := range []string{`INSERT INTO visits VALUES (1, 1, 2, 'p')`,
+				`INSERT INTO visits VALUES (2, 3, NULL, NULL)`, `INSERT INTO visits VALUES (3, 4, NULL, 'p')`} {
 				if enforce == "strict" {
 					a.acquire(a.lacks(sql))
 				}
@@ -62,7 +66,9 @@ INSERT INTO customers SELECT generate_series(1, 4);
 				a.Capture(a.ID(shop))
 				a.Settle()
 			}
-			require.Equal(t, []string{"5"}, a.rows(a.shop, `SELECT (count(acting_own) + count(block_own))::text FROM dbcontroller.foreign_target, dbcontroller.meta m WHERE acting_own = m.epoch OR block_own = m.epoch`))
+			require.Equal(t, []string{"5"},
+				a.rows(a.shop,
+					`SELECT (count(acting_own) + count(block_own))::text FROM dbcontroller.foreign_target, dbcontroller.meta m WHERE acting_own = m.epoch OR block_own = m.epoch`))
 			require.Empty(t, a.noted())
 			require.Empty(t, a.verify(shop, false))
 
@@ -70,10 +76,12 @@ INSERT INTO customers SELECT generate_series(1, 4);
 			require.Contains(t, refused.Detail, "//"+shop+" (rows written under its right)")
 			_, err := a.Delete("//" + shop + "/customers/2")
 			require.ErrorContains(t, err, "visits/1 (host_id)")
-			_, err = a.Stores[a.ID(shop)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "customers/3"}) // with its visit, and the plan, which two visits have
+			// with its visit, and the plan, which two visits have
+			_, err = a.Stores[a.ID(shop)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "customers/3"})
 			require.NoError(t, err)
 			a.Settle()
-			require.Equal(t, []string{"1", "3"}, a.rows(a.shop, `SELECT id::text FROM visits WHERE plan IS NULL ORDER BY 1`))
+			require.Equal(t, []string{"1", "3"},
+				a.rows(a.shop, `SELECT id::text FROM visits WHERE plan IS NULL ORDER BY 1`))
 			require.Nil(t, a.Get("//"+shop+"/plans/p"))
 			a.exec(a.shop, `DELETE FROM customers WHERE id = 4`)
 			a.Settle()

@@ -15,11 +15,12 @@ import (
 // noted returns the notes of values without a right.
 func (a *attached) noted() []string {
 	a.t.Helper()
-	return a.rows(a.shop, `SELECT path || ' ' || texts || CASE WHEN missing THEN ' missing' ELSE '' END || CASE WHEN lost THEN ' lost' ELSE '' END FROM dbcontroller.lacking ORDER BY 1`)
+	return a.rows(a.shop,
+		`SELECT path || ' ' || texts || CASE WHEN missing THEN ' missing' ELSE '' END || CASE WHEN lost THEN ' lost' ELSE '' END FROM dbcontroller.lacking ORDER BY 1`)
 }
 
-// An async statement notes each distinct value whose right is not there, and nothing else. Rows whose value has its right count from their commit, and nothing is
-// stored of any row.
+// An async statement notes each distinct value whose right is not there, and nothing else. Rows whose value
+// has its right count from their commit, and nothing is stored of any row.
 func TestAsyncStatementsNoteValuesWithoutARight_I34(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
@@ -31,16 +32,21 @@ func TestAsyncStatementsNoteValuesWithoutARight_I34(t *testing.T) {
 	}{
 		{`INSERT INTO invoices (id, customer_id) VALUES ('1', 1)`, []string{`customer_id ["1"]`}},
 		{`INSERT INTO invoices (id, customer_id) VALUES ('2', 1)`, nil},
-		{`INSERT INTO invoices (id, customer_id) SELECT 'm' || g, 1 + g % 3 FROM generate_series(1, 100) g`, []string{`customer_id ["2"]`, `customer_id ["3"]`}},
-		{`INSERT INTO invoices (id, room, seat) VALUES ('r', 'a"b', 1), ('s', 'a"b', NULL)`, []string{`room__seat ["a\"b","1"]`}},
+		{`INSERT INTO invoices (id, customer_id) SELECT 'm' || g, 1 + g % 3 FROM generate_series(1, 100) g`,
+			[]string{`customer_id ["2"]`, `customer_id ["3"]`}},
+		{`INSERT INTO invoices (id, room, seat) VALUES ('r', 'a"b', 1), ('s', 'a"b', NULL)`,
+			[]string{`room__seat ["a\"b","1"]`}},
 		{`INSERT INTO invoices (id) VALUES ('7'), ('8'), ('9')`, nil},
 		{`UPDATE invoices SET customer_id = customer_id`, nil},
 		{`UPDATE invoices SET customer_id = 4 WHERE id = '9'`, []string{`customer_id ["4"]`}},
 		{`UPDATE invoices SET id = id || 'x' WHERE id < '4'`, nil},
-		{`UPDATE invoices SET customer_id = 5 + length(id) % 2 WHERE customer_id = 1`, []string{`customer_id ["5"]`, `customer_id ["6"]`}},
+		{`UPDATE invoices SET customer_id = 5 + length(id) % 2 WHERE customer_id = 1`,
+			[]string{`customer_id ["5"]`, `customer_id ["6"]`}},
 		{`DELETE FROM invoices WHERE customer_id = 2`, nil},
-		{`BEGIN ISOLATION LEVEL REPEATABLE READ; INSERT INTO invoices (id, customer_id) VALUES ('rr', 3); COMMIT`, []string{`customer_id ["3"]`}},
-		{`INSERT INTO orders (customer_id, approver_id, approver_region) VALUES (1, 2, 'eu'), (1, 2, NULL)`, []string{`approver_id ["2","eu"]`, `customer_id ["1"]`}},
+		{`BEGIN ISOLATION LEVEL REPEATABLE READ; INSERT INTO invoices (id, customer_id) VALUES ('rr', 3); COMMIT`,
+			[]string{`customer_id ["3"]`}},
+		{`INSERT INTO orders (customer_id, approver_id, approver_region) VALUES (1, 2, 'eu'), (1, 2, NULL)`,
+			[]string{`approver_id ["2","eu"]`, `customer_id ["1"]`}},
 	} {
 		a.exec(a.shop, c.sql)
 		require.ElementsMatch(t, c.noted, a.noted(), c.sql)
@@ -68,7 +74,8 @@ func TestAsyncStatementsWaitForNobody_R11(t *testing.T) {
 	a.attach()
 	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('a', 1)`)
 	a.Settle()
-	locker := a.connect(shop, `BEGIN; SELECT FROM dbcontroller.foreign_target WHERE name = 'customers/1' FOR UPDATE`) // as a process that ends the right
+	// as a process that ends the right
+	locker := a.connect(shop, `BEGIN; SELECT FROM dbcontroller.foreign_target WHERE name = 'customers/1' FOR UPDATE`)
 	other := a.connect(shop, `BEGIN; INSERT INTO invoices (id, customer_id) VALUES ('b', 2)`)
 	a.exec(a.shop, `SET lock_timeout = '10s'; INSERT INTO invoices (id, customer_id) VALUES ('c', 1), ('d', 2)`)
 	require.Equal(t, []string{`customer_id ["1"]`, `customer_id ["2"]`}, a.noted())
@@ -81,7 +88,8 @@ func TestAsyncStatementsWaitForNobody_R11(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// Rows of a target that does not exist are acted upon as declared, unless a later row names it, which may have been written after the target came.
+// Rows of a target that does not exist are acted upon as declared, unless a later row names it, which may
+// have been written after the target came.
 func TestALaterNoteKeepsRowsOfAMissingTarget(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
@@ -95,7 +103,8 @@ func TestALaterNoteKeepsRowsOfAMissingTarget(t *testing.T) {
 	}
 	_, err := a.Stores[a.ID(shop)].RightRequests.AcquireForRows(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []string{"late", "old"}, a.rows(a.shop, `SELECT id FROM invoices WHERE room IS NOT NULL ORDER BY 1`))
+	require.Equal(t, []string{"late", "old"},
+		a.rows(a.shop, `SELECT id FROM invoices WHERE room IS NOT NULL ORDER BY 1`))
 	a.Settle()
 	require.Empty(t, a.rows(a.shop, `SELECT id FROM invoices WHERE room IS NOT NULL ORDER BY 1`), "unset")
 	require.Empty(t, a.noted())
@@ -134,9 +143,12 @@ func TestRowsOfAStatementCountFromItsCommit_I1_I3_I31(t *testing.T) {
 		a.AnswerRequests(shop)
 		_, err := a.Do(a.ID(shop), schema.LookAtRight)
 		require.NoError(t, err)
-		return a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.foreign_target WHERE kept_until IS NOT NULL AND block_attempt IS NOT NULL`)[0] == "0"
+		return a.rows(a.shop,
+			`SELECT count(*)::text FROM dbcontroller.foreign_target WHERE kept_until IS NOT NULL AND block_attempt IS NOT NULL`)[0] == "0"
 	}, wait.Limit, 50*time.Millisecond)
-	require.Equal(t, []string{"true"}, a.rows(a.shop, `SELECT (block_epoch IS NOT NULL)::text FROM dbcontroller.foreign_target WHERE name = 'customers/1'`))
+	require.Equal(t, []string{"true"},
+		a.rows(a.shop,
+			`SELECT (block_epoch IS NOT NULL)::text FROM dbcontroller.foreign_target WHERE name = 'customers/1'`))
 	a.Settle()
 	_, err = a.Delete(customer("1"))
 	require.ErrorContains(t, err, "invoices/")
@@ -149,7 +161,8 @@ func TestRowsOfAStatementCountFromItsCommit_I1_I3_I31(t *testing.T) {
 	require.NoError(t, err)
 	require.NotZero(t, done)
 	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM orders`))
-	require.Equal(t, []string{"4"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.removal WHERE name LIKE 'orders/%'`))
+	require.Equal(t, []string{"4"},
+		a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.removal WHERE name LIKE 'orders/%'`))
 	a.Settle()
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }

@@ -53,7 +53,9 @@ SET enable_hashjoin = off; SET enable_indexscan = off; SET bytea_output = escape
 
 func newOdd(t *testing.T) *attached {
 	t.Helper()
-	a := &attached{Box: harness.NewBox(t, oddServices, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a := &attached{Box: harness.NewBox(t, oddServices, func(cfg *shadow.Config) {
+		cfg.Delegations = true
+	}, crm, shop), t: t}
 	const evil = `CREATE SCHEMA evil; CREATE FUNCTION evil.replace(text, text, text) RETURNS text LANGUAGE sql AS 'SELECT ''evil''::text';
 CREATE FUNCTION evil.now() RETURNS timestamptz LANGUAGE sql AS 'SELECT ''infinity''::timestamptz';`
 	a.crm = a.connect(crm, evil+`
@@ -82,16 +84,18 @@ GRANT ALL ON "Marks", labels TO dbcontroller_box_serving;`+oddSessionSQL)
 	return a
 }
 
-// Keys and references of any text, in columns of any collation, are written in sessions of any settings: no statement fails for the
-// bookkeeping of its trigger.
+// Keys and references of any text, in columns of any collation, are written in sessions of any settings: no
+// statement fails for the bookkeeping of its trigger.
 func TestTriggersTakeOddTablesAndSessions(t *testing.T) {
 	t.Parallel()
 	a := newOdd(t)
-	require.Equal(t, []string{"ACT //" + crm + "/tags/red"}, a.lacks(`INSERT INTO "Marks" (a, b, tag) VALUES (E'x,\\', 'y', 'red')`))
+	require.Equal(t, []string{"ACT //" + crm + "/tags/red"},
+		a.lacks(`INSERT INTO "Marks" (a, b, tag) VALUES (E'x,\\', 'y', 'red')`))
 	seat := []string{"BLOCK //" + crm + "/seats/a%5C,%5C%5C,1"}
 	require.Equal(t, seat, a.lacks(`INSERT INTO "Marks" (a, b, "Room", "Seat") VALUES ('s', 's', E'a,\\', '1')`))
 	a.acquire(append(seat, "ACT //"+crm+"/tags/red", "ACT //"+crm+"/tags/Red", "ACT //"+crm+"/tags/blue"))
-	a.exec(a.shop, `INSERT INTO "Marks" VALUES (E'x,\\', 'y', 'red', 'blue', 'eu', E'a,\\', '1'), ('z', 'z', NULL, 'red', NULL, 'r', NULL)`)
+	a.exec(a.shop,
+		`INSERT INTO "Marks" VALUES (E'x,\\', 'y', 'red', 'blue', 'eu', E'a,\\', '1'), ('z', 'z', NULL, 'red', NULL, 'r', NULL)`)
 	a.Settle()
 	require.Zero(t, a.Count(shop, "reference"))
 	a.exec(a.shop, `UPDATE "Marks" SET tag = 'Red', b = 'y2' WHERE b = 'y'`)
@@ -118,25 +122,29 @@ func TestTriggersTakeOddTablesAndSessions(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A key that is no name of a resource, such as a long one, fails no statement: it is reported. A value that is none refers to nothing, and leaves the
-// other references of its row alone.
+// A key that is no name of a resource, such as a long one, fails no statement: it is reported. A value that
+// is none refers to nothing, and leaves the other references of its row alone.
 func TestKeysThatAreNoNames(t *testing.T) {
 	t.Parallel()
 	a := newOdd(t)
 	const long = `(SELECT string_agg(md5(g::text), '') FROM generate_series(1, 80) g)`
 	const words = `(SELECT string_agg(chr(1000 + (hashint4(g) & 4095) % 900), '') FROM generate_series(1, 1000) g)`
 	a.exec(a.crm, `INSERT INTO tags VALUES (''), ('.'), ('..'), (`+long+`), (`+words+`)`)
-	a.exec(a.shop, `INSERT INTO labels (id, tag) SELECT i, 'blue' FROM unnest(ARRAY['', '.', `+long+`, `+words+`]) AS i`)
+	a.exec(a.shop, `INSERT INTO labels (id, tag) SELECT i, 'blue' FROM unnest(ARRAY['', '.', `+long+`, `+
+		words+`]) AS i`)
 	a.exec(a.shop, `INSERT INTO labels (id, tag, other) VALUES ('n', 'blue', ''), ('m', 'blue', `+long+`)`)
 	a.Settle()
-	require.Equal(t, []string{"true 2"}, a.rows(a.shop, `SELECT missing || ' ' || count(*) FROM dbcontroller.lacking GROUP BY missing`), "of n and m")
+	require.Equal(t, []string{"true 2"},
+		a.rows(a.shop, `SELECT missing || ' ' || count(*) FROM dbcontroller.lacking GROUP BY missing`), "of n and m")
 	require.Empty(t, a.verify(shop, false))
 	a.exec(a.crm, `DELETE FROM tags WHERE name = 'red'`)
 	_ = a.refused(a.crm, `UPDATE tags SET name = 'green' WHERE name = 'blue'`)
 	for _, level := range []string{"READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"} {
-		a.exec(a.crm, `BEGIN ISOLATION LEVEL `+level+`; DELETE FROM tags WHERE name <> 'blue'; UPDATE tags SET name = name || 'x' WHERE name <> 'blue'; ROLLBACK`)
+		a.exec(a.crm, `BEGIN ISOLATION LEVEL `+level+
+			`; DELETE FROM tags WHERE name <> 'blue'; UPDATE tags SET name = name || 'x' WHERE name <> 'blue'; ROLLBACK`)
 	}
-	a.exec(a.shop, `UPDATE labels SET other = 'blue' WHERE id IN ('n', 'm'); DELETE FROM labels WHERE id IN ('', '.') OR length(id) > 9`)
+	a.exec(a.shop,
+		`UPDATE labels SET other = 'blue' WHERE id IN ('n', 'm'); DELETE FROM labels WHERE id IN ('', '.') OR length(id) > 9`)
 	a.again()
 	require.Empty(t, a.noted(), "no row has them")
 
@@ -145,12 +153,14 @@ func TestKeysThatAreNoNames(t *testing.T) {
 	for _, right := range lacking {
 		a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, []string{right})
 		a.AnswerRequests(shop)
-		require.Contains(t, a.refused(a.shop, `SELECT dbcontroller.acquired(ARRAY['`+right+`'], interval '0')`).Message, "does not exist")
+		require.Contains(t, a.refused(a.shop, `SELECT dbcontroller.acquired(ARRAY['`+right+`'], interval '0')`).Message,
+			"does not exist")
 	}
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A trigger of the application that keeps a row from a cascade keeps the deletion too: the row does not stay behind in silence.
+// A trigger of the application that keeps a row from a cascade keeps the deletion too: the row does not stay
+// behind in silence.
 func TestTriggersOfTheApplicationKeepRows(t *testing.T) {
 	t.Parallel()
 	a := newOdd(t)
@@ -165,7 +175,8 @@ INSERT INTO labels (id, tag, other) VALUES ('deleted', 'blue', NULL), ('unset', 
 		_, _ = a.Act(a.ID(shop), a.ID(crm))
 	}
 	require.Equal(t, 2, a.Count(crm, "deleting"), "nobody acknowledged a deletion whose holders stay")
-	require.Equal(t, []string{"deleted", "unset"}, a.rows(a.shop, `SELECT id FROM labels WHERE tag IS NOT NULL OR other IS NOT NULL ORDER BY id`))
+	require.Equal(t, []string{"deleted", "unset"},
+		a.rows(a.shop, `SELECT id FROM labels WHERE tag IS NOT NULL OR other IS NOT NULL ORDER BY id`))
 	a.exec(a.shop, `DROP TRIGGER keep ON labels`)
 	a.Settle()
 	require.Zero(t, a.Count(crm, "deleting"))
@@ -173,20 +184,23 @@ INSERT INTO labels (id, tag, other) VALUES ('deleted', 'blue', NULL), ('unset', 
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A row that a policy hides from the controller does not count as deleted: nothing of the table is read until the controller sees all rows.
+// A row that a policy hides from the controller does not count as deleted: nothing of the table is read until
+// the controller sees all rows.
 func TestHiddenRowsAreNotGone(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
 	a.write(`INSERT INTO invoices (id, customer_id) VALUES ('i', 1)`)
 	a.write(`INSERT INTO orders (customer_id, note) VALUES (2, 'x')`)
 	a.Settle()
-	a.exec(a.shop, `ALTER TABLE invoices ENABLE ROW LEVEL SECURITY; ALTER TABLE orders ENABLE ROW LEVEL SECURITY; UPDATE invoices SET customer_id = 1, id = 'j'`)
+	a.exec(a.shop,
+		`ALTER TABLE invoices ENABLE ROW LEVEL SECURITY; ALTER TABLE orders ENABLE ROW LEVEL SECURITY; UPDATE invoices SET customer_id = 1, id = 'j'`)
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 2`)
 	a.Capture(a.ID(crm))
 	_, _ = a.Act(a.ID(shop), a.ID(crm))
 	require.Equal(t, 1, a.Count(crm, "deleting"))
-	a.exec(a.shop, `CREATE POLICY none ON invoices USING (false); ALTER TABLE invoices DISABLE ROW LEVEL SECURITY; ALTER TABLE orders DISABLE ROW LEVEL SECURITY`)
+	a.exec(a.shop,
+		`CREATE POLICY none ON invoices USING (false); ALTER TABLE invoices DISABLE ROW LEVEL SECURITY; ALTER TABLE orders DISABLE ROW LEVEL SECURITY`)
 	a.Settle()
 	require.Zero(t, a.Count(crm, "deleting"))
 	_, err := a.Delete(customer("1"))
@@ -194,8 +208,8 @@ func TestHiddenRowsAreNotGone(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// Statements of the application deadlock where they do so without triggers: by the rows that they delete in other orders. One of them fails, and
-// the other takes effect. References in other orders do not.
+// Statements of the application deadlock where they do so without triggers: by the rows that they delete in
+// other orders. One of them fails, and the other takes effect. References in other orders do not.
 func TestDeadlocksAreThoseOfTheRows_I1(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
@@ -215,13 +229,15 @@ func TestDeadlocksAreThoseOfTheRows_I1(t *testing.T) {
 		}
 		return tx.Commit(ctx)
 	}
-	one, two := begin(a.shop, `INSERT INTO orders (customer_id) VALUES (1)`), begin(a.connect(shop, ``), `INSERT INTO orders (customer_id) VALUES (2)`)
+	one, two := begin(a.shop, `INSERT INTO orders (customer_id) VALUES (1)`),
+		begin(a.connect(shop, ``), `INSERT INTO orders (customer_id) VALUES (2)`)
 	require.NoError(t, end(one, `INSERT INTO orders (customer_id) VALUES (2)`))
 	require.NoError(t, end(two, `INSERT INTO orders (customer_id) VALUES (1)`))
 	a.Settle()
 	require.Empty(t, a.noted())
 
-	one, two = begin(a.crm, `DELETE FROM customers WHERE id = 1`), begin(a.connect(crm, ``), `DELETE FROM customers WHERE id = 2`)
+	one, two = begin(a.crm, `DELETE FROM customers WHERE id = 1`),
+		begin(a.connect(crm, ``), `DELETE FROM customers WHERE id = 2`)
 	first := make(chan error, 1)
 	go func() { first <- end(one, `DELETE FROM customers WHERE id = 2`) }()
 	outcomes := []error{end(two, `DELETE FROM customers WHERE id = 1`), <-first}

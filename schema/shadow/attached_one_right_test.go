@@ -14,7 +14,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// shared returns the names of the targets whose rights open transactions share, as another transaction sees it.
+// shared returns the names of the targets whose rights open transactions share, as another transaction sees
+// it.
 func (a *attached) shared() []string {
 	a.t.Helper()
 	return a.rows(a.connect(shop, ``), `
@@ -34,7 +35,8 @@ func TestAStatementSharesTheRightsThatItNeeds(t *testing.T) {
 		sql    string
 		shares []string
 	}{
-		{`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 2, 'eu', 'two')`, []string{"customers/1", "customers/2"}},
+		{`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 2, 'eu', 'two')`,
+			[]string{"customers/1", "customers/2"}},
 		{`INSERT INTO orders (customer_id, note) VALUES (1, 'one')`, []string{"customers/1"}},
 		{`INSERT INTO orders (approver_id, approver_region, note) VALUES (2, 'eu', 'one')`, []string{"customers/2"}},
 		{`INSERT INTO invoices VALUES ('i', 1)`, []string{"customers/1"}},
@@ -57,7 +59,8 @@ func TestAStatementSharesTheRightsThatItNeeds(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A right that ends while a statement waits for its lock is not taken: PostgreSQL looks at its row again. Nor is one of two with the same name.
+// A right that ends while a statement waits for its lock is not taken: PostgreSQL looks at its row again. Nor
+// is one of two with the same name.
 func TestOneRowTakesNoRightThatHasEnded(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -72,13 +75,17 @@ func TestOneRowTakesNoRightThatHasEnded(t *testing.T) {
 			failed <- err
 		}()
 		require.Eventually(t, func() bool {
-			return len(failed) > 0 || a.rows(a.shop, `SELECT count(*)::text FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'`)[0] == "1"
+			return len(failed) > 0 ||
+				a.rows(a.shop,
+					`SELECT count(*)::text FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'`)[0] == "1"
 		}, wait.Limit, 10*time.Millisecond)
-		a.exec(ender, `CREATE TEMPORARY TABLE had AS SELECT * FROM dbcontroller.foreign_target; UPDATE dbcontroller.foreign_target SET `+end+`; COMMIT`)
+		a.exec(ender,
+			`CREATE TEMPORARY TABLE had AS SELECT * FROM dbcontroller.foreign_target; UPDATE dbcontroller.foreign_target SET `+end+`; COMMIT`)
 		var pg *pgconn.PgError
 		require.True(t, errors.As(<-failed, &pg), end)
 		require.Equal(t, "RD001", pg.Code, end)
-		a.exec(ender, `UPDATE dbcontroller.foreign_target f SET block_epoch = h.block_epoch, block_own = h.block_own FROM had h WHERE f.id = h.id`)
+		a.exec(ender,
+			`UPDATE dbcontroller.foreign_target f SET block_epoch = h.block_epoch, block_own = h.block_own FROM had h WHERE f.id = h.id`)
 	}
 	a.exec(a.shop, `INSERT INTO invoices VALUES ('in time', 1)`)
 	a.Settle()
@@ -92,7 +99,8 @@ SELECT gen_random_uuid(), deployment_id, kind_id, name, block_epoch, block_own F
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A statement that waits for the lock of a right while its deployment loses the epoch takes the right: its row is compared like all others.
+// A statement that waits for the lock of a right while its deployment loses the epoch takes the right: its
+// row is compared like all others.
 func TestOneRowTakesALostRightThatIsCompared_I1_I30(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -107,7 +115,8 @@ func TestOneRowTakesALostRightThatIsCompared_I1_I30(t *testing.T) {
 		written <- err
 	}()
 	require.Eventually(t, func() bool {
-		return a.rows(locker, `SELECT count(*)::text FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'`)[0] == "1"
+		return a.rows(locker,
+			`SELECT count(*)::text FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'`)[0] == "1"
 	}, wait.Limit, 10*time.Millisecond)
 	restore()
 	a.Recover(crm)

@@ -39,7 +39,9 @@ kinds:
 // newPartitioned has partitioned tables on both sides, in sessions that print times in another form and zone.
 func newPartitioned(t *testing.T) *attached {
 	t.Helper()
-	a := &attached{Box: harness.NewBox(t, partitionedServices, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a := &attached{Box: harness.NewBox(t, partitionedServices, func(cfg *shadow.Config) {
+		cfg.Delegations = true
+	}, crm, shop), t: t}
 	const session = `; SET DateStyle = 'SQL, DMY'; SET TimeZone = 'Asia/Kolkata'`
 	a.crm = a.connect(crm, `
 CREATE TABLE customers (id numeric(10,0) PRIMARY KEY, name text) PARTITION BY HASH (id);
@@ -73,7 +75,8 @@ GRANT ALL ON orders TO dbcontroller_box_serving`+session)
 
 func (a *attached) plans(deployment string) []*attach.Plan {
 	a.t.Helper()
-	plans, err := attach.Prepare(a.t.Context(), map[string]*pgx.Conn{crm: a.crm, shop: a.shop}[deployment], a.Stores[a.ID(deployment)].Model(), false)
+	plans, err := attach.Prepare(a.t.Context(), map[string]*pgx.Conn{crm: a.crm, shop: a.shop}[deployment],
+		a.Stores[a.ID(deployment)].Model(), false)
 	require.NoError(a.t, err)
 	return plans
 }
@@ -89,14 +92,17 @@ func (a *attached) prepare(deployment string) {
 	a.Capture(a.ID(deployment))
 }
 
-// Rows of partitioned tables refer, and are referred to, whether statements name the table or a partition, and when they move between partitions.
+// Rows of partitioned tables refer, and are referred to, whether statements name the table or a partition,
+// and when they move between partitions.
 func TestPartitionedTablesReferAndAreReferredTo_I1_I3_I34(t *testing.T) {
 	t.Parallel()
 	a := newPartitioned(t)
 	order := `INSERT INTO orders (id, at, customer_id) VALUES (1, '05/01/2026', 1), (2, '05/02/2026', 2), (3, '05/03/2026', 3)`
-	require.Equal(t, []string{"BLOCK " + customer("1"), "BLOCK " + customer("2"), "BLOCK " + customer("3")}, a.lacks(order))
+	require.Equal(t, []string{"BLOCK " + customer("1"), "BLOCK " + customer("2"), "BLOCK " + customer("3")},
+		a.lacks(order))
 	a.write(order)
-	require.Equal(t, []string{"BLOCK " + customer("4")}, a.lacks(`INSERT INTO orders_31 (id, at, customer_id) VALUES (4, '06/03/2026', 4)`), "a partition")
+	require.Equal(t, []string{"BLOCK " + customer("4")},
+		a.lacks(`INSERT INTO orders_31 (id, at, customer_id) VALUES (4, '06/03/2026', 4)`), "a partition")
 	a.write(`INSERT INTO orders_31 (id, at, customer_id) VALUES (4, '06/03/2026', 4)`)
 	a.exec(a.shop, `UPDATE orders SET at = '20/02/2026' WHERE id = 1`) // moves
 	require.Equal(t, []string{"Order orders/1,2026-02-20 customer_id"}, a.referrersOf("customers/1", 5))
@@ -115,13 +121,17 @@ func TestPartitionedTablesReferAndAreReferredTo_I1_I3_I34(t *testing.T) {
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
 
 	// References to resources that are deleted are unset, or delete their rows.
-	a.exec(a.shop, `UPDATE orders SET approver_id = 8, event_at = '02/01/2026 08:34:05.6', event_code = 'ab' WHERE id = 2`)
-	a.exec(a.shop, `UPDATE orders_31 SET approver_id = 8, event_at = '02/01/2026 08:34:05', event_code = 'cd' WHERE id = 4`)
+	a.exec(a.shop,
+		`UPDATE orders SET approver_id = 8, event_at = '02/01/2026 08:34:05.6', event_code = 'ab' WHERE id = 2`)
+	a.exec(a.shop,
+		`UPDATE orders_31 SET approver_id = 8, event_at = '02/01/2026 08:34:05', event_code = 'cd' WHERE id = 4`)
 	a.again()
-	require.Equal(t, []string{"Order orders/2,2026-02-05 event_at__event_code"}, a.referrersOf("events/2026-01-02%2003:04:05.6+00,ab", 5))
+	require.Equal(t, []string{"Order orders/2,2026-02-05 event_at__event_code"},
+		a.referrersOf("events/2026-01-02%2003:04:05.6+00,ab", 5))
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 8; DELETE FROM events WHERE code = 'ab'`)
 	a.Settle()
-	require.Equal(t, []string{"3 <NULL>", "4 <NULL>"}, a.rows(a.shop, `SELECT id || ' ' || COALESCE(approver_id::text, '<NULL>') FROM orders ORDER BY id`))
+	require.Equal(t, []string{"3 <NULL>", "4 <NULL>"},
+		a.rows(a.shop, `SELECT id || ' ' || COALESCE(approver_id::text, '<NULL>') FROM orders ORDER BY id`))
 	a.MustDelete("//" + crm + "/events/2026-01-02%2003:04:05+00,cd")
 	a.Settle()
 	require.Equal(t, []string{"3"}, a.rows(a.shop, `SELECT id::text FROM orders`))
@@ -129,7 +139,8 @@ func TestPartitionedTablesReferAndAreReferredTo_I1_I3_I34(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// Partitions come and go without a trigger: a new one is shown until attach has made its triggers, and a detached one refers no more.
+// Partitions come and go without a trigger: a new one is shown until attach has made its triggers, and a
+// detached one refers no more.
 func TestPartitionsComeAndGo(t *testing.T) {
 	t.Parallel()
 	a := newPartitioned(t)
@@ -143,7 +154,8 @@ func TestPartitionsComeAndGo(t *testing.T) {
 	}
 	require.Empty(t, drift())
 	a.exec(a.shop, `CREATE TABLE orders_5 PARTITION OF orders FOR VALUES FROM ('2026-05-01') TO ('2026-06-01')`)
-	require.Contains(t, drift(), "the partition public.orders_5 has no triggers: statements that name it are not seen before you attach again")
+	require.Contains(t, drift(),
+		"the partition public.orders_5 has no triggers: statements that name it are not seen before you attach again")
 	_ = a.lacks(`INSERT INTO orders (id, at, customer_id) VALUES (5, '05/05/2026', 5)`)
 	a.prepare(shop)
 	require.Empty(t, drift())
@@ -151,10 +163,12 @@ func TestPartitionsComeAndGo(t *testing.T) {
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 5`)
 
 	a.exec(a.shop, `ALTER TABLE orders DETACH PARTITION orders_5`)
-	a.exec(a.shop, `INSERT INTO orders_5 (id, at, customer_id) VALUES (6, '06/05/2026', 77); UPDATE orders_5 SET customer_id = 78; DELETE FROM orders_5 WHERE id = 6`)
+	a.exec(a.shop,
+		`INSERT INTO orders_5 (id, at, customer_id) VALUES (6, '06/05/2026', 77); UPDATE orders_5 SET customer_id = 78; DELETE FROM orders_5 WHERE id = 6`)
 	a.returned()
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 5`)
-	a.exec(a.shop, `CREATE UNLOGGED TABLE orders_6 PARTITION OF orders FOR VALUES FROM ('2026-06-01') TO ('2026-07-01')`)
+	a.exec(a.shop,
+		`CREATE UNLOGGED TABLE orders_6 PARTITION OF orders FOR VALUES FROM ('2026-06-01') TO ('2026-07-01')`)
 	require.True(t, a.plans(shop)[0].Refused())
 	a.exec(a.shop, `DROP TABLE orders_6`)
 
@@ -163,7 +177,8 @@ func TestPartitionsComeAndGo(t *testing.T) {
 	all, err := attach.All(ctx, a.shop)
 	require.NoError(t, err)
 	require.NoError(t, attach.Detach(ctx, a.shop, all[0], func(err error) { t.Log(err) }))
-	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM pg_trigger WHERE tgname LIKE 'dbcontroller%' AND NOT tgisinternal`))
+	require.Equal(t, []string{"0"},
+		a.rows(a.shop, `SELECT count(*)::text FROM pg_trigger WHERE tgname LIKE 'dbcontroller%' AND NOT tgisinternal`))
 	a.Settle()
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
@@ -178,9 +193,12 @@ func TestARowThatAMergeMovesRefers_I1_I3_I34(t *testing.T) {
 	a.write(merge)
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 7`)
 	for n := 100; n < 110; n++ { // of a hash, some are in the other partition
-		_ = a.refused(a.crm, fmt.Sprintf(`MERGE INTO customers c USING (VALUES (7::numeric, %d::numeric)) AS v (a, b) ON c.id = v.a WHEN MATCHED THEN UPDATE SET id = v.b`, n))
+		_ = a.refused(a.crm,
+			fmt.Sprintf(
+				`MERGE INTO customers c USING (VALUES (7::numeric, %d::numeric)) AS v (a, b) ON c.id = v.a WHEN MATCHED THEN UPDATE SET id = v.b`, n))
 	}
-	a.exec(a.shop, `MERGE INTO orders o USING (VALUES (1, DATE '2026-03-03')) AS v (a, b) ON o.id = v.a WHEN MATCHED THEN UPDATE SET at = v.b`)
+	a.exec(a.shop,
+		`MERGE INTO orders o USING (VALUES (1, DATE '2026-03-03')) AS v (a, b) ON o.id = v.a WHEN MATCHED THEN UPDATE SET at = v.b`)
 	_, err := a.Delete(customer("7"))
 	require.ErrorContains(t, err, "orders/1,2026-03-03")
 	a.returned()
@@ -189,7 +207,8 @@ func TestARowThatAMergeMovesRefers_I1_I3_I34(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A partition that was detached, and is attached again, brings rows without rights: it is shown until attach has had them read.
+// A partition that was detached, and is attached again, brings rows without rights: it is shown until attach
+// has had them read.
 func TestAPartitionThatComesBackIsRead_I34(t *testing.T) {
 	t.Parallel()
 	a := newPartitioned(t)
@@ -197,19 +216,24 @@ func TestAPartitionThatComesBackIsRead_I34(t *testing.T) {
 	a.exec(a.shop, `ALTER TABLE orders DETACH PARTITION orders_1`)
 	a.returned()
 	a.exec(a.shop, `ALTER TABLE orders ATTACH PARTITION orders_1 FOR VALUES FROM ('2026-01-01') TO ('2026-02-01')`)
-	require.Contains(t, a.drift(shop), "the partition public.orders_1 has become one since: attach again, so that its rows are read")
+	require.Contains(t, a.drift(shop),
+		"the partition public.orders_1 has become one since: attach again, so that its rows are read")
 	require.NotEmpty(t, a.plans(shop)[0].Statements)
 	a.prepare(shop)
 	a.Settle()
 	require.Empty(t, a.drift(shop))
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
 
-	a.exec(a.shop, `ALTER TABLE orders DETACH PARTITION orders_1; ALTER TABLE orders RENAME TO shell; ALTER TABLE orders_1 RENAME TO orders`)
-	require.Equal(t, []string{"public.orders is another table than the attached one, which is called public.shell now: attach again for the new table, or give the attached one its name back"}, a.drift(shop))
+	a.exec(a.shop,
+		`ALTER TABLE orders DETACH PARTITION orders_1; ALTER TABLE orders RENAME TO shell; ALTER TABLE orders_1 RENAME TO orders`)
+	require.Equal(t,
+		[]string{
+			"public.orders is another table than the attached one, which is called public.shell now: attach again for the new table, or give the attached one its name back"}, a.drift(shop))
 	a.prepare(shop)
 	require.Empty(t, a.drift(shop))
 	a.Settle()
-	require.Equal(t, []string{"BLOCK " + customer("2")}, a.lacks(`INSERT INTO orders (id, at, customer_id) VALUES (2, '05/01/2026', 2)`))
+	require.Equal(t, []string{"BLOCK " + customer("2")},
+		a.lacks(`INSERT INTO orders (id, at, customer_id) VALUES (2, '05/01/2026', 2)`))
 }
 
 func (a *attached) drift(deployment string) (out []string) {
@@ -225,9 +249,15 @@ func (a *attached) drift(deployment string) (out []string) {
 // Times that few calendars have are keys as others.
 func TestOddTimesAreReferredTo_I1_I34(t *testing.T) {
 	t.Parallel()
-	services := strings.Replace(partitionedServices, "{kind: Event, table: public.events, key: [at, code]", "{kind: Event, table: public.events, key: [at]", 1)
-	services = strings.Replace(services, "columns: [event_at, event_code], targets: [crm.example.com/Event], region: eu, behaviour: CASCADE_DELETE", "columns: [event_at], targets: [crm.example.com/Event], region: eu, behaviour: CASCADE_DELETE, missing: delete", 1)
-	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	services := strings.Replace(partitionedServices, "{kind: Event, table: public.events, key: [at, code]",
+		"{kind: Event, table: public.events, key: [at]", 1)
+	services = strings.Replace(services,
+		"columns: [event_at, event_code], targets: [crm.example.com/Event], region: eu, behaviour: CASCADE_DELETE",
+		"columns: [event_at], targets: [crm.example.com/Event], region: eu, behaviour: CASCADE_DELETE, missing: delete",
+		1)
+	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) {
+		cfg.Delegations = true
+	}, crm, shop), t: t}
 	a.crm = a.connect(crm, `
 CREATE TABLE customers (id numeric(10,0) PRIMARY KEY); CREATE TABLE events (at date PRIMARY KEY);
 GRANT ALL ON customers, events TO dbcontroller_box_serving;
@@ -248,7 +278,8 @@ INSERT INTO orders (id, at, event_at) VALUES (1, '2026-01-01', '2026-01-01'), (2
 		a.exec(a.shop, `UPDATE dbcontroller.lacking SET since = since - interval '2 min'`)
 		a.again()
 	}
-	require.Equal(t, []string{"1", "2", "3", "4"}, a.rows(a.shop, `SELECT id::text FROM orders ORDER BY id`), "two name days that no calendar has")
+	require.Equal(t, []string{"1", "2", "3", "4"}, a.rows(a.shop, `SELECT id::text FROM orders ORDER BY id`),
+		"two name days that no calendar has")
 	a.write(`INSERT INTO orders (id, at, customer_id) VALUES (7, 'infinity', 'NaN')`)
 	_, err := a.Delete(customer("NaN"))
 	require.ErrorContains(t, err, "orders/7,infinity")
@@ -257,7 +288,8 @@ INSERT INTO orders (id, at, event_at) VALUES (1, '2026-01-01', '2026-01-01'), (2
 	a.Settle()
 	require.Equal(t, []string{"1", "4", "7"}, a.rows(a.shop, `SELECT id::text FROM orders ORDER BY id`))
 
-	_, err = a.crm.Exec(t.Context(), `ALTER TABLE customers ALTER id TYPE numeric(12,2) USING CASE WHEN id = 'NaN' THEN 2 ELSE id END`)
+	_, err = a.crm.Exec(t.Context(),
+		`ALTER TABLE customers ALTER id TYPE numeric(12,2) USING CASE WHEN id = 'NaN' THEN 2 ELSE id END`)
 	require.ErrorContains(t, err, "cannot alter type of a column used by a view", "its values would have several texts")
 }
 
@@ -265,11 +297,17 @@ INSERT INTO orders (id, at, event_at) VALUES (1, '2026-01-01', '2026-01-01'), (2
 func TestNamesOfTimesAndNumbers(t *testing.T) {
 	t.Parallel()
 	for typed, texts := range map[string]map[string]bool{
-		"date":                        {"2026-01-02": true, "2026-1-2": false, "2026-02-30": false, "infinity": true, "0044-03-15 BC": true, "12026-01-01": true, "0000-01-01": false, "02026-01-01": false, "2025-02-29": false, "0001-02-29 BC": true, "999999-01-01": false, "today": false},
-		"timestamp without time zone": {"2026-01-02 03:04:05": true, "2026-01-02 03:04:05.6": true, "2026-01-02 03:04:05.60": false, "2026-01-02T03:04:05": false, "0044-03-15 03:04:05 BC": true, "2026-01-02 24:00:00": false},
-		"timestamp with time zone":    {"2026-01-02 03:04:05.000006+00": true, "2026-01-02 03:04:05+01": false, "2026-01-02 03:04:05": false},
-		"numeric":                     {"0": true, "-7": true, "12345678901234567890": true, "-0": false, "07": false, "1.0": false, "NaN": true},
-		"character":                   {"ab": true, strings.Repeat(" ", 2): false},
+		"date": {"2026-01-02": true, "2026-1-2": false, "2026-02-30": false, "infinity": true,
+			"0044-03-15 BC": true, "12026-01-01": true, "0000-01-01": false, "02026-01-01": false, "2025-02-29": false,
+			"0001-02-29 BC": true, "999999-01-01": false, "today": false},
+		"timestamp without time zone": {"2026-01-02 03:04:05": true, "2026-01-02 03:04:05.6": true,
+			"2026-01-02 03:04:05.60": false, "2026-01-02T03:04:05": false, "0044-03-15 03:04:05 BC": true,
+			"2026-01-02 24:00:00": false},
+		"timestamp with time zone": {"2026-01-02 03:04:05.000006+00": true, "2026-01-02 03:04:05+01": false,
+			"2026-01-02 03:04:05": false},
+		"numeric": {"0": true, "-7": true, "12345678901234567890": true, "-0": false, "07": false,
+			"1.0": false, "NaN": true},
+		"character": {"ab": true, strings.Repeat(" ", 2): false},
 	} {
 		d := schema.Definition{Collection: "as", Key: []schema.KeyColumn{{Name: "k", Type: typed}}}
 		for text, names := range texts {

@@ -64,21 +64,26 @@ func TestNothingReadsAWholeAttachedTable(t *testing.T) {
 	a.exec(a.crm, `INSERT INTO customers SELECT generate_series(1, 20)`)
 	a.exec(a.shop, `CREATE INDEX ON invoices (customer_id)`)
 	a.attach()
-	a.exec(a.shop, `INSERT INTO orders (customer_id, note) SELECT g, 'few' FROM generate_series(1, 10) g; INSERT INTO invoices (id, customer_id) VALUES ('i', 11)`)
+	a.exec(a.shop,
+		`INSERT INTO orders (customer_id, note) SELECT g, 'few' FROM generate_series(1, 10) g; INSERT INTO invoices (id, customer_id) VALUES ('i', 11)`)
 	a.Settle()
 	a.exec(a.crm, fmt.Sprintf(manyTargetsSQL, n))
 	a.exec(a.shop, fmt.Sprintf(manyHoldersSQL, n))
 	before := [2]map[string]int64{a.scanned(a.crm), a.scanned(a.shop)}
 
-	a.exec(a.crm, `INSERT INTO customers SELECT generate_series(21, 30); UPDATE customers SET name = 'x' WHERE id < 25; DELETE FROM customers WHERE id = 21`)
+	a.exec(a.crm,
+		`INSERT INTO customers SELECT generate_series(21, 30); UPDATE customers SET name = 'x' WHERE id < 25; DELETE FROM customers WHERE id = 21`)
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 11`)
 	_ = a.refused(a.crm, `UPDATE customers SET id = -1 WHERE id = 2`)
 	a.exec(a.crm, `UPDATE customers SET id = -1 WHERE id = 22; DELETE FROM customers WHERE id BETWEEN 1000 AND 3000`)
 	a.exec(a.crm, `DELETE FROM customers WHERE id IN (1, 2, 3)`)
-	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (12, 'few'); UPDATE orders SET customer_id = 13 WHERE customer_id = 12`)
-	a.exec(a.shop, `DELETE FROM orders WHERE customer_id = 4; UPDATE invoices SET customer_id = 5 WHERE id = 'i'; DELETE FROM invoices WHERE id = 'many1'`)
+	a.exec(a.shop,
+		`INSERT INTO orders (customer_id, note) VALUES (12, 'few'); UPDATE orders SET customer_id = 13 WHERE customer_id = 12`)
+	a.exec(a.shop,
+		`DELETE FROM orders WHERE customer_id = 4; UPDATE invoices SET customer_id = 5 WHERE id = 'i'; DELETE FROM invoices WHERE id = 'many1'`)
 	for _, id := range []string{crm, shop} { // not Settle, which counts all rows itself
-		started := a.SecondProcess(id, shadow.Config{Delegations: true}) // it looks for pauses that are too long at once
+		// it looks for pauses that are too long at once
+		started := a.SecondProcess(id, shadow.Config{Delegations: true})
 		for range 4 {
 			for _, store := range []*shadow.Store{started, a.Stores[a.ID(id)]} {
 				_, err := store.DeletedRows.DeleteRows(ctx)
@@ -90,12 +95,14 @@ func TestNothingReadsAWholeAttachedTable(t *testing.T) {
 	}
 	_, err = a.Act(a.ID(shop), a.ID(crm))
 	require.NoError(t, err)
-	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM orders WHERE customer_id BETWEEN 1 AND 4`))
+	require.Equal(t, []string{"0"},
+		a.rows(a.shop, `SELECT count(*)::text FROM orders WHERE customer_id BETWEEN 1 AND 4`))
 
 	for i, conn := range []*pgx.Conn{a.crm, a.shop} {
 		for table, read := range a.scanned(conn) {
 			if table != "orders" { // the statements above read it, which has an index, as the planner likes
-				require.Less(t, read-before[i][table], int64(n/2), "%s of %s was read in sequence", table, []string{crm, shop}[i])
+				require.Less(t, read-before[i][table], int64(n/2), "%s of %s was read in sequence", table,
+					[]string{crm, shop}[i])
 			}
 		}
 	}
@@ -108,8 +115,9 @@ WITH s AS MATERIALIZED (
 )
 SELECT coalesce(bool_and(CASE WHEN idle THEN pg_terminate_backend(pid, 5000) ELSE false END), true) FROM s`
 
-// scanned ends the sessions of the stores, which then report the rows that they read; otherwise they would report at their next statement, or after
-// ten seconds. The pools look at connections that were idle for three seconds before they use them.
+// scanned ends the sessions of the stores, which then report the rows that they read; otherwise they would
+// report at their next statement, or after ten seconds. The pools look at connections that were idle for
+// three seconds before they use them.
 func (a *attached) scanned(conn *pgx.Conn) map[string]int64 {
 	a.t.Helper()
 	for _, pool := range a.Pools {

@@ -35,7 +35,9 @@ kinds:
 // A column names resources of several kinds, and another column says of which.
 func TestAColumnNamesSeveralKinds_I1_I3_I34(t *testing.T) {
 	t.Parallel()
-	a := &attached{Box: harness.NewBox(t, polymorphicServices, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a := &attached{Box: harness.NewBox(t, polymorphicServices, func(cfg *shadow.Config) {
+		cfg.Delegations = true
+	}, crm, shop), t: t}
 	a.crm = a.connect(crm, `
 CREATE TABLE customers (id bigint PRIMARY KEY); CREATE TABLE partners (id bigint PRIMARY KEY);
 GRANT ALL ON customers, partners TO dbcontroller_box_serving;
@@ -60,11 +62,14 @@ SELECT DISTINCT (SELECT string_agg(a.attname, ',' ORDER BY a.attnum) FROM pg_att
 	_, err = a.Delete(customer("1"))
 	require.ErrorContains(t, err, "notes/-1")
 	require.Equal(t, []string{"Note notes/-1 owner_id__Customer"}, a.referrersOf("customers/1", 5))
-	require.Equal(t, []string{"Note notes/-2 _owner_id__Crm_s_Partner_" + a.suffixOf("owner_id")}, a.referrersOf("partners/2", 5))
+	require.Equal(t, []string{"Note notes/-2 _owner_id__Crm_s_Partner_" + a.suffixOf("owner_id")},
+		a.referrersOf("partners/2", 5))
 	a.exec(a.crm, `DELETE FROM partners WHERE id IN (1, 3)`)
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 3`)
 
-	require.Equal(t, []string{"BLOCK " + customer("5")}, a.lacks(`INSERT INTO notes (id, owner_type, owner_id) VALUES (1, 'Customer', 5), (2, 'Nobody', 6), (3, NULL, 78)`))
+	require.Equal(t, []string{"BLOCK " + customer("5")},
+		a.lacks(
+			`INSERT INTO notes (id, owner_type, owner_id) VALUES (1, 'Customer', 5), (2, 'Nobody', 6), (3, NULL, 78)`))
 	a.write(`INSERT INTO notes (id, owner_type, owner_id) VALUES (1, 'Customer', 5), (2, 'Nobody', 6), (3, NULL, 78)`)
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 5`)
 	a.exec(a.crm, `DELETE FROM partners WHERE id = 5`)
@@ -73,16 +78,19 @@ SELECT DISTINCT (SELECT string_agg(a.attname, ',' ORDER BY a.attnum) FROM pg_att
 	a.exec(a.shop, `UPDATE notes SET owner_type = 'Nobody' WHERE id = 1`)
 	a.returned()
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 5`)
-	require.Equal(t, []string{"BLOCK " + customer("6")}, a.lacks(`UPDATE notes SET owner_type = 'Customer' WHERE id = 2`))
+	require.Equal(t, []string{"BLOCK " + customer("6")},
+		a.lacks(`UPDATE notes SET owner_type = 'Customer' WHERE id = 2`))
 	a.write(`UPDATE notes SET owner_type = 'Customer' WHERE id = 2`)
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 6`)
 
 	// References that act.
-	a.exec(a.shop, `INSERT INTO notes (id, owner_type, owner_id, content_type_id, about_id) VALUES (4, 'Crm''s Partner', 8, 7, 8), (5, 'Nobody', 8, 8, 8)`)
+	a.exec(a.shop,
+		`INSERT INTO notes (id, owner_type, owner_id, content_type_id, about_id) VALUES (4, 'Crm''s Partner', 8, 7, 8), (5, 'Nobody', 8, 8, 8)`)
 	a.Settle()
 	a.exec(a.crm, `DELETE FROM partners WHERE id = 8`)
 	a.Settle()
-	require.Equal(t, []string{"4 -", "5 8"}, a.rows(a.shop, `SELECT id || ' ' || COALESCE(owner_id::text, '-') FROM notes WHERE id > 3 ORDER BY id`))
+	require.Equal(t, []string{"4 -", "5 8"},
+		a.rows(a.shop, `SELECT id || ' ' || COALESCE(owner_id::text, '-') FROM notes WHERE id > 3 ORDER BY id`))
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 8`)
 	a.Settle()
 	require.Equal(t, []string{"5"}, a.rows(a.shop, `SELECT id::text FROM notes WHERE id > 3`))
@@ -109,7 +117,9 @@ func TestAConditionIsCompared_I34(t *testing.T) {
 `, "", 1)
 	_, of, _ := strings.Cut(v1, "---\n")
 	v2 := strings.Replace(strings.Replace(of, "when: {owner_type: Customer}, ", "", 1), "version: v1", "version: v2", 1)
-	a := &attached{Box: harness.NewBox(t, v1+"---\n"+v2, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a := &attached{Box: harness.NewBox(t, v1+"---\n"+v2, func(cfg *shadow.Config) {
+		cfg.Delegations = true
+	}, crm, shop), t: t}
 	a.crm = a.connect(crm, `CREATE TABLE customers (id bigint PRIMARY KEY); CREATE TABLE partners (id bigint PRIMARY KEY);
 GRANT ALL ON customers, partners TO dbcontroller_box_serving; INSERT INTO customers SELECT generate_series(1, 9)`)
 	a.shop = a.connect(shop, `CREATE TYPE owners AS ENUM ('Customer', 'Nobody');

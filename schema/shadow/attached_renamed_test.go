@@ -40,7 +40,9 @@ func nextVersion(names ...string) string {
 
 func newRenamed(t *testing.T, services string) *attached {
 	t.Helper()
-	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) {
+		cfg.Delegations = true
+	}, crm, shop), t: t}
 	a.crm = a.connect(crm, `CREATE TABLE customers (note text, id bigint PRIMARY KEY); INSERT INTO customers (id) SELECT generate_series(1, 20);
 ALTER TABLE customers DROP COLUMN note; GRANT ALL ON customers TO dbcontroller_box_serving`)
 	a.shop = a.connect(shop, `CREATE TABLE orders (id bigint PRIMARY KEY, note text, customer_id bigint, region text DEFAULT 'eu', payer_type text, payer_id bigint, friend_id bigint);
@@ -55,11 +57,13 @@ const renamesOfOrders = `ALTER TABLE orders RENAME TO "a""b purchases"; ALTER TA
 ALTER TABLE "a""b purchases" RENAME region TO "customer id"; ALTER TABLE "a""b purchases" RENAME payer_type TO kind; ALTER TABLE "a""b purchases" RENAME payer_id TO who;
 ALTER TABLE "a""b purchases" RENAME friend_id TO raw; ALTER TABLE "a""b purchases" DROP COLUMN note`
 
-// A table and its columns keep their references under other names: statements of the application, and of the controller, go on.
+// A table and its columns keep their references under other names: statements of the application, and of the
+// controller, go on.
 func TestRenamedTablesAndColumnsAreFollowed_I1_I34(t *testing.T) {
 	t.Parallel()
 	a := newRenamed(t, renamedServices)
-	a.write(`INSERT INTO orders (id, customer_id, payer_type, payer_id, friend_id) VALUES (1, 1, 'Customer', 2, 3), (2, 1, 'Nobody', 1, NULL)`)
+	a.write(
+		`INSERT INTO orders (id, customer_id, payer_type, payer_id, friend_id) VALUES (1, 1, 'Customer', 2, 3), (2, 1, 'Nobody', 1, NULL)`)
 	a.exec(a.shop, renamesOfOrders)
 	a.exec(a.crm, `ALTER TABLE customers RENAME TO clients; ALTER TABLE clients RENAME id TO number`)
 	require.Empty(t, a.drift(shop))
@@ -71,23 +75,29 @@ func TestRenamedTablesAndColumnsAreFollowed_I1_I34(t *testing.T) {
 	a.write(fmt.Sprintf(insert, 3, 7))
 	a.Settle()
 	_ = a.refused(a.crm, `DELETE FROM clients WHERE number = 7`)
-	require.Equal(t, []string{"BLOCK " + customer("9")}, a.lacks(`UPDATE "a""b purchases" SET buyer = 9 WHERE "a$attached$;" = 3`))
+	require.Equal(t, []string{"BLOCK " + customer("9")},
+		a.lacks(`UPDATE "a""b purchases" SET buyer = 9 WHERE "a$attached$;" = 3`))
 	a.exec(a.shop, `UPDATE "a""b purchases" SET buyer = NULL WHERE "a$attached$;" = 3`)
 	a.exec(a.crm, `DELETE FROM clients WHERE number = 2`)
 	a.Settle()
-	require.Equal(t, []string{"2"}, a.rows(a.shop, `SELECT "a$attached$;"::text FROM "a""b purchases" WHERE who IS NOT NULL AND "a$attached$;" < 3`), "order 1 is unset")
+	require.Equal(t, []string{"2"},
+		a.rows(a.shop,
+			`SELECT "a$attached$;"::text FROM "a""b purchases" WHERE who IS NOT NULL AND "a$attached$;" < 3`), "order 1 is unset")
 	a.returned()
 	a.exec(a.crm, `DELETE FROM clients WHERE number = 7`)
 	a.Settle()
-	require.Equal(t, []string{"1", "2"}, a.rows(a.shop, `SELECT "a$attached$;"::text FROM "a""b purchases" ORDER BY 1`), "order 3 went with its friend")
+	require.Equal(t, []string{"1", "2"}, a.rows(a.shop, `SELECT "a$attached$;"::text FROM "a""b purchases" ORDER BY 1`),
+		"order 3 went with its friend")
 	_, err := a.Delete(customer("1"))
 	require.ErrorContains(t, err, "orders/1")
 	require.Empty(t, a.verify(shop, false))
 
 	all, err := attach.All(t.Context(), a.shop)
 	require.NoError(t, err)
-	require.Contains(t, all[0].Renamed, `the table public.orders is called public."a""b purchases" now: the triggers follow it; declare that name in the next version`)
-	require.Contains(t, all[0].Renamed, "the column customer_id is called buyer now: the triggers follow it; declare that name in the next version")
+	require.Contains(t, all[0].Renamed,
+		`the table public.orders is called public."a""b purchases" now: the triggers follow it; declare that name in the next version`)
+	require.Contains(t, all[0].Renamed,
+		"the column customer_id is called buyer now: the triggers follow it; declare that name in the next version")
 	require.Len(t, all[0].Renamed, 7)
 	require.Empty(t, a.plans(shop)[0].Statements, "attach has nothing to do")
 	a.exec(a.shop, `ALTER TABLE "a""b purchases" DISABLE TRIGGER dbcontroller_insert`)
@@ -101,11 +111,14 @@ func TestRenamedTablesAndColumnsAreFollowed_I1_I34(t *testing.T) {
 	a.exec(a.shop, `DROP TABLE "a""b purchases"`)
 }
 
-// The next version declares the new names. Until each value has its new right rows count under the former references, whose columns have other names.
+// The next version declares the new names. Until each value has its new right rows count under the former
+// references, whose columns have other names.
 func TestTheNextVersionDeclaresTheNewNames_I34(t *testing.T) {
 	t.Parallel()
-	a := newRenamed(t, nextVersion("public.orders", "public.purchases", "key: [id]", "key: [number]", "[customer_id]", "[buyer]", "region: {column: region}", "region: {column: place}",
-		"[payer_id]", "[who]", "payer_type: Customer", "kind: Customer", "[friend_id]", "[friend]", "BLOCK, enforce: strict", "CASCADE_DELETE"))
+	a := newRenamed(t, nextVersion("public.orders", "public.purchases", "key: [id]", "key: [number]", "[customer_id]",
+		"[buyer]", "region: {column: region}", "region: {column: place}",
+		"[payer_id]", "[who]", "payer_type: Customer", "kind: Customer", "[friend_id]", "[friend]",
+		"BLOCK, enforce: strict", "CASCADE_DELETE"))
 	a.write(`INSERT INTO orders (id, customer_id) VALUES (1, 1)`)
 	a.exec(a.shop, `ALTER TABLE orders RENAME TO purchases; ALTER TABLE purchases RENAME id TO number; ALTER TABLE purchases RENAME customer_id TO buyer; ALTER TABLE purchases RENAME region TO place;
 ALTER TABLE purchases RENAME payer_type TO kind; ALTER TABLE purchases RENAME payer_id TO who; ALTER TABLE purchases RENAME friend_id TO friend`)
@@ -129,13 +142,17 @@ ALTER TABLE purchases RENAME payer_type TO kind; ALTER TABLE purchases RENAME pa
 	require.Empty(t, a.rows(a.shop, `SELECT number::text FROM purchases`), "it cascades")
 
 	a.exec(a.shop, `DROP TABLE purchases CASCADE`)
-	require.Contains(t, a.drift(shop), "the table, or a column that was attached, was dropped with CASCADE: detach, or attach again")
+	require.Contains(t, a.drift(shop),
+		"the table, or a column that was attached, was dropped with CASCADE: detach, or attach again")
 }
 
-// A column that no version refers to any more can be dropped when its rights have been given up, and attach has been run again.
+// A column that no version refers to any more can be dropped when its rights have been given up, and attach
+// has been run again.
 func TestAColumnOfAFormerReferenceIsGivenUp_I34(t *testing.T) {
 	t.Parallel()
-	a := newRenamed(t, nextVersion("      - {columns: [friend_id], targets: [crm.example.com/Customer], region: eu, behaviour: CASCADE_DELETE}\n", ""))
+	a := newRenamed(t,
+		nextVersion(
+			"      - {columns: [friend_id], targets: [crm.example.com/Customer], region: eu, behaviour: CASCADE_DELETE}\n", ""))
 	a.Switch(shop, "v2")
 	a.prepare(shop)
 	_, err := a.shop.Exec(t.Context(), `ALTER TABLE orders DROP COLUMN friend_id`)
@@ -149,7 +166,8 @@ func TestAColumnOfAFormerReferenceIsGivenUp_I34(t *testing.T) {
 	a.write(`INSERT INTO orders (id, customer_id) VALUES (1, 1)`)
 }
 
-// Another table takes the place of the attached one: attach finds it, and takes the triggers of the former one away.
+// Another table takes the place of the attached one: attach finds it, and takes the triggers of the former
+// one away.
 func TestASwappedTableIsAttached_I34(t *testing.T) {
 	t.Parallel()
 	a := newRenamed(t, renamedServices)
@@ -158,7 +176,9 @@ func TestASwappedTableIsAttached_I34(t *testing.T) {
 CREATE INDEX ON orders_new (customer_id); CREATE INDEX ON orders_new (payer_type, payer_id); CREATE INDEX ON orders_new (friend_id); GRANT ALL ON orders_new TO dbcontroller_box_serving;
 INSERT INTO orders_new (id, customer_id) SELECT id, customer_id FROM orders WHERE id = 2;
 BEGIN; ALTER TABLE orders RENAME TO orders_old; ALTER TABLE orders_new RENAME TO orders; COMMIT`)
-	require.Equal(t, []string{"public.orders is another table than the attached one, which is called public.orders_old now: attach again for the new table, or give the attached one its name back"}, a.drift(shop))
+	require.Equal(t,
+		[]string{
+			"public.orders is another table than the attached one, which is called public.orders_old now: attach again for the new table, or give the attached one its name back"}, a.drift(shop))
 	a.prepare(shop)
 	a.Settle()
 	a.returned()
@@ -178,14 +198,17 @@ func TestAPartitionWithOtherPlacesIsRefused_I34(t *testing.T) {
 ALTER TABLE orders ATTACH PARTITION odd FOR VALUES FROM ('2026-05-01') TO ('2026-06-01')`)
 	plan := a.plans(shop)[0]
 	require.True(t, plan.Refused())
-	require.Contains(t, fmt.Sprint(plan.Findings), "the partition odd has its columns in another order than the table, and triggers read rows by the places of columns")
+	require.Contains(t, fmt.Sprint(plan.Findings),
+		"the partition odd has its columns in another order than the table, and triggers read rows by the places of columns")
 	a.write(`INSERT INTO orders (id, at, customer_id) VALUES (2, '05/05/2026', 2)`)
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 2`)
 	_, err := a.shop.Exec(t.Context(), `UPDATE orders SET at = '2026-02-02' WHERE id = 2`)
-	require.ErrorContains(t, err, `the partition "public.odd" has its columns in another order than the attached table "public.orders"`)
+	require.ErrorContains(t, err,
+		`the partition "public.odd" has its columns in another order than the attached table "public.orders"`)
 }
 
-// Another column takes the name of an attached one, as when its type is changed beside the application: attach finds it, and the rows refer by the new one.
+// Another column takes the name of an attached one, as when its type is changed beside the application:
+// attach finds it, and the rows refer by the new one.
 func TestAnExchangedColumnIsAttached_I1_I34(t *testing.T) {
 	t.Parallel()
 	a := newRenamed(t, renamedServices)
@@ -200,14 +223,16 @@ BEGIN; ALTER TABLE orders RENAME customer_id TO customer_old; ALTER TABLE orders
 	a.SetDown(crm, false)
 	_, err := a.Delete(customer("1"))
 	require.ErrorContains(t, err, "orders/1", "rows refer by the new column, before their values are read")
-	require.Equal(t, []string{"BLOCK " + customer("7")}, a.lacks(`INSERT INTO orders (id, customer_id) VALUES (2, '7')`))
+	require.Equal(t, []string{"BLOCK " + customer("7")},
+		a.lacks(`INSERT INTO orders (id, customer_id) VALUES (2, '7')`))
 	a.Settle()
 	require.Empty(t, a.drift(shop))
 	require.Empty(t, a.verify(shop, false))
 	a.exec(a.shop, `ALTER TABLE orders DROP COLUMN customer_old`)
 }
 
-// Other roles make no views of the controller's views, and a value of the declaration is no part of a statement.
+// Other roles make no views of the controller's views, and a value of the declaration is no part of a
+// statement.
 func TestViewsOfAttachedTablesAreTheControllers(t *testing.T) {
 	t.Parallel()
 	const odd = "removed AS r; added AS r FROM added LIMIT RETURN NULL;"
@@ -216,10 +241,12 @@ func TestViewsOfAttachedTablesAreTheControllers(t *testing.T) {
 	a.Settle()
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
 	a.Settle()
-	require.Equal(t, []string{"2"}, a.rows(a.shop, `SELECT id::text FROM orders WHERE payer_id IS NOT NULL`), "a value is no part of a statement")
+	require.Equal(t, []string{"2"}, a.rows(a.shop, `SELECT id::text FROM orders WHERE payer_id IS NOT NULL`),
+		"a value is no part of a statement")
 
 	view := a.rows(a.shop, `SELECT 'dbcontroller.attached_' || kind_id FROM dbcontroller.attachment`)[0]
-	a.exec(a.shop, `BEGIN; CREATE ROLE dbcontroller_test_somebody; GRANT USAGE ON SCHEMA dbcontroller TO dbcontroller_test_somebody; SET LOCAL ROLE dbcontroller_test_somebody`)
+	a.exec(a.shop,
+		`BEGIN; CREATE ROLE dbcontroller_test_somebody; GRANT USAGE ON SCHEMA dbcontroller TO dbcontroller_test_somebody; SET LOCAL ROLE dbcontroller_test_somebody`)
 	_, err := a.shop.Exec(t.Context(), `CREATE TEMPORARY VIEW mine AS SELECT * FROM `+view+`; SELECT FROM mine`)
 	require.ErrorContains(t, err, "42501")
 	a.exec(a.shop, `ROLLBACK`)
@@ -229,19 +256,24 @@ func TestViewsOfAttachedTablesAreTheControllers(t *testing.T) {
 func TestAnIndexIsRecognisedUnderAnyName(t *testing.T) {
 	t.Parallel()
 	a := newRenamed(t, renamedServices)
-	a.exec(a.shop, `DROP INDEX orders_customer_id_idx; CREATE INDEX ON orders (customer_id) WHERE customer_id IS NOT NULL; ALTER TABLE orders RENAME customer_id TO buyer`)
+	a.exec(a.shop,
+		`DROP INDEX orders_customer_id_idx; CREATE INDEX ON orders (customer_id) WHERE customer_id IS NOT NULL; ALTER TABLE orders RENAME customer_id TO buyer`)
 	require.False(t, a.plans(shop)[0].Refused())
 }
 
 // Code of the owner of a type, and columns that the database computes when triggers have run, are refused.
 func TestColumnsThatTriggersCannotReadAreRefused(t *testing.T) {
 	t.Parallel()
-	a := &attached{Box: harness.NewBox(t, renamedServices, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a := &attached{Box: harness.NewBox(t, renamedServices, func(cfg *shadow.Config) {
+		cfg.Delegations = true
+	}, crm, shop), t: t}
 	a.crm = a.connect(crm, `CREATE TABLE customers (id bigint PRIMARY KEY)`)
 	a.shop = a.connect(shop, `CREATE TYPE payer AS ENUM ('Customer', 'Nobody'); CREATE FUNCTION spoken(payer) RETURNS text LANGUAGE sql AS $$ SELECT 'x' $$; CREATE CAST (payer AS text) WITH FUNCTION spoken(payer);
 CREATE TABLE orders (id bigint, customer_id bigint, region bytea, payer_type payer, payer_id bigint, friend_id bigint GENERATED ALWAYS AS (customer_id + 1) STORED, PRIMARY KEY (id)) PARTITION BY RANGE (id)`)
 	text := fmt.Sprint(a.plans(shop)[0].Findings)
-	for _, want := range []string{"payer_type is of a type with a cast to text of its own", "region: region is of type bytea; want a text or an enum", "friend_id: it is generated, and public.orders is partitioned"} {
+	for _, want := range []string{"payer_type is of a type with a cast to text of its own",
+		"region: region is of type bytea; want a text or an enum",
+		"friend_id: it is generated, and public.orders is partitioned"} {
 		require.Contains(t, text, want)
 	}
 }

@@ -37,8 +37,11 @@ func TestRowsOfLostTargets_I1_I8(t *testing.T) {
 	a.Settle()
 	a.again()
 	a.again()
-	require.Equal(t, []string{"1 1 old", "3 3 new"}, a.rows(a.shop, `SELECT concat_ws(' ', id, customer_id, room) FROM invoices ORDER BY id`))
-	require.Equal(t, []string{`Invoice ["3"]`, `Invoice ["new","1"]`, `Order ["3"]`}, a.rows(a.shop, `SELECT a.kind || ' ' || l.texts FROM dbcontroller.lacking l JOIN dbcontroller.attachment a USING (kind_id) WHERE missing AND lost ORDER BY 1`))
+	require.Equal(t, []string{"1 1 old", "3 3 new"},
+		a.rows(a.shop, `SELECT concat_ws(' ', id, customer_id, room) FROM invoices ORDER BY id`))
+	require.Equal(t, []string{`Invoice ["3"]`, `Invoice ["new","1"]`, `Order ["3"]`},
+		a.rows(a.shop,
+			`SELECT a.kind || ' ' || l.texts FROM dbcontroller.lacking l JOIN dbcontroller.attachment a USING (kind_id) WHERE missing AND lost ORDER BY 1`))
 	require.Zero(t, a.Count(shop, "dangling"))
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
 	_ = a.refused(a.crm, `DELETE FROM seats`)
@@ -53,7 +56,8 @@ func TestRowsOfLostTargets_I1_I8(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A restore has brought back the target that had a name before: rows refer to it, although the lost one was known later.
+// A restore has brought back the target that had a name before: rows refer to it, although the lost one was
+// known later.
 func TestRowsReferToTheTargetThatARestoreBroughtBack_I1(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
@@ -61,7 +65,9 @@ func TestRowsReferToTheTargetThatARestoreBroughtBack_I1(t *testing.T) {
 	a.attach()
 	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (1, 'goes')`)
 	a.Settle()
-	a.exec(a.shop, `INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name) SELECT gen_random_uuid(), deployment_id, kind_id, name FROM dbcontroller.foreign_target`) // a lost one
+	// a lost one
+	a.exec(a.shop,
+		`INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name) SELECT gen_random_uuid(), deployment_id, kind_id, name FROM dbcontroller.foreign_target`)
 	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('i', 1)`)
 	a.Settle()
 	a.tidies(shop)
@@ -79,7 +85,9 @@ func TestRowsReferToTheTargetThatARestoreBroughtBack_I1(t *testing.T) {
 func TestAttachedTablesFollowTheRegionColumn(t *testing.T) {
 	t.Parallel()
 	const us = "crm.example.com/us"
-	a := &attached{Box: harness.NewBox(t, attachedServices, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, us, shop), t: t}
+	a := &attached{Box: harness.NewBox(t, attachedServices, func(cfg *shadow.Config) {
+		cfg.Delegations = true
+	}, crm, us, shop), t: t}
 	tables := `CREATE TABLE customers (id bigint PRIMARY KEY); CREATE TABLE seats (room text, number integer, PRIMARY KEY (room, number));
 GRANT ALL ON customers, seats TO dbcontroller_box_serving; INSERT INTO customers VALUES (1)`
 	a.crm = a.connect(crm, tables)
@@ -104,14 +112,17 @@ GRANT ALL ON orders, invoices TO dbcontroller_box_serving`)
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A process that has not noticed an attachment deletes the rows of the resources that it deletes, and unsets their columns.
+// A process that has not noticed an attachment deletes the rows of the resources that it deletes, and unsets
+// their columns.
 func TestAProcessThatHasNotNoticedAnAttachment_I1(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
 	a.exec(a.crm, `INSERT INTO customers VALUES (1), (2), (3)`)
-	behind := map[string]*shadow.Store{crm: a.SecondProcess(crm, shadow.Config{Delegations: true}), shop: a.SecondProcess(shop, shadow.Config{Delegations: true})}
+	behind := map[string]*shadow.Store{crm: a.SecondProcess(crm, shadow.Config{Delegations: true}),
+		shop: a.SecondProcess(shop, shadow.Config{Delegations: true})}
 	a.attach()
-	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (1, 'goes'); INSERT INTO orders (approver_id, approver_region, note) VALUES (2, 'eu', 'unset')`)
+	a.exec(a.shop,
+		`INSERT INTO orders (customer_id, note) VALUES (1, 'goes'); INSERT INTO orders (approver_id, approver_region, note) VALUES (2, 'eu', 'unset')`)
 	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('i', 3)`)
 	a.Settle()
 	noticed := a.Stores[a.ID(shop)]
@@ -132,7 +143,8 @@ func TestAProcessThatHasNotNoticedAnAttachment_I1(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A row is deleted after its value was read, and before the right to its target is there: the right is returned.
+// A row is deleted after its value was read, and before the right to its target is there: the right is
+// returned.
 func TestARowThatIsDeletedWhileItsRightIsAcquired_I1_I8(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
@@ -149,8 +161,9 @@ func TestARowThatIsDeletedWhileItsRightIsAcquired_I1_I8(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// The targets' database is replaced by a copy from before a right was given, while a transaction of the holders is prepared that has written under this
-// right. The comparison waits for that transaction: its row counts after the recovery, and blocks.
+// The targets' database is replaced by a copy from before a right was given, while a transaction of the
+// holders is prepared that has written under this right. The comparison waits for that transaction: its row
+// counts after the recovery, and blocks.
 func TestAPreparedTransactionBesideARestore_I1_I8_I30(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -159,7 +172,8 @@ func TestAPreparedTransactionBesideARestore_I1_I8_I30(t *testing.T) {
 	restore := a.Backup(crm)
 	a.crm = a.connect(crm, ``)
 	a.acquire([]string{"BLOCK " + customer("2"), "ACT " + customer("3")})
-	a.exec(a.shop, `BEGIN; INSERT INTO invoices (id, customer_id) VALUES ('p', 2); INSERT INTO orders (customer_id, note) VALUES (3, 'p'); PREPARE TRANSACTION 'restored'`)
+	a.exec(a.shop,
+		`BEGIN; INSERT INTO invoices (id, customer_id) VALUES ('p', 2); INSERT INTO orders (customer_id, note) VALUES (3, 'p'); PREPARE TRANSACTION 'restored'`)
 
 	require.NoError(t, a.crm.Close(ctx))
 	restore()
@@ -182,8 +196,9 @@ func TestAPreparedTransactionBesideARestore_I1_I8_I30(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A key is used again while another deployment has not acknowledged the deletion of the row that had it: the statement waits, and fails in words, at once where
-// it cannot come true. So no row that is written to the new one goes with the old one (R4).
+// A key is used again while another deployment has not acknowledged the deletion of the row that had it: the
+// statement waits, and fails in words, at once where it cannot come true. So no row that is written to the
+// new one goes with the old one (R4).
 func TestAKeyIsUsedAgainWhenItsDeletionIsAcknowledged_I1(t *testing.T) {
 	t.Parallel()
 	for name, again := range map[string]string{
@@ -225,7 +240,8 @@ func TestAKeyIsUsedAgainWhenItsDeletionIsAcknowledged_I1(t *testing.T) {
 	}
 }
 
-// A deleted row waits for a tentative blockade whose attempt is lost; when it has expired, Settle ends the deletion.
+// A deleted row waits for a tentative blockade whose attempt is lost; when it has expired, Settle ends the
+// deletion.
 func TestADeletionEndsWithTheLastBlockade_I13(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)

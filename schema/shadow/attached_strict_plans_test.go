@@ -97,7 +97,8 @@ func TestTriggersDoNotDependOnTheSession(t *testing.T) {
 
 	compiles := a.connect(shop, `SET jit = on`)
 	plain := min(a.cost(a.shop, insert), a.cost(a.shop, insert), a.cost(a.shop, insert))
-	require.Less(t, min(a.cost(compiles, insert), a.cost(compiles, insert), a.cost(compiles, insert)), 20*plain, "with jit")
+	require.Less(t, min(a.cost(compiles, insert), a.cost(compiles, insert), a.cost(compiles, insert)), 20*plain,
+		"with jit")
 
 	large := a.cost(a.connect(shop, ``), update)
 	one := a.connect(shop, ``)
@@ -121,7 +122,8 @@ SELECT dbcontroller.take_rights('orders', array_fill($1::text, ARRAY[4]), array_
 	require.Equal(t, []string{"customers/1", "customers/2"}, a.shared())
 }
 
-// A statement leaves a look at each right to block that its rows do not need any more, whether it is about one row or several, and nothing else.
+// A statement leaves a look at each right to block that its rows do not need any more, whether it is about
+// one row or several, and nothing else.
 func TestStatementsLeaveLooksAtRights(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -152,7 +154,8 @@ func TestStatementsLeaveLooksAtRights(t *testing.T) {
 		tx, err := a.shop.Begin(ctx)
 		require.NoError(t, err)
 		a.exec(a.shop, c.sql)
-		found := a.rows(a.shop, `SELECT f.name FROM dbcontroller.work w JOIN dbcontroller.foreign_target f ON f.id = w.target_id WHERE w.action = `+strconv.Itoa(int(schema.LookAtRight)))
+		found := a.rows(a.shop,
+			`SELECT f.name FROM dbcontroller.work w JOIN dbcontroller.foreign_target f ON f.id = w.target_id WHERE w.action = `+strconv.Itoa(int(schema.LookAtRight)))
 		require.Empty(t, a.rows(a.shop, `SELECT name FROM dbcontroller.deleted_row`))
 		require.NoError(t, tx.Rollback(ctx))
 		require.ElementsMatch(t, c.looks, found, c.sql)

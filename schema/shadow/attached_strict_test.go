@@ -25,11 +25,16 @@ import (
 // newStrict is newAttached with strict references, in deployments that give rights.
 func newStrict(t *testing.T) *attached {
 	t.Helper()
-	services := strings.ReplaceAll(attachedServices, "region: eu, behaviour:", "region: eu, enforce: strict, behaviour:")
-	services = strings.ReplaceAll(services, "region: {column: approver_region}, behaviour:", "region: {column: approver_region}, enforce: strict, behaviour:")
-	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	services := strings.ReplaceAll(attachedServices, "region: eu, behaviour:",
+		"region: eu, enforce: strict, behaviour:")
+	services = strings.ReplaceAll(services, "region: {column: approver_region}, behaviour:",
+		"region: {column: approver_region}, enforce: strict, behaviour:")
+	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) {
+		cfg.Delegations = true
+	}, crm, shop), t: t}
 	a.tables()
-	a.exec(a.crm, `INSERT INTO customers SELECT g, 'c' FROM generate_series(1, 9) g; INSERT INTO seats VALUES ('a,b', 1)`)
+	a.exec(a.crm,
+		`INSERT INTO customers SELECT g, 'c' FROM generate_series(1, 9) g; INSERT INTO seats VALUES ('a,b', 1)`)
 	a.attach()
 	return a
 }
@@ -44,7 +49,8 @@ func (a *attached) lacks(sql string) []string {
 	return strings.Split(pg.Detail, "\n")
 }
 
-// acquire asks for the rights to refer to targets, again when a busy machine answers later than a statement waits.
+// acquire asks for the rights to refer to targets, again when a busy machine answers later than a statement
+// waits.
 func (a *attached) acquire(targets []string) {
 	a.t.Helper()
 	var err error
@@ -71,19 +77,21 @@ func (a *attached) write(sql string) {
 
 func customer(n string) string { return "//" + crm + "/customers/" + n }
 
-// A first reference is refused with the targets in DETAIL, and written after they were acquired. From its commit on, before the row is
-// read by the controller, it counts: it blocks, or is cascaded and unset.
+// A first reference is refused with the targets in DETAIL, and written after they were acquired. From its
+// commit on, before the row is read by the controller, it counts: it blocks, or is cascaded and unset.
 func TestStrictReferencesCountFromTheirCommit(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
-	require.Equal(t, []string{"BLOCK " + customer("1"), "BLOCK //" + crm + "/seats/a%5C,b,1"}, a.lacks(`INSERT INTO invoices VALUES ('i', 1, 'a,b', 1)`))
+	require.Equal(t, []string{"BLOCK " + customer("1"), "BLOCK //" + crm + "/seats/a%5C,b,1"},
+		a.lacks(`INSERT INTO invoices VALUES ('i', 1, 'a,b', 1)`))
 	order := `INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (2, 3, 'eu', 'x')`
 	a.acquire(a.lacks(order))
 	a.write(`INSERT INTO invoices VALUES ('i', 1, 'a,b', 1)`)
 	a.exec(a.shop, order)
 	require.Zero(t, a.Count(shop, "reference"), "nothing is read yet")
 
-	// The rows count before they are read: a delete in plain SQL is refused, one through the API names them, and a deletion reaches them.
+	// The rows count before they are read: a delete in plain SQL is refused, one through the API names them,
+	// and a deletion reaches them.
 	refused := a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
 	require.Contains(t, refused.Detail, "//"+shop+" (rows written under its right)")
 	_, err := a.Delete(customer("1"))
@@ -145,7 +153,8 @@ func TestRequestsForASilentDeploymentDelayNoOthers_I20(t *testing.T) {
 	defer cancel()
 	defer close(silent)
 
-	a.exec(a.shop, `SELECT dbcontroller.acquire(array_agg('BLOCK //crm.example.com/mars/customers/' || n)) FROM generate_series(1, 600) n`)
+	a.exec(a.shop,
+		`SELECT dbcontroller.acquire(array_agg('BLOCK //crm.example.com/mars/customers/' || n)) FROM generate_series(1, 600) n`)
 	require.Equal(t, "crm.example.com/mars", (<-asked).String())
 	a.exec(a.shop, `SELECT dbcontroller.acquire($1)`, []string{"BLOCK " + customer("1")})
 	select {
@@ -215,7 +224,8 @@ func TestAnAnswerIsForEarlierQuestionsAlone(t *testing.T) {
 	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('i', 77)`)
 }
 
-// A transaction that holds a right delays its end; at REPEATABLE READ one with an older snapshot fails with 40001.
+// A transaction that holds a right delays its end; at REPEATABLE READ one with an older snapshot fails with
+// 40001.
 func TestTheEndOfARightWaitsForStrictWrites(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -275,9 +285,12 @@ func TestStrictRowsSurviveAFailover(t *testing.T) {
 // References that cannot be strict are refused with the reason, and a process without rights does not join.
 func TestStrictIsRefusedInWords(t *testing.T) {
 	t.Parallel()
-	services := strings.ReplaceAll(attachedServices, "region: eu, behaviour:", "region: eu, enforce: strict, behaviour:")
+	services := strings.ReplaceAll(attachedServices, "region: eu, behaviour:",
+		"region: eu, enforce: strict, behaviour:")
 	services = strings.Replace(services, "  - kind: Customer\n", "  - kind: Customer\n    delegation: none\n", 1)
-	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) {
+		cfg.Delegations = true
+	}, crm, shop), t: t}
 	a.tables()
 	a.exec(a.shop, `ALTER TABLE invoices ALTER COLUMN seat TYPE numeric`)
 	require.NoError(t, joins(a.Box, shop, shadow.Config{}))
@@ -293,12 +306,14 @@ func TestStrictIsRefusedInWords(t *testing.T) {
 	require.Contains(t, text, "customer_id: crm.example.com/Customer gives no right to refer to it without asking")
 	require.Contains(t, text, "seat is of type numeric; the columns of a reference are of")
 	require.Contains(t, text, "1 processes of the deployment cannot serve references of rows")
-	a.exec(a.shop, `DELETE FROM dbcontroller.member; INSERT INTO dbcontroller.attachment (kind_id, kind, definition, checksum, ready) VALUES (1, 'X', '{"references": []}', '', true)`)
+	a.exec(a.shop,
+		`DELETE FROM dbcontroller.member; INSERT INTO dbcontroller.attachment (kind_id, kind, definition, checksum, ready) VALUES (1, 'X', '{"references": []}', '', true)`)
 	require.ErrorContains(t, joins(a.Box, shop, shadow.Config{}), "attached tables here have references")
 	require.NoError(t, joins(a.Box, shop, shadow.Config{Delegations: true}))
 }
 
-// A transaction that took a right before a failover of the target's database is waited for; its references are compared.
+// A transaction that took a right before a failover of the target's database is waited for; its references
+// are compared.
 func TestAFailoverWaitsForStrictTransactions(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -322,7 +337,8 @@ func TestAFailoverWaitsForStrictTransactions(t *testing.T) {
 	a.crm = a.connect(crm, ``)
 	a.Settle()
 	waits := `SELECT unconfirmed::text FROM dbcontroller.deployment WHERE service = 'shop.example.com'`
-	require.Equal(t, []string{"true"}, a.rows(a.crm, waits), "a transaction may write under a right that the restore has lost")
+	require.Equal(t, []string{"true"}, a.rows(a.crm, waits),
+		"a transaction may write under a right that the restore has lost")
 
 	require.NoError(t, tx.Commit(ctx))
 	a.Settle()
@@ -353,13 +369,16 @@ func TestARightIsGrantedBesideTransactionsThatUseTheOther(t *testing.T) {
 		a.acquire([]string{first.uses + target})
 		other := a.connect(shop, `BEGIN`)
 		a.exec(other, first.sql)
-		a.acquire([]string{first.needs + target, "ACT " + customer(strconv.Itoa(6+i)), "BLOCK " + customer(strconv.Itoa(8+i))}) // nor other transactions' rights
+		// nor other transactions' rights
+		a.acquire([]string{first.needs + target, "ACT " + customer(strconv.Itoa(6+i)),
+			"BLOCK " + customer(strconv.Itoa(8+i))})
 		a.exec(other, `INSERT INTO invoices (id, customer_id) VALUES ('both' || $1, $1::text::int)`, strconv.Itoa(4+i))
 		a.exec(other, `INSERT INTO orders (customer_id, note) VALUES ($1, 'both')`, 4+i)
 		a.exec(other, `COMMIT`)
 	}
 	a.Settle()
-	require.Equal(t, []string{"3", "3"}, a.rows(a.shop, `SELECT count(*)::text FROM orders UNION ALL SELECT count(*)::text FROM invoices`))
+	require.Equal(t, []string{"3", "3"},
+		a.rows(a.shop, `SELECT count(*)::text FROM orders UNION ALL SELECT count(*)::text FROM invoices`))
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 4`)
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
@@ -383,11 +402,13 @@ func TestTheEndOfAllRightsWaitsForStrictWrites(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- end(a) }()
 			require.Eventually(t, func() bool {
-				return a.rows(a.shop, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'transactionid'`)[0] == "1"
+				return a.rows(a.shop,
+					`SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'transactionid'`)[0] == "1"
 			}, wait.Limit, 10*time.Millisecond)
 			a.exec(writer, `COMMIT`)
 			require.NoError(t, <-ended)
-			require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.foreign_target WHERE acting_epoch IS NOT NULL`))
+			require.Equal(t, []string{"0"},
+				a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.foreign_target WHERE acting_epoch IS NOT NULL`))
 		})
 	}
 }
@@ -398,14 +419,16 @@ func TestARightThatEndsIsAcquiredAnew(t *testing.T) {
 	a := newStrict(t)
 	order := `INSERT INTO orders (customer_id, note) VALUES (4, 'one')`
 	a.acquire(a.lacks(order))
-	a.exec(a.shop, `INSERT INTO dbcontroller.ending SELECT id, now() + interval '10 s' FROM dbcontroller.foreign_target`) // its process died
+	// its process died
+	a.exec(a.shop,
+		`INSERT INTO dbcontroller.ending SELECT id, now() + interval '10 s' FROM dbcontroller.foreign_target`)
 	a.write(order)
 	a.Settle()
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// Any SQL takes rights, and gives them back: statements that insert and update at once, COPY, a savepoint, native cascades, prepared
-// transactions, and transactions that name the same targets in another order.
+// Any SQL takes rights, and gives them back: statements that insert and update at once, COPY, a savepoint,
+// native cascades, prepared transactions, and transactions that name the same targets in another order.
 func TestStrictTablesTakeAnySQL(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -420,7 +443,8 @@ ALTER TABLE invoices ADD cart int REFERENCES carts ON DELETE CASCADE ON UPDATE C
 		require.Equal(t, []string{"BLOCK " + customer(lacking)}, a.lacks(sql), sql)
 	}
 	copied := func() error {
-		_, err := a.shop.CopyFrom(ctx, pgx.Identifier{"invoices"}, []string{"id", "customer_id"}, pgx.CopyFromRows([][]any{{"p", int64(5)}, {"q", int64(5)}}))
+		_, err := a.shop.CopyFrom(ctx, pgx.Identifier{"invoices"}, []string{"id", "customer_id"},
+			pgx.CopyFromRows([][]any{{"p", int64(5)}, {"q", int64(5)}}))
 		return err
 	}
 	require.ErrorContains(t, copied(), "1 right is lacking")
@@ -428,7 +452,8 @@ ALTER TABLE invoices ADD cart int REFERENCES carts ON DELETE CASCADE ON UPDATE C
 	require.NoError(t, copied())
 
 	// After an error the rest of the transaction goes on from a savepoint.
-	a.exec(a.shop, `INSERT INTO invoices (id, customer_id, cart) VALUES ('i', 1, 1); INSERT INTO invoices (id, customer_id) VALUES ('i', 1) ON CONFLICT (id) DO UPDATE SET customer_id = 2`)
+	a.exec(a.shop,
+		`INSERT INTO invoices (id, customer_id, cart) VALUES ('i', 1, 1); INSERT INTO invoices (id, customer_id) VALUES ('i', 1) ON CONFLICT (id) DO UPDATE SET customer_id = 2`)
 	tx, err := a.shop.Begin(ctx)
 	require.NoError(t, err)
 	_, err = tx.Exec(ctx, `INSERT INTO invoices (id, customer_id) VALUES ('s', 1)`)
@@ -447,13 +472,15 @@ ALTER TABLE invoices ADD cart int REFERENCES carts ON DELETE CASCADE ON UPDATE C
 	two, err := other.Begin(ctx)
 	require.NoError(t, err)
 	for i, step := range []pgx.Tx{one, two, one, two} {
-		_, err = step.Exec(ctx, `INSERT INTO invoices (id, customer_id) VALUES ($1, $2)`, "d"+strconv.Itoa(i), []int{1, 2, 2, 1}[i])
+		_, err = step.Exec(ctx, `INSERT INTO invoices (id, customer_id) VALUES ($1, $2)`, "d"+strconv.Itoa(i),
+			[]int{1, 2, 2, 1}[i])
 		require.NoError(t, err)
 	}
 	require.NoError(t, one.Commit(ctx))
 	require.NoError(t, two.Commit(ctx))
 	a.Settle()
-	require.Equal(t, []string{"8"}, a.rows(a.shop, `SELECT count(*)::text FROM invoices WHERE customer_id IS NOT NULL`), "two copied ones, i, s, and four")
+	require.Equal(t, []string{"8"}, a.rows(a.shop, `SELECT count(*)::text FROM invoices WHERE customer_id IS NOT NULL`),
+		"two copied ones, i, s, and four")
 	require.Zero(t, a.Count(shop, "reference"))
 
 	// The key of a native parent changes, and then it goes, with the invoice.
@@ -499,7 +526,8 @@ func TestRequestsOfRightsAreBounded(t *testing.T) {
 	require.Len(t, strings.Split(pg.Detail, "\n"), 1000)
 	require.Contains(t, pg.Hint, "at most 1000 new targets in one transaction")
 
-	a.exec(a.shop, `INSERT INTO dbcontroller.right_request (target, answered, asked_by) SELECT 'BLOCK ' || g, true, session_user FROM generate_series(1, 100000) g`)
+	a.exec(a.shop,
+		`INSERT INTO dbcontroller.right_request (target, answered, asked_by) SELECT 'BLOCK ' || g, true, session_user FROM generate_series(1, 100000) g`)
 	_, err = a.shop.Exec(ctx, `SELECT dbcontroller.acquire('{BLOCK //crm.example.com/eu/customers/1}')`)
 	require.True(t, errors.As(err, &pg), "%v", err)
 	require.Equal(t, "RD002", pg.Code, pg.Message)
@@ -510,7 +538,8 @@ func TestRequestsOfRightsAreBounded(t *testing.T) {
 	_, err = a.shop.Exec(ctx, `SELECT dbcontroller.acquire(ARRAY[repeat('a', 200000)])`)
 	require.True(t, errors.As(err, &pg), "%v", err)
 	require.Equal(t, "54000", pg.Code, "a look would read thousands of such names into memory")
-	a.exec(a.shop, `INSERT INTO dbcontroller.right_request (target, answered, asked_by) SELECT 'BLOCK ' || g, true, 'another' FROM generate_series(1, 60000) g`)
+	a.exec(a.shop,
+		`INSERT INTO dbcontroller.right_request (target, answered, asked_by) SELECT 'BLOCK ' || g, true, 'another' FROM generate_series(1, 60000) g`)
 	a.exec(a.shop, `SELECT dbcontroller.acquire('{BLOCK //crm.example.com/eu/customers/2}')`)
 	a.exec(a.shop, `UPDATE dbcontroller.right_request SET asked_by = session_user`)
 	_, err = a.shop.Exec(ctx, `SELECT dbcontroller.acquire('{BLOCK //crm.example.com/eu/customers/3}')`)
@@ -518,25 +547,31 @@ func TestRequestsOfRightsAreBounded(t *testing.T) {
 	require.Equal(t, "RD002", pg.Code, "one role leaves places for others")
 }
 
-// A table full of requests, for one deployment or for very many that are made up, costs a look little, and leaves no names behind.
+// A table full of requests, for one deployment or for very many that are made up, costs a look little, and
+// leaves no names behind.
 func TestVeryManyRequestsCostALookLittle_I20_I21(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
 	store, ctx := a.Stores[a.ID(shop)], context.Background()
 	require.NoError(t, store.Gate.Recover(ctx, a.Environment()))
-	a.exec(a.shop, `INSERT INTO dbcontroller.right_request (target, asked_by) SELECT 'BLOCK //crm.example.com/mars-' || g || '/customers/1', 'app' FROM generate_series(1, 2000) g`)
+	a.exec(a.shop,
+		`INSERT INTO dbcontroller.right_request (target, asked_by) SELECT 'BLOCK //crm.example.com/mars-' || g || '/customers/1', 'app' FROM generate_series(1, 2000) g`)
 	before := numbered(t, a.Box, shop)
 	a.AnswerRequests(shop)
 	a.AnswerRequests(shop)
 	require.Equal(t, before, numbered(t, a.Box, shop))
 	var problem string
-	require.NoError(t, a.shop.QueryRow(ctx, `SELECT problem FROM dbcontroller.right_request WHERE target LIKE '%mars-1999/%'`).Scan(&problem))
+	require.NoError(t,
+		a.shop.QueryRow(ctx, `SELECT problem FROM dbcontroller.right_request WHERE target LIKE '%mars-1999/%'`).
+			Scan(&problem))
 	require.Contains(t, problem, "not in the environment")
 
-	a.exec(a.shop, `INSERT INTO dbcontroller.right_request (target, asked_by) SELECT 'BLOCK //crm.example.com/mars/customers/' || g, 'app' FROM generate_series(1, 50000) g`)
+	a.exec(a.shop,
+		`INSERT INTO dbcontroller.right_request (target, asked_by) SELECT 'BLOCK //crm.example.com/mars/customers/' || g, 'app' FROM generate_series(1, 50000) g`)
 	read := func() (blocks int) {
 		var plan []byte
-		require.NoError(t, a.Pools[a.ID(shop)].QueryRow(ctx, `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+shadow.SelectRequestsSQL, "8s", 500, 5000, 1000).Scan(&plan))
+		require.NoError(t, a.Pools[a.ID(shop)].QueryRow(ctx, `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+
+			shadow.SelectRequestsSQL, "8s", 500, 5000, 1000).Scan(&plan))
 		var parsed []struct {
 			Plan struct {
 				Hit  int `json:"Shared Hit Blocks"`

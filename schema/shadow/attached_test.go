@@ -73,7 +73,9 @@ type attached struct {
 
 func newAttached(t *testing.T) *attached {
 	t.Helper()
-	a := &attached{Box: harness.NewBox(t, attachedServices, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a := &attached{Box: harness.NewBox(t, attachedServices, func(cfg *shadow.Config) {
+		cfg.Delegations = true
+	}, crm, shop), t: t}
 	a.tables()
 	return a
 }
@@ -150,15 +152,16 @@ func (a *attached) rows(conn *pgx.Conn, sql string) []string {
 	return out
 }
 
-// Tables that exist, with rows, are attached: a delete by plain SQL cascades to another database, unsets there, and is refused while
-// a row there blocks it.
+// Tables that exist, with rows, are attached: a delete by plain SQL cascades to another database, unsets
+// there, and is refused while a row there blocks it.
 func TestAttachedTablesBehaveLikeOneDatabase(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
 	a.exec(a.crm, `INSERT INTO customers SELECT g, 'c' FROM generate_series(1, 10) g`)
 	a.exec(a.crm, `INSERT INTO seats VALUES ('a,b', 1), ('\', 2)`)
 	a.exec(a.shop, `INSERT INTO orders (customer_id, note) SELECT 1, 'old' FROM generate_series(1, 20)`)
-	a.exec(a.shop, `INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (2, 1, 'eu', 'approved'), (3, 1, NULL, 'no region')`)
+	a.exec(a.shop,
+		`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (2, 1, 'eu', 'approved'), (3, 1, NULL, 'no region')`)
 	a.attach()
 	require.Equal(t, 3, a.Count(crm, "holder_entry"), "one for each customer with orders")
 
@@ -179,7 +182,8 @@ func TestAttachedTablesBehaveLikeOneDatabase(t *testing.T) {
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
 	a.Settle()
 	require.Equal(t, []string{"approved", "no region"}, a.rows(a.shop, `SELECT note FROM orders ORDER BY note`))
-	require.Equal(t, []string{"3 1"}, a.rows(a.shop, `SELECT customer_id || ' ' || approver_id FROM orders WHERE approver_id IS NOT NULL`))
+	require.Equal(t, []string{"3 1"},
+		a.rows(a.shop, `SELECT customer_id || ' ' || approver_id FROM orders WHERE approver_id IS NOT NULL`))
 	require.Equal(t, 0, a.Count(crm, "deleting"))
 
 	a.exec(a.shop, `UPDATE invoices SET customer_id = 5 WHERE id = 'a/b'`)
@@ -194,7 +198,8 @@ func TestAttachedTablesBehaveLikeOneDatabase(t *testing.T) {
 	require.Equal(t, []string{}, a.rows(a.crm, `SELECT coalesce(problem, '') FROM dbcontroller.deleted_row`))
 }
 
-// After the last acting reference is gone, so is the holder entry, and the table is truncated, and its keys change, as before.
+// After the last acting reference is gone, so is the holder entry, and the table is truncated, and its keys
+// change, as before.
 func TestKeysChangeAfterTheLastActingReference_I4(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
@@ -241,7 +246,8 @@ func TestRowsAreDeletedTogether(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A new row with the key of a deleted one, whose deletion is not carried out yet, is another resource: no reference gets the uid of the old one.
+// A new row with the key of a deleted one, whose deletion is not carried out yet, is another resource: no
+// reference gets the uid of the old one.
 func TestARowBehindADeletionIsAnotherResource_I1(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -305,13 +311,15 @@ func TestAttachedRowsAndBodiesReferToOneAnother(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// The row of a target is gone before its resource. The list of its referrers is answered until the resource is gone as well: the resource waits for them.
+// The row of a target is gone before its resource. The list of its referrers is answered until the resource
+// is gone as well: the resource waits for them.
 func TestReferrersOfARowThatIsGone(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
 	a.exec(a.crm, `INSERT INTO customers VALUES (1)`)
 	a.attach()
-	a.exec(a.shop, `INSERT INTO orders (id, customer_id) VALUES ('01a2170b-0000-7000-8000-000000000001', 1); CREATE TABLE shipments (order_id uuid REFERENCES orders); INSERT INTO shipments SELECT id FROM orders`)
+	a.exec(a.shop,
+		`INSERT INTO orders (id, customer_id) VALUES ('01a2170b-0000-7000-8000-000000000001', 1); CREATE TABLE shipments (order_id uuid REFERENCES orders); INSERT INTO shipments SELECT id FROM orders`)
 	a.Settle()
 	uid := a.Get("//" + crm + "/customers/1").UID
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
@@ -353,7 +361,8 @@ func TestAMissingTargetIsReported(t *testing.T) {
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 7`)
 }
 
-// While the region of a target is dark, plain SQL goes on, rows keep their other references, and references to the dark region are stored later.
+// While the region of a target is dark, plain SQL goes on, rows keep their other references, and references
+// to the dark region are stored later.
 func TestAttachedRowsWaitForADarkRegion(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
@@ -381,7 +390,8 @@ func (a *attached) again() {
 	a.Settle()
 }
 
-// A row that gets another target before a deletion reaches it is not deleted; one whose other reference names a target in deletion is.
+// A row that gets another target before a deletion reaches it is not deleted; one whose other reference names
+// a target in deletion is.
 func TestADeletionLooksAtTheRowAsItIs(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
@@ -392,7 +402,8 @@ func TestADeletionLooksAtTheRowAsItIs(t *testing.T) {
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
 	a.Capture(a.ID(crm))
 	a.exec(a.shop, `UPDATE orders SET approver_id = 1, approver_region = 'eu' WHERE note = 'stays'`)
-	a.exec(a.shop, `BEGIN; UPDATE orders SET customer_id = 2 WHERE note = 'moves'`) // the deletion has found the row when it commits
+	// the deletion has found the row when it commits
+	a.exec(a.shop, `BEGIN; UPDATE orders SET customer_id = 2 WHERE note = 'moves'`)
 	acted := make(chan error, 1)
 	go func() {
 		_, err := a.Act(a.ID(shop), a.ID(crm))
@@ -416,11 +427,14 @@ func TestAttachedTablesTakeAnySQL(t *testing.T) {
 	a.exec(a.crm, `CREATE TABLE regions (id int PRIMARY KEY); INSERT INTO regions VALUES (1), (2);
 ALTER TABLE customers ADD region int REFERENCES regions ON DELETE CASCADE`)
 	a.attach()
-	_, err := a.crm.CopyFrom(ctx, pgx.Identifier{"customers"}, []string{"id", "region"}, pgx.CopyFromRows([][]any{{int64(1), 1}, {int64(2), 1}, {int64(3), 2}, {int64(4), 2}}))
+	_, err := a.crm.CopyFrom(ctx, pgx.Identifier{"customers"}, []string{"id", "region"},
+		pgx.CopyFromRows([][]any{{int64(1), 1}, {int64(2), 1}, {int64(3), 2}, {int64(4), 2}}))
 	require.NoError(t, err)
-	_, err = a.shop.CopyFrom(ctx, pgx.Identifier{"orders"}, []string{"customer_id", "note"}, pgx.CopyFromRows([][]any{{int64(1), "1"}, {int64(2), "2"}, {int64(3), "3"}, {int64(4), "4"}}))
+	_, err = a.shop.CopyFrom(ctx, pgx.Identifier{"orders"}, []string{"customer_id", "note"},
+		pgx.CopyFromRows([][]any{{int64(1), "1"}, {int64(2), "2"}, {int64(3), "3"}, {int64(4), "4"}}))
 	require.NoError(t, err)
-	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('i', 3); INSERT INTO invoices (id, customer_id) VALUES ('i', 4) ON CONFLICT (id) DO UPDATE SET customer_id = EXCLUDED.customer_id`)
+	a.exec(a.shop,
+		`INSERT INTO invoices (id, customer_id) VALUES ('i', 3); INSERT INTO invoices (id, customer_id) VALUES ('i', 4) ON CONFLICT (id) DO UPDATE SET customer_id = EXCLUDED.customer_id`)
 	a.exec(a.shop, `MERGE INTO invoices i USING (VALUES ('i', 2), ('j', 3)) AS n (id, customer) ON i.id = n.id
 WHEN MATCHED THEN UPDATE SET customer_id = n.customer WHEN NOT MATCHED THEN INSERT (id, customer_id) VALUES (n.id, n.customer)`)
 	a.Settle()
@@ -516,7 +530,8 @@ func TestRowsThatNoTriggerSawAreReadAgain(t *testing.T) {
 	a.exec(a.crm, `INSERT INTO customers VALUES (1), (2)`)
 	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('i', 1)`)
 	a.attach()
-	a.exec(a.shop, `SET session_replication_role = replica; DELETE FROM invoices; INSERT INTO invoices (id, customer_id) VALUES ('j', 2); RESET session_replication_role`)
+	a.exec(a.shop,
+		`SET session_replication_role = replica; DELETE FROM invoices; INSERT INTO invoices (id, customer_id) VALUES ('j', 2); RESET session_replication_role`)
 	plans, err := attach.Prepare(ctx, a.shop, a.Stores[a.ID(shop)].Model(), false)
 	require.NoError(t, err)
 	for _, p := range plans {

@@ -17,7 +17,8 @@ import (
 // unstorable is the key of a row that can be no name of a resource: its references are never stored.
 const unstorable = `repeat('ü', 300)`
 
-// A row that cannot be stored is there all the same: it blocks, by its name as far as that can be shown, and the right is returned when it goes.
+// A row that cannot be stored is there all the same: it blocks, by its name as far as that can be shown, and
+// the right is returned when it goes.
 func TestARowThatCannotBeStoredBlocks_I3(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -51,7 +52,9 @@ func TestRowsThatCannotBeStoredAreClaimed_I1_I30(t *testing.T) {
 	a.Settle()
 	a.again()
 	a.again()
-	require.Equal(t, []string{"false"}, a.rows(a.crm, `SELECT unconfirmed::text FROM dbcontroller.deployment WHERE service = 'shop.example.com'`), "the comparison has ended")
+	require.Equal(t, []string{"false"},
+		a.rows(a.crm, `SELECT unconfirmed::text FROM dbcontroller.deployment WHERE service = 'shop.example.com'`),
+		"the comparison has ended")
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 1`)
 	_, err := a.Delete(customer("1"))
 	require.ErrorContains(t, err, "invoices/üü")
@@ -63,32 +66,41 @@ func TestRowsThatCannotBeStoredAreClaimed_I1_I30(t *testing.T) {
 func TestADeletionReachesRowsThatAreNotStored_I1_I4(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
-	a.write(`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 2, 'eu', 'one'), (3, 2, 'eu', 'three'), (2, 4, 'eu', 'two')`)
+	a.write(
+		`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 2, 'eu', 'one'), (3, 2, 'eu', 'three'), (2, 4, 'eu', 'two')`)
 	a.exec(a.crm, `DELETE FROM customers WHERE id IN (1, 2)`)
 	a.Settle()
 	require.Equal(t, []string{"three"}, a.rows(a.shop, `SELECT note FROM orders WHERE approver_id IS NULL`))
 	require.Equal(t, []string{"1"}, a.rows(a.shop, `SELECT count(*)::text FROM orders`))
-	require.Equal(t, []string{"2"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.removal WHERE name LIKE 'orders/%'`))
+	require.Equal(t, []string{"2"},
+		a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.removal WHERE name LIKE 'orders/%'`))
 	require.Zero(t, a.Count(crm, "deleting"))
 
 	// An old process wakes up: the name has another target by now.
 	a.exec(a.crm, `INSERT INTO customers VALUES (3, 'x') ON CONFLICT DO NOTHING`)
-	a.exec(a.shop, `INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name) SELECT gen_random_uuid(), deployment_id, kind_id, name FROM dbcontroller.foreign_target WHERE name = 'customers/3'`)
-	a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET id = -id, latest = -latest WHERE name = 'customers/3' AND acting_epoch IS NULL`) // an earlier one
+	a.exec(a.shop,
+		`INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name) SELECT gen_random_uuid(), deployment_id, kind_id, name FROM dbcontroller.foreign_target WHERE name = 'customers/3'`)
+	// an earlier one
+	a.exec(a.shop,
+		`UPDATE dbcontroller.foreign_target SET id = -id, latest = -latest WHERE name = 'customers/3' AND acting_epoch IS NULL`)
 	var uid uuid.UUID
-	require.NoError(t, a.shop.QueryRow(t.Context(), `SELECT uid FROM dbcontroller.foreign_target WHERE name = 'customers/3' AND id < 0`).Scan(&uid))
-	failed, err := a.Stores[a.ID(shop)].Follow.ActFor(t.Context(), a.ID(crm), []schema.Deletion{{Seq: 1, Kind: "Customer", Name: "customers/3", UID: uid}}, time.Minute)
+	require.NoError(t,
+		a.shop.QueryRow(t.Context(),
+			`SELECT uid FROM dbcontroller.foreign_target WHERE name = 'customers/3' AND id < 0`).Scan(&uid))
+	failed, err := a.Stores[a.ID(shop)].Follow.ActFor(t.Context(), a.ID(crm),
+		[]schema.Deletion{{Seq: 1, Kind: "Customer", Name: "customers/3", UID: uid}}, time.Minute)
 	require.NoError(t, err)
 	require.Empty(t, failed)
 	require.Equal(t, []string{"three"}, a.rows(a.shop, `SELECT note FROM orders`), "it names the later one")
 }
 
-// A row whose reference may dangle stays, and so does one whose resource waits in DELETING, for a finalizer or a blocker of its own. A row that is a resource for
-// another reason goes as one, with all that follows.
+// A row whose reference may dangle stays, and so does one whose resource waits in DELETING, for a finalizer
+// or a blocker of its own. A row that is a resource for another reason goes as one, with all that follows.
 func TestADeletionLeavesRowsThatStay_I1_I4(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
-	a.write(`INSERT INTO orders (customer_id, note) VALUES (1, 'waits'), (1, 'resource'), (3, 'other'), (1, 'key of one that waits')`)
+	a.write(
+		`INSERT INTO orders (customer_id, note) VALUES (1, 'waits'), (1, 'resource'), (3, 'other'), (1, 'key of one that waits')`)
 	a.Settle()
 	a.exec(a.shop, `
 WITH s AS (
@@ -101,11 +113,15 @@ INSERT INTO dbcontroller.resource (id, body) SELECT id, '{}' FROM s`)
 		a.Settle()
 	}
 	require.Equal(t, []string{"other", "waits"}, a.rows(a.shop, `SELECT note FROM orders ORDER BY 1`))
-	require.Equal(t, []string{"2"}, a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.removal WHERE name LIKE 'orders/%'`))
+	require.Equal(t, []string{"2"},
+		a.rows(a.shop, `SELECT count(*)::text FROM dbcontroller.removal WHERE name LIKE 'orders/%'`))
 	require.Zero(t, a.Count(crm, "deleting"), "it is acknowledged")
 
-	services := strings.Replace(attachedServices, "region: eu, behaviour: CASCADE_DELETE", "region: eu, enforce: strict, behaviour: ALLOW_DANGLING", 1)
-	b := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	services := strings.Replace(attachedServices, "region: eu, behaviour: CASCADE_DELETE",
+		"region: eu, enforce: strict, behaviour: ALLOW_DANGLING", 1)
+	b := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) {
+		cfg.Delegations = true
+	}, crm, shop), t: t}
 	b.tables()
 	b.exec(b.crm, `INSERT INTO customers VALUES (1, 'c')`)
 	b.attach()

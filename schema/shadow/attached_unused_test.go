@@ -22,7 +22,8 @@ func rightsTo(from, to int) (out []string) {
 	return out
 }
 
-// A role, and a caller, may have a limited number of rights that no row uses, so that it cannot hold back the deletions of any number of resources of others.
+// A role, and a caller, may have a limited number of rights that no row uses, so that it cannot hold back the
+// deletions of any number of resources of others.
 func TestRightsThatNoRowUsesAreFew_I20(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -68,7 +69,8 @@ func TestRightsThatNoRowUsesAreFew_I20(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// The blockade of a right that was asked for is confirmed when a row uses the right, and removed when the right is returned.
+// The blockade of a right that was asked for is confirmed when a row uses the right, and removed when the
+// right is returned.
 func TestARightIsConfirmedByItsUse_I3_I8(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -94,8 +96,9 @@ func TestARightIsConfirmedByItsUse_I3_I8(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A role asks for rights, and its region goes silent: the deletions of their targets wait, and name the command by which an operator releases the rights. When the region
-// is back it ends them, and asks anew for the rights that rows use meanwhile.
+// A role asks for rights, and its region goes silent: the deletions of their targets wait, and name the
+// command by which an operator releases the rights. When the region is back it ends them, and asks anew for
+// the rights that rows use meanwhile.
 func TestRightsOfASilentDeploymentAreReleased_I3_I8_I31(t *testing.T) {
 	t.Parallel()
 	a := newStrict(t)
@@ -148,7 +151,8 @@ func TestRightsOfASilentDeploymentAreReleased_I3_I8_I31(t *testing.T) {
 	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('y', 4)`)
 	_, err = a.Delete(customer("4"))
 	require.ErrorContains(t, err, "invoices/good")
-	require.Equal(t, []string{"//" + crm + "/customers/3 true"}, a.rows(a.shop, `SELECT target || ' ' || missing FROM dbcontroller.lacking`), "it is reported")
+	require.Equal(t, []string{"//" + crm + "/customers/3 true"},
+		a.rows(a.shop, `SELECT target || ' ' || missing FROM dbcontroller.lacking`), "it is reported")
 
 	// The releases change nothing when they are repeated.
 	released, err = west.Operate.ForceRelease(ctx, keys, false, "ticket 1", "operator/eve")
@@ -184,7 +188,8 @@ func TestAUsedRightIsNotReleased_I3_I8(t *testing.T) {
 	require.Zero(t, a.Count(crm, "tentative"))
 
 	// It is about to end for a moment, and asked for meanwhile.
-	a.exec(a.shop, `INSERT INTO dbcontroller.ending (target_id, until) SELECT id, now() + interval '5 s' FROM dbcontroller.foreign_target WHERE block_attempt IS NOT NULL`)
+	a.exec(a.shop,
+		`INSERT INTO dbcontroller.ending (target_id, until) SELECT id, now() + interval '5 s' FROM dbcontroller.foreign_target WHERE block_attempt IS NOT NULL`)
 	a.acquire(rightsTo(1, 3))
 	require.Zero(t, a.Count(crm, "tentative")-1, "that of the new one")
 	a.SetDown(shop, true)

@@ -21,19 +21,24 @@ const (
 	strictBlock   = "region: eu, enforce: strict, behaviour: BLOCK"
 )
 
-// newShopVersions has two versions of the shop: in each, one text of the declaration is replaced by another one.
+// newShopVersions has two versions of the shop: in each, one text of the declaration is replaced by another
+// one.
 func newShopVersions(t *testing.T, old, now string) *attached {
 	t.Helper()
 	parts := strings.Split(attachedServices, "---\n")
 	v1 := strings.Replace(parts[1], "region: eu, behaviour: CASCADE_DELETE", old, 1)
-	v2 := strings.Replace(strings.Replace(parts[1], "region: eu, behaviour: CASCADE_DELETE", now, 1), "version: v1", "version: v2", 1)
-	a := &attached{Box: harness.NewBox(t, strings.Join([]string{parts[0], v1, v2}, "---\n"), func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	v2 := strings.Replace(strings.Replace(parts[1], "region: eu, behaviour: CASCADE_DELETE", now, 1), "version: v1",
+		"version: v2", 1)
+	a := &attached{Box: harness.NewBox(t, strings.Join([]string{parts[0], v1, v2}, "---\n"), func(cfg *shadow.Config) {
+		cfg.Delegations = true
+	}, crm, shop), t: t}
 	a.tables()
 	a.exec(a.crm, `INSERT INTO customers SELECT g, 'c' FROM generate_series(1, 9) g`)
 	return a
 }
 
-// attachAnew attaches the tables of the shop as the version that runs declares them. No process has noticed it yet.
+// attachAnew attaches the tables of the shop as the version that runs declares them. No process has noticed
+// it yet.
 func (a *attached) attachAnew() {
 	a.t.Helper()
 	plans, err := attach.Prepare(context.Background(), a.shop, a.Stores[a.ID(shop)].Model(), false)
@@ -48,9 +53,12 @@ func (a *attached) attachAnew() {
 // exist are reported, unset or deleted as declared.
 func TestRowsOfBeforeAttachGetTheirRights_I34(t *testing.T) {
 	t.Parallel()
-	services := strings.Replace(attachedServices, "region: eu, behaviour: CASCADE_DELETE", strictCascade+", missing: delete", 1)
+	services := strings.Replace(attachedServices, "region: eu, behaviour: CASCADE_DELETE",
+		strictCascade+", missing: delete", 1)
 	services = strings.ReplaceAll(services, "region: eu, behaviour: BLOCK", strictBlock)
-	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) {
+		cfg.Delegations = true
+	}, crm, shop), t: t}
 	a.tables()
 	a.exec(a.crm, `INSERT INTO customers SELECT g, 'c' FROM generate_series(1, 9) g`)
 	a.exec(a.shop, `
@@ -58,12 +66,14 @@ INSERT INTO orders (customer_id, note) VALUES (1, 'one'), (1, 'another'), (77, '
 INSERT INTO invoices (id, customer_id, room, seat) VALUES ('i', 2, NULL, NULL), ('j', 88, 'x', 1), ('k', 2, 'x', 2)`)
 	a.attach()
 	require.Equal(t, []string{"another", "none", "one"}, a.rows(a.shop, `SELECT note FROM orders ORDER BY 1`))
-	require.Equal(t, []string{"i 2 ", "j 88 ", "k 2 "}, a.rows(a.shop, `SELECT id || ' ' || customer_id || ' ' || COALESCE(room, '') FROM invoices ORDER BY 1`))
+	require.Equal(t, []string{"i 2 ", "j 88 ", "k 2 "},
+		a.rows(a.shop, `SELECT id || ' ' || customer_id || ' ' || COALESCE(room, '') FROM invoices ORDER BY 1`))
 	require.Equal(t, []string{`customer_id ["88"] missing`}, a.noted())
 	waiting, missing, err := a.Stores[a.ID(shop)].DeletedRows.Waiting(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []int64{0, 1}, []int64{waiting, missing})
-	require.Equal(t, []string{"true"}, a.rows(a.shop, `SELECT walked::text FROM dbcontroller.attachment WHERE kind = 'Invoice'`))
+	require.Equal(t, []string{"true"},
+		a.rows(a.shop, `SELECT walked::text FROM dbcontroller.attachment WHERE kind = 'Invoice'`))
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 2`)
 	a.exec(a.crm, `DELETE FROM customers WHERE id = 1`)
 	a.Settle()
@@ -81,12 +91,16 @@ INSERT INTO invoices (id, customer_id, room, seat) VALUES ('i', 2, NULL, NULL), 
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// Rows whose target does not exist go when that was so for a while: two databases are two commits. A later row that names the target begins it anew, and a target that
-// comes ends it. The removal is recorded, with the target as its cause.
+// Rows whose target does not exist go when that was so for a while: two databases are two commits. A later
+// row that names the target begins it anew, and a target that comes ends it. The removal is recorded, with
+// the target as its cause.
 func TestRowsOfAMissingTargetGoAfterAGrace_I34(t *testing.T) {
 	t.Parallel()
-	services := strings.Replace(attachedServices, "region: eu, behaviour: CASCADE_DELETE", "region: eu, behaviour: CASCADE_DELETE, missing: delete", 1)
-	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations, cfg.Times.MissingGrace = true, time.Hour }, crm, shop), t: t}
+	services := strings.Replace(attachedServices, "region: eu, behaviour: CASCADE_DELETE",
+		"region: eu, behaviour: CASCADE_DELETE, missing: delete", 1)
+	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) {
+		cfg.Delegations, cfg.Times.MissingGrace = true, time.Hour
+	}, crm, shop), t: t}
 	a.tables()
 	a.attach()
 	later := func() {
@@ -98,7 +112,9 @@ func TestRowsOfAMissingTargetGoAfterAGrace_I34(t *testing.T) {
 	a.Capture(a.ID(shop))
 	later()
 	require.Equal(t, "found lost", notes(), "40 minutes")
-	require.Equal(t, []string{"true"}, a.rows(a.shop, `SELECT (max(due) < now() + interval '21 min' AND min(due) > now())::text FROM dbcontroller.lacking`), "it is asked again when the time is over")
+	require.Equal(t, []string{"true"},
+		a.rows(a.shop,
+			`SELECT (max(due) < now() + interval '21 min' AND min(due) > now())::text FROM dbcontroller.lacking`), "it is asked again when the time is over")
 	a.exec(a.crm, `INSERT INTO customers VALUES (8, 'late')`)
 	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (7, 'lost too')`)
 	later()
@@ -123,7 +139,8 @@ func TestRowsOfAMissingTargetGoInParts(t *testing.T) {
 	_, err := a.Stores[a.ID(shop)].RightRequests.AcquireForRows(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"500"}, a.rows(a.shop, `SELECT count(*)::text FROM invoices WHERE room IS NOT NULL`))
-	require.Equal(t, []string{"true"}, a.rows(a.shop, `SELECT (due < now() + interval '2 s')::text FROM dbcontroller.lacking`))
+	require.Equal(t, []string{"true"},
+		a.rows(a.shop, `SELECT (due < now() + interval '2 s')::text FROM dbcontroller.lacking`))
 	a.again()
 	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM invoices WHERE room IS NOT NULL`))
 }
@@ -143,8 +160,11 @@ func TestManyRowsOfBeforeWaitForAPerson(t *testing.T) {
 	all, err := attach.All(t.Context(), a.shop)
 	require.NoError(t, err)
 	invoices := all[slices.IndexFunc(all, func(one *attach.Attached) bool { return one.Kind == "Invoice" })]
-	require.Equal(t, []attach.Missing{{Path: "room__seat", Effect: schema.MissingUnset, Values: 3, Rows: 30, Waits: true}}, invoices.MissingRows)
-	require.Equal(t, "room__seat: 30 rows name 3 targets that do not exist: nothing is done until attach --yes lets them be unset", invoices.MissingRows[0].String())
+	require.Equal(t, []attach.Missing{{Path: "room__seat", Effect: schema.MissingUnset, Values: 3, Rows: 30,
+		Waits: true}}, invoices.MissingRows)
+	require.Equal(t,
+		"room__seat: 30 rows name 3 targets that do not exist: nothing is done until attach --yes lets them be unset",
+		invoices.MissingRows[0].String())
 	a.exec(a.crm, `INSERT INTO seats VALUES ('none', 0)`)
 	require.Equal(t, "30", left(), "twenty are left without a target")
 	a.exec(a.crm, `INSERT INTO seats VALUES ('none', 1)`)
@@ -152,7 +172,8 @@ func TestManyRowsOfBeforeWaitForAPerson(t *testing.T) {
 
 	a.exec(a.shop, `INSERT INTO invoices (id, room, seat) SELECT 'c' || g, 'gone', 1 FROM generate_series(1, 30) g`)
 	require.Equal(t, "20", left())
-	a.exec(a.shop, `SET session_replication_role = replica; INSERT INTO invoices (id, room, seat) SELECT 'd' || g, 'gone', 2 FROM generate_series(1, 30) g; RESET session_replication_role`)
+	a.exec(a.shop,
+		`SET session_replication_role = replica; INSERT INTO invoices (id, room, seat) SELECT 'd' || g, 'gone', 2 FROM generate_series(1, 30) g; RESET session_replication_role`)
 	plans, err := attach.Prepare(t.Context(), a.shop, a.Stores[a.ID(shop)].Model(), false)
 	require.NoError(t, err)
 	for _, p := range plans {
@@ -168,17 +189,28 @@ func TestManyRowsOfBeforeWaitForAPerson(t *testing.T) {
 // Values of two references with the same texts are two: one target is missing, and the other one is there.
 func TestTheSameTextInTwoReferencesIsTwoValues_I34(t *testing.T) {
 	t.Parallel()
-	services := strings.Replace(attachedServices, "  - kind: Seat\n    table: public.seats\n    key: [room, \"number\"]", "  - kind: Seat\n    table: public.seats\n    key: [\"number\"]", 1)
-	services = strings.Replace(services, "columns: [room, seat], targets: [crm.example.com/Seat], region: eu, behaviour: BLOCK, missing: unset", "columns: [seat], targets: [crm.example.com/Seat], "+strictCascade+", missing: delete", 1)
-	services = strings.Replace(services, "columns: [customer_id], targets: [crm.example.com/Customer], region: eu, behaviour: BLOCK", "columns: [customer_id], targets: [crm.example.com/Customer], "+strictCascade, 1)
-	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	services := strings.Replace(attachedServices,
+		"  - kind: Seat\n    table: public.seats\n    key: [room, \"number\"]",
+		"  - kind: Seat\n    table: public.seats\n    key: [\"number\"]", 1)
+	services = strings.Replace(services,
+		"columns: [room, seat], targets: [crm.example.com/Seat], region: eu, behaviour: BLOCK, missing: unset",
+		"columns: [seat], targets: [crm.example.com/Seat], "+strictCascade+", missing: delete", 1)
+	services = strings.Replace(services,
+		"columns: [customer_id], targets: [crm.example.com/Customer], region: eu, behaviour: BLOCK",
+		"columns: [customer_id], targets: [crm.example.com/Customer], "+strictCascade, 1)
+	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) {
+		cfg.Delegations = true
+	}, crm, shop), t: t}
 	a.tables()
-	a.exec(a.crm, `DROP TABLE seats; CREATE TABLE seats (number bigint PRIMARY KEY); GRANT ALL ON seats TO dbcontroller_box_serving; INSERT INTO customers SELECT generate_series(1, 20)`)
-	a.exec(a.shop, `CREATE INDEX ON invoices (seat); INSERT INTO invoices (id, customer_id) SELECT 'c' || g, g FROM generate_series(1, 20) g; INSERT INTO invoices (id, seat) SELECT 's' || g, g FROM generate_series(1, 20) g`)
+	a.exec(a.crm,
+		`DROP TABLE seats; CREATE TABLE seats (number bigint PRIMARY KEY); GRANT ALL ON seats TO dbcontroller_box_serving; INSERT INTO customers SELECT generate_series(1, 20)`)
+	a.exec(a.shop,
+		`CREATE INDEX ON invoices (seat); INSERT INTO invoices (id, customer_id) SELECT 'c' || g, g FROM generate_series(1, 20) g; INSERT INTO invoices (id, seat) SELECT 's' || g, g FROM generate_series(1, 20) g`)
 	a.attach()
 	a.exec(a.shop, `UPDATE dbcontroller.attachment SET confirmed = true`)
 	a.again()
-	require.Equal(t, []string{"20"}, a.rows(a.shop, `SELECT count(*)::text FROM invoices WHERE customer_id IS NOT NULL`))
+	require.Equal(t, []string{"20"},
+		a.rows(a.shop, `SELECT count(*)::text FROM invoices WHERE customer_id IS NOT NULL`))
 	require.Equal(t, []string{"0"}, a.rows(a.shop, `SELECT count(*)::text FROM invoices WHERE seat IS NOT NULL`))
 	require.Empty(t, a.noted())
 }
@@ -189,13 +221,15 @@ func TestAMissingValueWithARightIsNoMore_I34(t *testing.T) {
 	a := newShopVersions(t, strictCascade+", missing: delete", strictBlock)
 	a.attach()
 	a.write(`INSERT INTO orders (customer_id, note) VALUES (4, 'stays')`)
-	a.exec(a.shop, `INSERT INTO dbcontroller.lacking (kind_id, path, texts, target, missing) SELECT kind_id, 'customer_id', '["4"]', '//`+crm+`/customers/4', true FROM dbcontroller.attachment WHERE kind = 'Order'`)
+	a.exec(a.shop,
+		`INSERT INTO dbcontroller.lacking (kind_id, path, texts, target, missing) SELECT kind_id, 'customer_id', '["4"]', '//`+crm+`/customers/4', true FROM dbcontroller.attachment WHERE kind = 'Order'`)
 	a.Settle()
 	require.Empty(t, a.noted())
 	require.Equal(t, []string{"stays"}, a.rows(a.shop, `SELECT note FROM orders`))
 }
 
-// A version that declares another behaviour: the former one counts until each value has its new right, and nothing is let go in between.
+// A version that declares another behaviour: the former one counts until each value has its new right, and
+// nothing is let go in between.
 func TestABehaviourThatChangesHoldsAllTheWay_I1_I3_I34(t *testing.T) {
 	t.Parallel()
 	t.Run("cascade, then block", func(t *testing.T) {
@@ -217,7 +251,8 @@ func TestABehaviourThatChangesHoldsAllTheWay_I1_I3_I34(t *testing.T) {
 		require.Equal(t, []string{"two"}, a.rows(a.shop, `SELECT note FROM orders`))
 		require.Zero(t, a.Count(crm, "deleting"))
 		a.Capture(a.ID(shop))
-		require.Equal(t, []string{"true []"}, a.rows(a.shop, `SELECT walked || ' ' || former FROM dbcontroller.attachment WHERE kind = 'Order'`))
+		require.Equal(t, []string{"true []"},
+			a.rows(a.shop, `SELECT walked || ' ' || former FROM dbcontroller.attachment WHERE kind = 'Order'`))
 		_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 2`)
 	})
 	t.Run("block, then cascade", func(t *testing.T) {
@@ -241,13 +276,15 @@ func TestABehaviourThatChangesHoldsAllTheWay_I1_I3_I34(t *testing.T) {
 			a.Capture(a.ID(shop))
 			a.Settle()
 		}
-		require.Equal(t, []string{"true []"}, a.rows(a.shop, `SELECT walked || ' ' || former FROM dbcontroller.attachment WHERE kind = 'Order'`))
+		require.Equal(t, []string{"true []"},
+			a.rows(a.shop, `SELECT walked || ' ' || former FROM dbcontroller.attachment WHERE kind = 'Order'`))
 		a.returned()
 		a.exec(a.crm, `DELETE FROM customers WHERE id = 2`)
 		a.Settle()
 		require.Empty(t, a.rows(a.shop, `SELECT note FROM orders`))
 	})
-	for _, order := range [][2]string{{"region: eu, behaviour: BLOCK", strictBlock}, {strictBlock, "region: eu, behaviour: BLOCK"}} {
+	for _, order := range [][2]string{{"region: eu, behaviour: BLOCK", strictBlock},
+		{strictBlock, "region: eu, behaviour: BLOCK"}} {
 		t.Run(order[0]+", then "+order[1], func(t *testing.T) {
 			t.Parallel()
 			a := newShopVersions(t, order[0], order[1])
@@ -288,7 +325,8 @@ func TestABehaviourThatChangesHoldsAllTheWay_I1_I3_I34(t *testing.T) {
 			a.Settle()
 			_, err := a.Stores[a.ID(shop)].DeletedRows.DeleteRows(t.Context())
 			require.NoError(t, err)
-			require.Equal(t, []string{"true []"}, a.rows(a.shop, `SELECT walked || ' ' || former FROM dbcontroller.attachment WHERE kind = 'Order'`))
+			require.Equal(t, []string{"true []"},
+				a.rows(a.shop, `SELECT walked || ' ' || former FROM dbcontroller.attachment WHERE kind = 'Order'`))
 			refused("at rest without the former ones")
 			require.Equal(t, []string{`customer_id ["99"] missing`}, a.noted())
 			require.Empty(t, harness.AuditDatabases(t, a.Pools))
@@ -333,14 +371,19 @@ SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c WHERE c.relnam
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A table that the controller cannot read keeps no other one back, and a row whose value could be no name is reported.
+// A table that the controller cannot read keeps no other one back, and a row whose value could be no name is
+// reported.
 func TestAnUnreadableTableKeepsNoOtherBack(t *testing.T) {
 	t.Parallel()
-	services := strings.ReplaceAll(strings.Replace(attachedServices, "region: eu, behaviour: CASCADE_DELETE", strictCascade, 1), "region: eu, behaviour: BLOCK", strictBlock)
-	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	services := strings.ReplaceAll(strings.Replace(attachedServices, "region: eu, behaviour: CASCADE_DELETE",
+		strictCascade, 1), "region: eu, behaviour: BLOCK", strictBlock)
+	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) {
+		cfg.Delegations = true
+	}, crm, shop), t: t}
 	a.tables()
 	a.exec(a.crm, `INSERT INTO customers SELECT g, 'c' FROM generate_series(1, 9) g`)
-	a.exec(a.shop, `INSERT INTO orders (customer_id) VALUES (1); INSERT INTO invoices (id, customer_id) VALUES ('i', 2)`)
+	a.exec(a.shop,
+		`INSERT INTO orders (customer_id) VALUES (1); INSERT INTO invoices (id, customer_id) VALUES ('i', 2)`)
 	ctx := context.Background()
 	for _, id := range []string{crm, shop} {
 		conn := map[string]*pgx.Conn{crm: a.crm, shop: a.shop}[id]
@@ -380,16 +423,20 @@ func TestAProcessThatHasNotNoticedAnAttachReleasesNothing_I1_I3_I34(t *testing.T
 	require.Equal(t, []string{"two"}, a.rows(a.shop, `SELECT note FROM orders`))
 }
 
-// Values that stand for "none" name nothing: they need no right, nothing is missing, and a target of that name has no rows that refer to it.
+// Values that stand for "none" name nothing: they need no right, nothing is missing, and a target of that
+// name has no rows that refer to it.
 func TestValuesThatNameNothing(t *testing.T) {
 	t.Parallel()
 	for _, enforce := range []string{"async", "strict"} {
 		t.Run(enforce, func(t *testing.T) {
 			t.Parallel()
 			none := "region: eu, enforce: " + enforce + ", missing: delete, none: [0, -1], behaviour: "
-			services := strings.ReplaceAll(attachedServices, "region: eu, behaviour: CASCADE_DELETE", none+"CASCADE_DELETE")
+			services := strings.ReplaceAll(attachedServices, "region: eu, behaviour: CASCADE_DELETE",
+				none+"CASCADE_DELETE")
 			services = strings.Replace(services, "region: eu, behaviour: BLOCK}", none+"BLOCK}", 1)
-			a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+			a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) {
+				cfg.Delegations = true
+			}, crm, shop), t: t}
 			a.tables()
 			a.exec(a.crm, `INSERT INTO customers SELECT g, 'c' FROM generate_series(0, 3) g`)
 			a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (0, 'before'), (1, 'named')`)
@@ -404,16 +451,19 @@ func TestValuesThatNameNothing(t *testing.T) {
 			write(`INSERT INTO invoices (id, customer_id) VALUES ('a', 3), ('b', 0)`)
 			a.Settle()
 			require.Empty(t, a.noted())
-			require.Equal(t, []string{"customers/1", "customers/2", "customers/3"}, a.rows(a.shop, `SELECT DISTINCT name FROM dbcontroller.foreign_target ORDER BY 1`))
+			require.Equal(t, []string{"customers/1", "customers/2", "customers/3"},
+				a.rows(a.shop, `SELECT DISTINCT name FROM dbcontroller.foreign_target ORDER BY 1`))
 			a.exec(a.crm, `DELETE FROM customers WHERE id IN (0, 1)`)
 			_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 3`)
 			a.Settle()
-			a.exec(a.shop, `UPDATE dbcontroller.foreign_target SET kept_until = NULL; UPDATE invoices SET customer_id = 0`)
+			a.exec(a.shop,
+				`UPDATE dbcontroller.foreign_target SET kept_until = NULL; UPDATE invoices SET customer_id = 0`)
 			a.exec(a.shop, `UPDATE orders SET customer_id = -1 WHERE note = 'named'`)
 			a.Settle()
 			a.exec(a.crm, `DELETE FROM customers WHERE id IN (2, 3)`)
 			a.Settle()
-			require.Equal(t, []string{"among others", "before", "many", "many", "many", "named", "one"}, a.rows(a.shop, `SELECT note FROM orders ORDER BY 1`), "one named a target that is gone")
+			require.Equal(t, []string{"among others", "before", "many", "many", "many", "named", "one"},
+				a.rows(a.shop, `SELECT note FROM orders ORDER BY 1`), "one named a target that is gone")
 			require.Equal(t, 0, a.Count(crm, "holder_entry"))
 			require.Empty(t, harness.AuditDatabases(t, a.Pools))
 		})

@@ -66,7 +66,9 @@ func TestAStatementWaitsForItsRights_I30(t *testing.T) {
 	t.Parallel()
 	a := newWaiting(t)
 	require.NoError(t, a.waits(a.shop, `INSERT INTO invoices VALUES ('i', 1, 'a,b', 1)`))
-	require.NoError(t, a.waits(a.shop, `INSERT INTO orders (customer_id, approver_id, approver_region, note) SELECT g, g + 1, 'eu', 'x' FROM generate_series(1, 8) g`))
+	require.NoError(t,
+		a.waits(a.shop,
+			`INSERT INTO orders (customer_id, approver_id, approver_region, note) SELECT g, g + 1, 'eu', 'x' FROM generate_series(1, 8) g`))
 	require.NoError(t, a.waits(a.shop, `UPDATE invoices SET customer_id = 9`))
 	_ = a.refused(a.crm, `DELETE FROM customers WHERE id = 9`)
 	a.exec(a.shop, `INSERT INTO invoices (id, customer_id) VALUES ('known', 9)`) // no question is asked
@@ -82,7 +84,8 @@ func TestAStatementWaitsForItsRights_I30(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
-// A transaction that uses one right to a target waits for the other one to the same target, while others do the same.
+// A transaction that uses one right to a target waits for the other one to the same target, while others do
+// the same.
 func TestATransactionWaitsForBothRightsToOneTarget_I30(t *testing.T) {
 	t.Parallel()
 	a := newWaiting(t)
@@ -95,7 +98,8 @@ func TestATransactionWaitsForBothRightsToOneTarget_I30(t *testing.T) {
 	a.exec(other, `COMMIT`)
 	a.exec(a.shop, `COMMIT`)
 	a.Settle()
-	require.Equal(t, []string{"2", "2"}, a.rows(a.shop, `SELECT count(*)::text FROM orders UNION ALL SELECT count(*)::text FROM invoices`))
+	require.Equal(t, []string{"2", "2"},
+		a.rows(a.shop, `SELECT count(*)::text FROM orders UNION ALL SELECT count(*)::text FROM invoices`))
 	require.Empty(t, harness.AuditDatabases(t, a.Pools))
 }
 
@@ -105,7 +109,8 @@ func TestASnapshotDoesNotSeeTheRightThatItWaitedFor(t *testing.T) {
 	t.Parallel()
 	a := newWaiting(t)
 	for _, level := range []string{"REPEATABLE READ", "SERIALIZABLE"} {
-		insert := `INSERT INTO orders (customer_id, note) VALUES (` + map[string]string{"REPEATABLE READ": "4", "SERIALIZABLE": "5"}[level] + `, 'x')`
+		insert := `INSERT INTO orders (customer_id, note) VALUES (` + map[string]string{"REPEATABLE READ": "4",
+			"SERIALIZABLE": "5"}[level] + `, 'x')`
 		a.exec(a.shop, `BEGIN ISOLATION LEVEL `+level+`; SELECT FROM orders`)
 		require.Equal(t, "40001", a.code(a.waits(a.shop, insert)))
 		a.exec(a.shop, `ROLLBACK; BEGIN ISOLATION LEVEL `+level)
@@ -142,12 +147,14 @@ func TestAStatementDoesNotWaitForEver(t *testing.T) {
 	a.exec(a.shop, `SET dbcontroller.acquire_timeout = '1 s'`)
 
 	var role string
-	require.NoError(t, a.shop.QueryRow(context.Background(), `SELECT 'dbcontroller_ask_' || oid FROM pg_database WHERE datname = current_database()`).Scan(&role))
+	require.NoError(t, a.shop.QueryRow(context.Background(),
+		`SELECT 'dbcontroller_ask_' || oid FROM pg_database WHERE datname = current_database()`).Scan(&role))
 	a.exec(a.shop, `ALTER ROLE `+role+` CONNECTION LIMIT 0`)
 	err = exec(``)
 	require.Equal(t, "RD002", a.code(err))
 	require.ErrorContains(t, err, "could not be asked for")
-	a.exec(a.shop, `ALTER ROLE `+role+` CONNECTION LIMIT 20; ALTER SERVER dbcontroller_loopback OPTIONS (SET dbname 'postgres')`)
+	a.exec(a.shop,
+		`ALTER ROLE `+role+` CONNECTION LIMIT 20; ALTER SERVER dbcontroller_loopback OPTIONS (SET dbname 'postgres')`)
 	require.Equal(t, "RD002", a.code(exec(``)), "another database")
 	lacking, err := attach.Waiting(context.Background(), a.shop, "")
 	require.NoError(t, err)
@@ -162,10 +169,13 @@ func TestWhoAsksForRightsMayDoNothingElse(t *testing.T) {
 	a := newWaiting(t)
 	ctx := context.Background()
 	var role, server string
-	require.NoError(t, a.shop.QueryRow(ctx, `SELECT 'dbcontroller_ask_' || oid FROM pg_database WHERE datname = current_database()`).Scan(&role))
+	require.NoError(t,
+		a.shop.QueryRow(ctx, `SELECT 'dbcontroller_ask_' || oid FROM pg_database WHERE datname = current_database()`).
+			Scan(&role))
 	a.exec(a.shop, `SET ROLE `+role)
 	for _, sql := range []string{
-		`SELECT FROM dbcontroller.right_request`, `SELECT FROM dbcontroller.meta`, `SELECT FROM invoices`, `SELECT dbcontroller.acquire('{}')`, `SELECT dbcontroller.take_rights(NULL, NULL, NULL, NULL, NULL, NULL)`,
+		`SELECT FROM dbcontroller.right_request`, `SELECT FROM dbcontroller.meta`, `SELECT FROM invoices`,
+		`SELECT dbcontroller.acquire('{}')`, `SELECT dbcontroller.take_rights(NULL, NULL, NULL, NULL, NULL, NULL)`,
 		`SELECT dbcontroller.ask_outside('{}', 'x')`, `CREATE TABLE dbcontroller.mine ()`,
 	} {
 		_, err := a.shop.Exec(ctx, sql)

@@ -50,8 +50,9 @@ func (l *lookups) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQuer
 
 func (l *lookups) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
-// A write of 500 resources is one attempt. A question about them looks for the rows of each by their keys: through the index of attempts each
-// would give all 500. (6 s instead of 2 ms, for 500 of an attempt with 3,000 references.)
+// A write of 500 resources is one attempt. A question about them looks for the rows of each by their keys:
+// through the index of attempts each would give all 500. (6 s instead of 2 ms, for 500 of an attempt with
+// 3,000 references.)
 func TestTheReferencesOfOneAttemptAreFoundByTheirKeys(t *testing.T) {
 	t.Parallel()
 	const writes = 500
@@ -66,7 +67,8 @@ func TestTheReferencesOfOneAttemptAreFoundByTheirKeys(t *testing.T) {
 	})
 	b.MustPut(target, nil)
 	putHolders(t, b, "many", writes, body{"block": target})
-	rows, err := b.Pools[b.ID(aWest)].Query(t.Context(), `SELECT b.attempt, b.holder_uid, 'block', s.uid FROM dbcontroller.blockade b JOIN dbcontroller.shadow s ON s.id = b.target_id`)
+	rows, err := b.Pools[b.ID(aWest)].Query(t.Context(),
+		`SELECT b.attempt, b.holder_uid, 'block', s.uid FROM dbcontroller.blockade b JOIN dbcontroller.shadow s ON s.id = b.target_id`)
 	require.NoError(t, err)
 	keys, err := pgx.CollectRows(rows, pgx.RowToStructByPos[peer.BlockadeKey])
 	require.NoError(t, err)
@@ -74,7 +76,8 @@ func TestTheReferencesOfOneAttemptAreFoundByTheirKeys(t *testing.T) {
 	var questions []peer.Question
 	var refs []peer.CheckedReference
 	for _, k := range keys {
-		questions, refs = append(questions, peer.Question{Key: k}), append(refs, peer.CheckedReference{Key: k, Behaviour: schema.Block})
+		questions, refs = append(questions, peer.Question{Key: k}),
+			append(refs, peer.CheckedReference{Key: k, Behaviour: schema.Block})
 	}
 	answers, err := b.Stores[b.ID(bEast)].Attempts.Answer(t.Context(), b.ID(aWest), questions)
 	require.NoError(t, err)

@@ -16,8 +16,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// A process that is behind a switch calls no name wrong or missing that fits no pattern of its version, or is of another kind there, and
-// leaves no kind out of a list.
+// A process that is behind a switch calls no name wrong or missing that fits no pattern of its version, or is
+// of another kind there, and leaves no kind out of a list.
 func TestAProcessBehindASwitchRefusesNothingForGood_I15_I26(t *testing.T) {
 	t.Parallel()
 	b, ctx := harness.NewBox(t, movedNames, nil, aWest), context.Background()
@@ -35,21 +35,34 @@ func TestAProcessBehindASwitchRefusesNothingForGood_I15_I26(t *testing.T) {
 	for _, name := range []string{"targets/t", "others/missing"} {
 		update := []peer.Write{{Name: name, Body: body{"n": 1.0}, Mode: peer.Update}}
 		for what, call := range map[string]func() error{
-			"get":          func() error { _, err := behind.Read.Get(ctx, name); return err },
-			"explain":      func() error { _, err := behind.Operate.Explain(ctx, name); return err },
-			"plan":         func() error { _, err := behind.Deletions.PlanDelete(ctx, name); return err },
-			"delete":       func() error { _, err := behind.Deletions.Delete(ctx, shadow.DeleteRequest{Name: name}); return err },
-			"protect":      func() error { _, err := behind.Write.SetBlockDeletion(ctx, name, uuid.Nil, true); return err },
-			"status":       func() error { _, err := behind.Write.UpdateStatus(ctx, name, uuid.Nil, []byte(`{}`), nil); return err },
-			"releasable":   func() error { _, _, err := behind.Operate.Releasable(ctx, name, 1, ""); return err },
-			"update":       func() error { _, err := behind.Write.Save(short(), update); return err },
-			"requested":    func() error { _, err := behind.Write.SaveRequested(short(), uuid.New(), update); return err },
+			"get":     func() error { _, err := behind.Read.Get(ctx, name); return err },
+			"explain": func() error { _, err := behind.Operate.Explain(ctx, name); return err },
+			"plan":    func() error { _, err := behind.Deletions.PlanDelete(ctx, name); return err },
+			"delete": func() error {
+				_, err := behind.Deletions.Delete(ctx, shadow.DeleteRequest{Name: name})
+				return err
+			},
+			"protect": func() error {
+				_, err := behind.Write.SetBlockDeletion(ctx, name, uuid.Nil, true)
+				return err
+			},
+			"status": func() error {
+				_, err := behind.Write.UpdateStatus(ctx, name, uuid.Nil, []byte(`{}`), nil)
+				return err
+			},
+			"releasable": func() error { _, _, err := behind.Operate.Releasable(ctx, name, 1, ""); return err },
+			"update":     func() error { _, err := behind.Write.Save(short(), update); return err },
+			"requested": func() error {
+				_, err := behind.Write.SaveRequested(short(), uuid.New(), update)
+				return err
+			},
 			"would update": func() error { _, err := behind.Write.ValidateBatch(short(), update, ""); return err },
 			"in a transaction": func() error {
 				return within(short(), behind, b.Pools[id], update...)
 			},
 			"referrers": func() error {
-				_, err := behind.Operate.Referrers(ctx, shadow.ReferrersRequest{Target: schema.FullName{Deployment: id, Name: name}, Limit: 1})
+				_, err := behind.Operate.Referrers(ctx,
+					shadow.ReferrersRequest{Target: schema.FullName{Deployment: id, Name: name}, Limit: 1})
 				return err
 			},
 		} {
@@ -62,7 +75,9 @@ func TestAProcessBehindASwitchRefusesNothingForGood_I15_I26(t *testing.T) {
 		_, _, err := behind.Read.List(ctx, shadow.ListRequest{Kind: kind, Limit: 10})
 		require.ErrorIs(t, err, peer.ErrAborted, "list %q", kind)
 	}
-	require.ErrorIs(t, behind.Read.WatchResources(short(), "Other", "", "", func(schema.Event[peer.Resource]) error { return nil }), peer.ErrAborted)
+	require.ErrorIs(t, behind.Read.WatchResources(short(), "Other", "", "", func(schema.Event[peer.Resource]) error {
+		return nil
+	}), peer.ErrAborted)
 	select {
 	case <-behind.Gate.Superseded():
 	default:
@@ -87,7 +102,8 @@ func TestAProcessBehindASwitchRefusesNothingForGood_I15_I26(t *testing.T) {
 	require.Len(t, found, 2)
 }
 
-// A watch that is limited to the names that its caller may read goes on after a switch, with the kinds that only the new version has.
+// A watch that is limited to the names that its caller may read goes on after a switch, with the kinds that
+// only the new version has.
 func TestALimitedWatchOutlivesASwitch_I23_I26(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, movedNames, nil, aWest)
@@ -96,7 +112,8 @@ func TestALimitedWatchOutlivesASwitch_I23_I26(t *testing.T) {
 	all := []grant.NameRange{grant.AllNames}
 	seen := make(chan string, 10)
 	go func() {
-		_ = shadow.WatchResourcesAs(ctx, b.Stores[b.ID(aWest)], shadow.WatchRequest{Within: grant.Within{"Target": all, "Other": all}},
+		_ = shadow.WatchResourcesAs(ctx, b.Stores[b.ID(aWest)],
+			shadow.WatchRequest{Within: grant.Within{"Target": all, "Other": all}},
 			func(r peer.Resource) (string, error) { return r.Kind + " " + r.Name, nil },
 			func(e schema.Event[string]) error {
 				for _, item := range e.Items {

@@ -14,8 +14,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// BenchmarkWatch has one writer, of a thousand resources at a time, and watches in the same process. An operation is one
-// transaction, with the delivery of its thousand events to every watch.
+// BenchmarkWatch has one writer, of a thousand resources at a time, and watches in the same process. An
+// operation is one transaction, with the delivery of its thousand events to every watch.
 func BenchmarkWatch(b *testing.B) {
 	for _, watches := range []int{1, 100} {
 		b.Run(fmt.Sprint(watches), func(b *testing.B) {
@@ -81,7 +81,8 @@ FROM (
 		var members, holding []peer.Write
 		for i := range size {
 			members = append(members, peer.Write{Name: fmt.Sprint("targets/m", i), Body: body{"next": target}})
-			holding = append(holding, peer.Write{Name: fmt.Sprint("holders/h", i), Body: body{"cascade": fmt.Sprint("//", aWest, "/targets/m", i)}})
+			holding = append(holding, peer.Write{Name: fmt.Sprint("holders/h", i),
+				Body: body{"cascade": fmt.Sprint("//", aWest, "/targets/m", i)}})
 		}
 		_, err := box.Stores[west].Write.Save(b.Context(), members)
 		require.NoError(b, err)
@@ -98,7 +99,8 @@ FROM (
 		timed(&whole, func() error { _, err := box.Delete(target); return err })
 		timed(&whole, func() error { _, err := box.Act(east, west); return err })
 		var marked []int64
-		require.NoError(b, box.Pools[west].QueryRow(b.Context(), `SELECT array_agg(id) FROM dbcontroller.shadow WHERE state = 2`).Scan(&marked))
+		require.NoError(b, box.Pools[west].QueryRow(b.Context(),
+			`SELECT array_agg(id) FROM dbcontroller.shadow WHERE state = 2`).Scan(&marked))
 		require.Len(b, marked, size)
 		timed(&counts, func() error { _, err := box.Pools[west].Exec(b.Context(), finalised, marked); return err })
 		timed(&whole, func() error { _, err := box.Do(west, schema.Finalise); return err })

@@ -57,7 +57,8 @@ func idleRight(t *testing.T, b *harness.Box) {
 	b.MustPut(holderNumber(0), body{"dangling": target})
 	b.Settle()
 	var id int64
-	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT id FROM dbcontroller.foreign_target`).Scan(&id))
+	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT id FROM dbcontroller.foreign_target`).
+		Scan(&id))
 	require.NoError(t, b.Stores[b.ID(bEast)].Rights.Acquire(t.Context(), b.ID(aWest), []int64{id}))
 	b.Settle()
 	rights, _ := blockRights(t, b, bEast)
@@ -65,7 +66,8 @@ func idleRight(t *testing.T, b *harness.Box) {
 	b.Audit()
 }
 
-// While the right lasts, blocking references are written with the target's deployment away, and keep the target.
+// While the right lasts, blocking references are written with the target's deployment away, and keep the
+// target.
 func TestBlockingWritesUnderARightNeedNobody_I3_I30_I32(t *testing.T) {
 	t.Parallel()
 	b := blocking(t)
@@ -102,7 +104,8 @@ func TestBlockingWritesUnderARightNeedNobody_I3_I30_I32(t *testing.T) {
 	require.Zero(t, rights+proxies)
 }
 
-// Unknown is not absent: while the holders' deployment is away, its right keeps the target, and the answer names it.
+// Unknown is not absent: while the holders' deployment is away, its right keeps the target, and the answer
+// names it.
 func TestARightKeepsItsTargetWhileItsDeploymentIsAway_I5_I13(t *testing.T) {
 	t.Parallel()
 	b := blocking(t)
@@ -121,7 +124,8 @@ func TestARightKeepsItsTargetWhileItsDeploymentIsAway_I5_I13(t *testing.T) {
 	b.Audit()
 }
 
-// A delete recalls the right before it is decided: a write under it that has not committed is waited for, and then blocks.
+// A delete recalls the right before it is decided: a write under it that has not committed is waited for, and
+// then blocks.
 func TestARecallWaitsForWritesUnderTheRight_I3_I31(t *testing.T) {
 	t.Parallel()
 	b := blocking(t)
@@ -149,28 +153,32 @@ SELECT s.id, f.id, $1, (SELECT id FROM dbcontroller.field WHERE path = 'block'),
 	b.Audit()
 }
 
-// A recall looks at a proxy, and another one has taken its place before the recall has the lock of its row: the recall ends neither, so that the blockade
-// of the other one keeps its proxy, which releases it.
+// A recall looks at a proxy, and another one has taken its place before the recall has the lock of its row:
+// the recall ends neither, so that the blockade of the other one keeps its proxy, which releases it.
 func TestARecallEndsNoOtherProxy_I8_I13(t *testing.T) {
 	t.Parallel()
 	b := blocking(t)
 	idleRight(t, b)
 	ctx, pool, holders := t.Context(), b.Pools[b.ID(bEast)], b.Stores[b.ID(bEast)]
 	var asked, other uuid.UUID
-	require.NoError(t, pool.QueryRow(ctx, `SELECT block_attempt FROM dbcontroller.foreign_target WHERE block_attempt IS NOT NULL`).Scan(&asked))
+	require.NoError(t,
+		pool.QueryRow(ctx, `SELECT block_attempt FROM dbcontroller.foreign_target WHERE block_attempt IS NOT NULL`).
+			Scan(&asked))
 	other = newAttempt()
 	key := peer.BlockadeKey{Attempt: asked, Path: peer.RightPath, TargetUID: b.Get(target).UID}
 	acquires, err := pool.Begin(ctx)
 	require.NoError(t, err)
 	defer func() { _ = acquires.Rollback(ctx) }()
-	_, err = acquires.Exec(ctx, `UPDATE dbcontroller.foreign_target SET block_attempt = $1 WHERE block_attempt = $2`, other, asked)
+	_, err = acquires.Exec(ctx, `UPDATE dbcontroller.foreign_target SET block_attempt = $1 WHERE block_attempt = $2`,
+		other, asked)
 	require.NoError(t, err)
 	var committed atomic.Bool
 	done := make(chan *peer.Recalled, 1)
 	go func() {
 		var first *peer.Recalled
 		for again := true; again; again = !committed.Load() { // the lock may not be had in time
-			answer, err := holders.Rights.Recall(ctx, b.ID(aWest), []peer.Recall{{Question: peer.Question{Key: key}, Mode: peer.RecallIfFree}})
+			answer, err := holders.Rights.Recall(ctx, b.ID(aWest),
+				[]peer.Recall{{Question: peer.Question{Key: key}, Mode: peer.RecallIfFree}})
 			if err != nil {
 				answer = &peer.Recalled{}
 			}
@@ -185,11 +193,14 @@ func TestARecallEndsNoOtherProxy_I8_I13(t *testing.T) {
 	require.Len(t, answer.Answers, 1)
 	require.Equal(t, peer.Undecided, answer.Answers[0].Verdict)
 	var stands uuid.UUID
-	require.NoError(t, pool.QueryRow(ctx, `SELECT block_attempt FROM dbcontroller.foreign_target WHERE block_attempt IS NOT NULL`).Scan(&stands))
+	require.NoError(t,
+		pool.QueryRow(ctx, `SELECT block_attempt FROM dbcontroller.foreign_target WHERE block_attempt IS NOT NULL`).
+			Scan(&stands))
 	require.Equal(t, other, stands)
 }
 
-// alongUnderARight gives a right, and leaves holders that all go along with the target: one by asking, and one under the right, which also blocks.
+// alongUnderARight gives a right, and leaves holders that all go along with the target: one by asking, and
+// one under the right, which also blocks.
 func alongUnderARight(t *testing.T) *harness.Box {
 	t.Helper()
 	b := blocking(t)
@@ -204,7 +215,8 @@ func alongUnderARight(t *testing.T) *harness.Box {
 	return b
 }
 
-// A holder that is deleted along refuses nothing, also under a right: the right ends first, so that a later write is asked for.
+// A holder that is deleted along refuses nothing, also under a right: the right ends first, so that a later
+// write is asked for.
 func TestHoldersUnderARightGoAlong_I1_I3(t *testing.T) {
 	t.Parallel()
 	b := alongUnderARight(t)
@@ -220,7 +232,8 @@ func TestHoldersUnderARightGoAlong_I1_I3(t *testing.T) {
 	b.Audit()
 }
 
-// All holders under a right go along, the right is to end, and another holder is written under it first: that one does not go along, and refuses.
+// All holders under a right go along, the right is to end, and another holder is written under it first: that
+// one does not go along, and refuses.
 func TestAHolderUnderARightThatComesBeforeItsEndIsNotExcused_I3(t *testing.T) {
 	t.Parallel()
 	b := alongUnderARight(t)
@@ -270,7 +283,8 @@ func TestACascadeWaitsForARight_I2_I13(t *testing.T) {
 	b.Audit()
 }
 
-// Rights of a lost epoch are void on both sides. References that were written under them are compared, and keep their target.
+// Rights of a lost epoch are void on both sides. References that were written under them are compared, and
+// keep their target.
 func TestBlockRightsEndWithTheEpoch_I8_I30(t *testing.T) {
 	t.Parallel()
 	for _, failing := range []string{aWest, bEast} {
@@ -289,7 +303,8 @@ func TestBlockRightsEndWithTheEpoch_I8_I30(t *testing.T) {
 			b.Settle()
 			b.Audit()
 			if failing == aWest {
-				require.Equal(t, 4, b.Count(aWest, "blockade"), "all are established by themselves, and gave another right")
+				require.Equal(t, 4, b.Count(aWest, "blockade"),
+					"all are established by themselves, and gave another right")
 				_, err := b.Delete(target)
 				var blocked *peer.BlockedError
 				require.ErrorAs(t, err, &blocked)
@@ -330,7 +345,8 @@ func TestABlockRightOfAnEarlierEpochIsNotUsed_I30(t *testing.T) {
 	require.Equal(t, 2, blocked.Total, "that of the earlier right as well")
 }
 
-// A row that was closed, or a target in DELETING, gives no right; references that were established for it are released.
+// A row that was closed, or a target in DELETING, gives no right; references that were established for it are
+// released.
 func TestALateBlockRightIsNotTaken_I30_I31(t *testing.T) {
 	t.Parallel()
 	b := blocking(t)
@@ -360,9 +376,11 @@ func TestExcludedKindsGiveNoRightToBlock_I30(t *testing.T) {
 	b := harness.NewBox(t, undelegated, func(cfg *shadow.Config) { cfg.Delegations = true }, aWest, bEast)
 	full := "//" + aWest + "/targets/t"
 	uid := b.MustPut(full, nil).UID
-	_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []peer.EstablishReference{{
-		HolderUID: uid, HolderKind: "Target", HolderName: "targets/t", Path: peer.RightPath, TargetKind: "Target", TargetName: "targets/t", TargetUID: uid, Behaviour: schema.Block,
-	}})
+	_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()),
+		[]peer.EstablishReference{{
+			HolderUID: uid, HolderKind: "Target", HolderName: "targets/t", Path: peer.RightPath, TargetKind: "Target",
+			TargetName: "targets/t", TargetUID: uid, Behaviour: schema.Block,
+		}})
 	var refused *peer.RefusedError
 	require.ErrorAs(t, err, &refused)
 	require.True(t, refused.Only(peer.NotReferable), "%v", err)
@@ -372,7 +390,9 @@ func TestExcludedKindsGiveNoRightToBlock_I30(t *testing.T) {
 // asked for because of many references.
 func TestRowsAreNotBlockedByRightsOfNumbers_I30(t *testing.T) {
 	t.Parallel()
-	a := &attached{Box: harness.NewBox(t, attachedServices, func(cfg *shadow.Config) { cfg.Delegations, cfg.Limits.BlockRightFrom = true, 2 }, crm, shop), t: t}
+	a := &attached{Box: harness.NewBox(t, attachedServices, func(cfg *shadow.Config) {
+		cfg.Delegations, cfg.Limits.BlockRightFrom = true, 2
+	}, crm, shop), t: t}
 	a.tables()
 	a.exec(a.crm, `INSERT INTO customers VALUES (1)`)
 	a.attach()
@@ -401,7 +421,8 @@ func TestUnusedBlockRightsAreReturned(t *testing.T) {
 	b.Audit()
 }
 
-// A process with rights switched off ends the rights to block by joining; the proxy stays while references are left under it.
+// A process with rights switched off ends the rights to block by joining; the proxy stays while references
+// are left under it.
 func TestAProcessWithoutRightsEndsBlockRights_I31(t *testing.T) {
 	t.Parallel()
 	b := blocking(t)
@@ -492,12 +513,14 @@ func TestAnApplicationsTransactionBlocksUnderARight_I22_I30(t *testing.T) {
 	b := blocking(t)
 	acquired(t, b)
 	b.SetDown(aWest, true)
-	require.NoError(t, within(t.Context(), b.Stores[b.ID(bEast)], b.Pools[b.ID(bEast)], peer.Write{Name: "holders/tx", Body: body{"block": target}}))
+	require.NoError(t, within(t.Context(), b.Stores[b.ID(bEast)], b.Pools[b.ID(bEast)],
+		peer.Write{Name: "holders/tx", Body: body{"block": target}}))
 	b.SetDown(aWest, false)
 	b.Audit()
 }
 
-// Recalls of another deployment than the target's end no right, and made-up ones leave as few rows as its quota of attempts allows.
+// Recalls of another deployment than the target's end no right, and made-up ones leave as few rows as its
+// quota of attempts allows.
 func TestRecallsOfAHostileDeployment_I15_I31(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(cfg *shadow.Config) {
@@ -507,15 +530,18 @@ func TestRecallsOfAHostileDeployment_I15_I31(t *testing.T) {
 	uid := acquired(t, b)
 	store, hostile := b.Stores[b.ID(bEast)], b.ID(aEast)
 	var attempt uuid.UUID
-	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT block_attempt FROM dbcontroller.foreign_target WHERE uid = $1`, uid).Scan(&attempt))
+	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(),
+		`SELECT block_attempt FROM dbcontroller.foreign_target WHERE uid = $1`, uid).Scan(&attempt))
 	decided := func() (n int) {
-		require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.attempt`).Scan(&n))
+		require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.attempt`).
+			Scan(&n))
 		return n
 	}
 	before := decided()
 	for _, mode := range []peer.RecallMode{peer.RecallLooks, peer.RecallIfFree, peer.RecallEnds} {
 		key := peer.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: peer.RightPath, TargetUID: uid}
-		out, err := store.Rights.Recall(t.Context(), hostile, []peer.Recall{{Question: peer.Question{Key: key, Expired: true}, Mode: mode}})
+		out, err := store.Rights.Recall(t.Context(), hostile,
+			[]peer.Recall{{Question: peer.Question{Key: key, Expired: true}, Mode: mode}})
 		require.NoError(t, err)
 		require.Empty(t, out.Answers[0].Holders, "names of holders are for the target's deployment")
 	}
@@ -523,7 +549,8 @@ func TestRecallsOfAHostileDeployment_I15_I31(t *testing.T) {
 		all := make([]peer.Recall, n)
 		for i := range all {
 			all[i] = peer.Recall{Mode: peer.RecallEnds, Question: peer.Question{
-				Expired: true, Key: peer.BlockadeKey{Attempt: uuid.Must(uuid.NewV7()), HolderUID: uuid.New(), Path: peer.RightPath, TargetUID: uuid.New()},
+				Expired: true, Key: peer.BlockadeKey{Attempt: uuid.Must(uuid.NewV7()), HolderUID: uuid.New(),
+					Path: peer.RightPath, TargetUID: uuid.New()},
 			}}
 		}
 		return all

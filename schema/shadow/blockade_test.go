@@ -40,7 +40,8 @@ func TestEstablishRefusesWhatCannotBeReferredTo(t *testing.T) {
 	missing.TargetName, replaced.TargetUID, kind.TargetKind = "targets/none", uuid.New(), "Robot"
 	err := establish(newAttempt(), good, missing, replaced)
 	r := refusals(t, err)
-	require.Equal(t, []peer.Reason{peer.TargetMissing, peer.TargetReplaced}, []peer.Reason{r[0].Reason, r[1].Reason}, "each failing target is named")
+	require.Equal(t, []peer.Reason{peer.TargetMissing, peer.TargetReplaced}, []peer.Reason{r[0].Reason, r[1].Reason},
+		"each failing target is named")
 	require.Equal(t, peer.UnknownKind, refusals(t, establish(newAttempt(), kind))[0].Reason)
 	old := newAttempt()
 	ms := time.Now().Add(-13 * time.Hour).UnixMilli()
@@ -75,8 +76,8 @@ func TestNothingIsEstablishedToAResourceInDeleting_I4(t *testing.T) {
 	b.Audit()
 }
 
-// I7: the messages of one attempt, in any order and any number of times, lead to the same state after the blockade is resolved:
-// held blockades stay, the others are removed.
+// I7: the messages of one attempt, in any order and any number of times, lead to the same state after the
+// blockade is resolved: held blockades stay, the others are removed.
 func TestMessagesOfOneAttemptCommute_I7(t *testing.T) {
 	t.Parallel()
 	for _, behaviour := range []schema.Behaviour{schema.Block, schema.Unset} {
@@ -92,7 +93,8 @@ func TestMessagesOfOneAttemptCommute_I7(t *testing.T) {
 					path := map[schema.Behaviour]string{schema.Block: "block", schema.Unset: "unset"}[behaviour]
 					key := peer.BlockadeKey{Attempt: attempt, HolderUID: holderUID, Path: path, TargetUID: targetUID}
 					establish := func() {
-						_, err := store.Targets.Establish(ctx, from, attempt, []peer.EstablishReference{reference(path, behaviour, holderUID)})
+						_, err := store.Targets.Establish(ctx, from, attempt,
+							[]peer.EstablishReference{reference(path, behaviour, holderUID)})
 						var refused *peer.RefusedError
 						if err != nil && (!errors.As(err, &refused) || !refused.Only(peer.AttemptClosed)) {
 							t.Fatal(err)
@@ -101,14 +103,19 @@ func TestMessagesOfOneAttemptCommute_I7(t *testing.T) {
 					messages := []func(){
 						establish,
 						func() {
-							_, err := store.Targets.Confirm(ctx, from, peer.Confirm{Attempts: []peer.AttemptID{attempt}})
+							_, err := store.Targets.Confirm(ctx, from,
+								peer.Confirm{Attempts: []peer.AttemptID{attempt}})
 							require.NoError(t, err)
 						},
 					}
 					if !held {
-						messages = append(messages, func() { require.NoError(t, store.Targets.Release(ctx, from, uuid.Nil, []peer.BlockadeKey{key}, nil)) })
+						messages = append(messages, func() {
+							require.NoError(t, store.Targets.Release(ctx, from, uuid.Nil, []peer.BlockadeKey{key}, nil))
+						})
 					}
-					establish() // the first establish comes first in every order: the holder commits only after its answer
+					// the first establish comes first in every order: the holder commits only after its
+					// answer
+					establish()
 					for _, i := range append(random.Perm(len(messages)), random.Perm(len(messages))...) {
 						messages[i]()
 					}
@@ -121,7 +128,8 @@ func TestMessagesOfOneAttemptCommute_I7(t *testing.T) {
 					questions, err := store.Targets.Expired(ctx, from, 10)
 					require.NoError(t, err)
 					for _, q := range questions {
-						require.NoError(t, store.Targets.Settle(ctx, from, []peer.Question{q}, &peer.Answers{Verdicts: []peer.Verdict{verdict}}))
+						require.NoError(t, store.Targets.Settle(ctx, from, []peer.Question{q},
+							&peer.Answers{Verdicts: []peer.Verdict{verdict}}))
 					}
 					switch {
 					case held && behaviour == schema.Block:
@@ -141,7 +149,8 @@ func TestAConfirmOfAnUnknownAttemptIsReportedAndInventsNothing(t *testing.T) {
 	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	attempt := newAttempt()
-	confirmed, err := b.Stores[b.ID(aWest)].Targets.Confirm(context.Background(), b.ID(bEast), peer.Confirm{Attempts: []peer.AttemptID{attempt}, Delegable: true})
+	confirmed, err := b.Stores[b.ID(aWest)].Targets.Confirm(context.Background(), b.ID(bEast),
+		peer.Confirm{Attempts: []peer.AttemptID{attempt}, Delegable: true})
 	require.NoError(t, err)
 	require.Equal(t, []peer.AttemptID{attempt}, confirmed.Unknown)
 	require.Zero(t, b.Count(aWest, "blockade"))
@@ -158,8 +167,10 @@ func TestAPeerTouchesOnlyItsOwnBlockades(t *testing.T) {
 	var attempt uuid.UUID
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT attempt FROM dbcontroller.blockade`).Scan(&attempt))
 	key := peer.BlockadeKey{Attempt: attempt, HolderUID: h.UID, Path: "block", TargetUID: targetUID}
-	require.NoError(t, store.Targets.Release(ctx, b.ID(bWest), uuid.Nil, []peer.BlockadeKey{key}, []peer.AttemptID{attempt}))
-	require.NoError(t, store.Targets.Settle(ctx, b.ID(bWest), []peer.Question{{Key: key}}, &peer.Answers{Verdicts: []peer.Verdict{peer.GoneVerdict}}))
+	require.NoError(t, store.Targets.Release(ctx, b.ID(bWest), uuid.Nil, []peer.BlockadeKey{key},
+		[]peer.AttemptID{attempt}))
+	require.NoError(t, store.Targets.Settle(ctx, b.ID(bWest), []peer.Question{{Key: key}},
+		&peer.Answers{Verdicts: []peer.Verdict{peer.GoneVerdict}}))
 	require.Equal(t, 1, b.Count(aWest, "blockade"))
 	b.Audit()
 }
@@ -181,11 +192,13 @@ func TestCrashTable(t *testing.T) {
 
 	t.Run("after Establish, before the holder's commit: gone", func(t *testing.T) {
 		t.Parallel()
-		b := newPair(t, func(cfg *shadow.Config) { // the delete ends before the blockade expires, and has room for its questions
+		// the delete ends before the blockade expires, and has room for its questions
+		b := newPair(t, func(cfg *shadow.Config) {
 			cfg.Times.DeleteTimeout, cfg.Times.TentativeTTL = 5*time.Second, time.Minute
 		})
 		b.MustPut(target, nil)
-		_, err := b.Stores[b.ID(aWest)].Targets.Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
+		_, err := b.Stores[b.ID(aWest)].Targets.Establish(context.Background(), b.ID(bEast), newAttempt(),
+			[]peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 		require.NoError(t, err)
 		// Not expired: the holder may still commit, so a delete is refused as undecided.
 		_, err = b.Delete(target)
@@ -238,25 +251,26 @@ func TestCrashTable(t *testing.T) {
 		}
 	})
 
-	t.Run("holder's deployment unreachable at expiry: the blockade stays, and a delete names the deployment", func(t *testing.T) {
-		t.Parallel()
-		b := newPair(t, nil)
-		b.MustPut(target, nil)
-		b.MustPut(holder, body{"unset": target})
-		b.SetDown(bEast, true)
-		b.Expire(aWest)
-		require.Error(t, b.Resolve(b.ID(aWest)))
-		require.Equal(t, 1, b.Count(aWest, "tentative"), "time alone removes nothing")
-		_, err := b.Delete(target)
-		var unavailable *peer.UnavailableError
-		require.ErrorAs(t, err, &unavailable)
-		require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unavailable.Deployments)
-		b.SetDown(bEast, false)
-		b.MustDelete(target)
-		b.Settle()
-		b.Gone(target)
-		b.Audit()
-	})
+	t.Run("holder's deployment unreachable at expiry: the blockade stays, and a delete names the deployment",
+		func(t *testing.T) {
+			t.Parallel()
+			b := newPair(t, nil)
+			b.MustPut(target, nil)
+			b.MustPut(holder, body{"unset": target})
+			b.SetDown(bEast, true)
+			b.Expire(aWest)
+			require.Error(t, b.Resolve(b.ID(aWest)))
+			require.Equal(t, 1, b.Count(aWest, "tentative"), "time alone removes nothing")
+			_, err := b.Delete(target)
+			var unavailable *peer.UnavailableError
+			require.ErrorAs(t, err, &unavailable)
+			require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unavailable.Deployments)
+			b.SetDown(bEast, false)
+			b.MustDelete(target)
+			b.Settle()
+			b.Gone(target)
+			b.Audit()
+		})
 
 	t.Run("between cascade and acknowledgement: repeated, without effect", func(t *testing.T) {
 		t.Parallel()
@@ -314,7 +328,8 @@ func TestTheAnswerOfACommitIsLostAndTheWriteStandsAllTheSame_I29(t *testing.T) {
 	// Expired by the target's clock, but committed: the resolver's insert of ABORTED comes second.
 	uid := b.Get(holder).UID
 	verdicts, err := b.Stores[b.ID(bEast)].Attempts.Answer(ctx, b.ID(aWest), []peer.Question{
-		{Key: peer.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: "block", TargetUID: b.Get(target).UID}, Expired: true},
+		{Key: peer.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: "block", TargetUID: b.Get(target).UID},
+			Expired: true},
 		{Key: peer.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: "unset", TargetUID: b.Get(target).UID}},
 		{Key: peer.BlockadeKey{Attempt: newAttempt(), HolderUID: uid, Path: "block", TargetUID: b.Get(target).UID}},
 	})
@@ -323,8 +338,8 @@ func TestTheAnswerOfACommitIsLostAndTheWriteStandsAllTheSame_I29(t *testing.T) {
 	require.Zero(t, b.Count(bEast, "aborted"))
 }
 
-// A closed attempt is kept for a day. An attempt whose id is dated days ahead would still be young when its row is removed, and a
-// late duplicate of its establish would restore the blockade.
+// A closed attempt is kept for a day. An attempt whose id is dated days ahead would still be young when its
+// row is removed, and a late duplicate of its establish would restore the blockade.
 func TestAnAttemptOfTheFutureIsRefused_I7(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -334,6 +349,7 @@ func TestAnAttemptOfTheFutureIsRefused_I7(t *testing.T) {
 	for i := range 6 {
 		attempt[i] = byte(ms >> (8 * (5 - i)))
 	}
-	_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
+	_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), attempt,
+		[]peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 	require.ErrorContains(t, err, "clock is hours ahead")
 }

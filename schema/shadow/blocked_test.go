@@ -12,7 +12,8 @@ import (
 )
 
 // refusals of the same delete, by the plan and by the delete itself.
-func refusedTwice(t *testing.T, b *harness.Box, deployment, name string) (plan *shadow.DeletePlan, planned, refused *peer.BlockedError) {
+func refusedTwice(t *testing.T, b *harness.Box, deployment,
+	name string) (plan *shadow.DeletePlan, planned, refused *peer.BlockedError) {
 	t.Helper()
 	plan, err := b.Stores[b.ID(deployment)].Deletions.PlanDelete(t.Context(), name)
 	require.NoError(t, err)
@@ -22,8 +23,8 @@ func refusedTwice(t *testing.T, b *harness.Box, deployment, name string) (plan *
 	return plan, planned, refused
 }
 
-// A refused delete names every blocker, local and foreign, of the root and of the cascaded members, with the field and the target
-// of its reference. The plan has the same list.
+// A refused delete names every blocker, local and foreign, of the root and of the cascaded members, with the
+// field and the target of its reference. The plan has the same list.
 func TestADeleteNamesEveryBlockerAndWhatItRefersTo_I13(t *testing.T) {
 	t.Parallel()
 	const us, eu, as = "a.example.com/us", "a.example.com/eu", "a.example.com/as"
@@ -60,9 +61,12 @@ func TestADeleteNamesEveryBlockerAndWhatItRefersTo_I13(t *testing.T) {
 			drawn = append(drawn, fmt.Sprintf("%s %s %s", p.Holder.Name, p.Holder.Path, p.Holder.Target))
 		}
 		require.Equal(t, want, drawn)
-		require.Equal(t, "nodes/root cannot be deleted: it is referred to by "+node(as, "r1")+" (b.*), "+node(us, "l1")+" (b.*); "+
-			far+", which would be deleted with it, is referred to by "+node(as, "r4")+" (b.*), "+node(eu, "r3")+" (b.*); "+
-			near+", which would be deleted with it, is referred to by "+node(as, "r2")+" (b.*) and 1 more", refused.Error())
+		require.Equal(t, "nodes/root cannot be deleted: it is referred to by "+node(as, "r1")+" (b.*), "+
+			node(us, "l1")+" (b.*); "+
+			far+", which would be deleted with it, is referred to by "+node(as, "r4")+" (b.*), "+
+			node(eu, "r3")+" (b.*); "+
+			near+", which would be deleted with it, is referred to by "+node(as, "r2")+" (b.*) and 1 more",
+			refused.Error())
 	}
 	// A blocker that the deletion removes is excused.
 	b.MustPut(node(us, "l1"), body{"b": []any{root}, "c": []any{far}})
@@ -89,8 +93,8 @@ func TestLocalAndForeignBlockersAreCountedTogether(t *testing.T) {
 	require.False(t, refused.AtLeast)
 }
 
-// A confirmed blockade counts until its holder's deployment reports that it has gone. While that deployment cannot be reached,
-// the refusal names it.
+// A confirmed blockade counts until its holder's deployment reports that it has gone. While that deployment
+// cannot be reached, the refusal names it.
 func TestAHolderThatHasLetGoCountsUntilItsDeploymentCanSayIt_I13_I29(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -112,7 +116,8 @@ func TestAHolderThatHasLetGoCountsUntilItsDeploymentCanSayIt_I13_I29(t *testing.
 	b.Audit()
 }
 
-// A confirmed blocker that may be excused by a deployment that does not answer is shown as such, not as about to refer.
+// A confirmed blocker that may be excused by a deployment that does not answer is shown as such, not as about
+// to refer.
 func TestAPlanSaysOfWhatReferredForLongWhatItIs(t *testing.T) {
 	t.Parallel()
 	b := newDeliveries(t, 3)

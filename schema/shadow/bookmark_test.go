@@ -14,8 +14,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// A bookmark of an idle watch has a new position, although nothing of the watch was written: blockades and entries that an older copy of
-// the database lacks are revealed by it, which no notice follows.
+// A bookmark of an idle watch has a new position, although nothing of the watch was written: blockades and
+// entries that an older copy of the database lacks are revealed by it, which no notice follows.
 func TestBookmarksOfAnIdleWatchMoveOn_I2_I23(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -36,7 +36,8 @@ func TestBookmarksOfAnIdleWatchMoveOn_I2_I23(t *testing.T) {
 	b.MustPut(holder, body{"block": target})
 	b.Settle()
 	var now int
-	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int`).Scan(&now))
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(),
+		`SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int`).Scan(&now))
 	require.Less(t, placeOf(t, first), now)
 	l.await(t, 5)
 	require.Eventually(t, func() bool { return placeOf(t, <-tokens) >= now }, wait.Limit, time.Millisecond)

@@ -82,7 +82,8 @@ func TestCarryingOutNamesAllOfADeletion_I36(t *testing.T) {
 	requireHidden(t, b, target, target2)
 	third := "//" + aWest + "/targets/t3"
 	b.MustPut(third, nil)
-	_, err = now(t, b, shadow.DeleteRequest{Name: "targets/t3"}, shadow.DeleteRequest{Name: "targets/t2"}, shadow.DeleteRequest{Name: "targets/t"})
+	_, err = now(t, b, shadow.DeleteRequest{Name: "targets/t3"}, shadow.DeleteRequest{Name: "targets/t2"},
+		shadow.DeleteRequest{Name: "targets/t"})
 	require.NoError(t, err)
 	b.Settle()
 	b.Gone(target, target2, third)

@@ -14,11 +14,12 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// A chain of any length can be deleted, also over a slow line to the database: one transaction follows a bounded number of
-// levels, and later transactions continue.
+// A chain of any length can be deleted, also over a slow line to the database: one transaction follows a
+// bounded number of levels, and later transactions continue.
 func TestADeepChainIsDeletedInPieces_I21(t *testing.T) {
 	t.Parallel()
-	for name, line := range map[string]harness.Line{"beside the database": harness.Clear, "over a slow line": harness.Far} {
+	for name, line := range map[string]harness.Line{"beside the database": harness.Clear,
+		"over a slow line": harness.Far} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const depth = 1200

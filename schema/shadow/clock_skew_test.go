@@ -28,8 +28,8 @@ import (
 //go:linkname uuidNow github.com/google/uuid.timeNow
 var uuidNow func() time.Time
 
-// The clocks of two deployments differ by an hour, in either direction: blockades expire by the target's clock alone, and the
-// date in an attempt's id, which is the holder's, is believed.
+// The clocks of two deployments differ by an hour, in either direction: blockades expire by the target's
+// clock alone, and the date in an attempt's id, which is the holder's, is believed.
 func TestClocksAnHourApart_I5_I7_I8(t *testing.T) { // alone: all tests share the clock
 	honest := uuidNow
 	defer func() { uuidNow = honest }()
@@ -51,10 +51,13 @@ func TestClocksAnHourApart_I5_I7_I8(t *testing.T) { // alone: all tests share th
 		// With a clock that differs: an attempt that is never decided, and an aborted one.
 		attempt := newAttempt()
 		ref := reference("block", schema.Block, newAttempt())
-		_, err = b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{ref})
+		_, err = b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), attempt,
+			[]peer.EstablishReference{ref})
 		require.NoError(t, err)
-		require.NoError(t, b.Stores[b.ID(aWest)].Targets.Release(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].Gate.PresentEpoch(), nil, []peer.AttemptID{attempt}))
-		_, err = b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{ref})
+		require.NoError(t, b.Stores[b.ID(aWest)].Targets.Release(t.Context(), b.ID(bEast),
+			b.Stores[b.ID(bEast)].Gate.PresentEpoch(), nil, []peer.AttemptID{attempt}))
+		_, err = b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), attempt,
+			[]peer.EstablishReference{ref})
 		require.Error(t, err, "it was released")
 		b.MustPut(holder, body{"block": target2})
 		b.Settle()
@@ -65,8 +68,8 @@ func TestClocksAnHourApart_I5_I7_I8(t *testing.T) { // alone: all tests share th
 	}
 }
 
-// Two deployments save references to each other concurrently, with the fewest connections allowed: no save holds a connection
-// while it waits for the other deployment.
+// Two deployments save references to each other concurrently, with the fewest connections allowed: no save
+// holds a connection while it waits for the other deployment.
 func TestMutualSavesWithTheFewestConnections_I22(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, graphServices, fewConnections, "a.example.com/us", "a.example.com/eu")
@@ -82,7 +85,8 @@ func TestMutualSavesWithTheFewestConnections_I22(t *testing.T) {
 		wg.Go(func() {
 			for i := range 8 {
 				_, err := b.Stores[b.ID("a.example.com/"+own)].Write.Save(ctx, []peer.Write{{
-					Name: fmt.Sprintf("nodes/n%d-%d", g, i), Body: body{"b": []any{"//a.example.com/" + other + "/nodes/target"}},
+					Name: fmt.Sprintf("nodes/n%d-%d", g, i),
+					Body: body{"b": []any{"//a.example.com/" + other + "/nodes/target"}},
 				}})
 				if err != nil {
 					t.Error(err)
@@ -97,11 +101,12 @@ func TestMutualSavesWithTheFewestConnections_I22(t *testing.T) {
 	b.Audit()
 }
 
-// An ownee changes from one owner to another while the first one is deleted, before and after every step of that deletion: it
-// stays, and is deleted with the second owner.
+// An ownee changes from one owner to another while the first one is deleted, before and after every step of
+// that deletion: it stays, and is deleted with the second owner.
 func TestOwnersThatAreSwappedWhileOneGoes_I16_I17(t *testing.T) {
 	t.Parallel()
-	const first, second, ownee = "//a.example.com/us/nodes/first", "//a.example.com/eu/nodes/second", "//a.example.com/as/nodes/ownee"
+	const first, second, ownee = "//a.example.com/us/nodes/first", "//a.example.com/eu/nodes/second",
+		"//a.example.com/as/nodes/ownee"
 	for _, point := range []string{"before the delete", "after the delete", "after the drop", "both at first"} {
 		t.Run(point, func(t *testing.T) {
 			b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
@@ -157,8 +162,8 @@ func putHolders(t *testing.T, b *harness.Box, prefix string, n int, content body
 	require.NoError(t, err)
 }
 
-// Two hundred holders that always fail come first in key order: the other holders are handled all the same, each failure is
-// reported, and once the cause is removed, no reference remains.
+// Two hundred holders that always fail come first in key order: the other holders are handled all the same,
+// each failure is reported, and once the cause is removed, no reference remains.
 func TestTwoHundredFailingHoldersDelayNoOther_I20(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -182,8 +187,8 @@ func TestTwoHundredFailingHoldersDelayNoOther_I20(t *testing.T) {
 	b.Audit()
 }
 
-// With any number of failing holders, of each behaviour, and with very short runs, the holders behind them are handled; only then
-// the failure is returned, so that the next try can be delayed.
+// With any number of failing holders, of each behaviour, and with very short runs, the holders behind them
+// are handled; only then the failure is returned, so that the next try can be delayed.
 func TestManyFailingHoldersDelayNoOther_I20(t *testing.T) {
 	t.Parallel()
 	for _, field := range []string{"cascade", "unset", "asyncCascade", "near.asyncUnset"} {
@@ -210,7 +215,8 @@ func TestManyFailingHoldersDelayNoOther_I20(t *testing.T) {
 			var failed map[uuid.UUID]error
 			for runs := 1; len(failed) == 0 || errors.Is(failed[deletions[0].UID], schema.ErrUnfinished); runs++ {
 				require.LessOrEqual(t, runs, 280, "each run handles at least one of 240")
-				failed, err = b.Stores[b.ID(bEast)].Follow.ActFor(t.Context(), b.ID(from), deletions, 50*time.Millisecond)
+				failed, err = b.Stores[b.ID(bEast)].Follow.ActFor(t.Context(), b.ID(from), deletions,
+					50*time.Millisecond)
 				require.NoError(t, err)
 				require.Len(t, failed, 1)
 			}
@@ -237,7 +243,8 @@ END $$;
 CREATE TRIGGER fails BEFORE UPDATE OR DELETE ON dbcontroller.shadow FOR EACH ROW EXECUTE FUNCTION public.fails();
 CREATE TRIGGER fails BEFORE UPDATE ON dbcontroller.resource FOR EACH ROW EXECUTE FUNCTION public.fails()`
 
-// A deletion that is delivered again may concern new holders at keys that the walk has passed: the walk begins anew.
+// A deletion that is delivered again may concern new holders at keys that the walk has passed: the walk
+// begins anew.
 func TestADeletionThatIsToldAgainIsWalkedFromTheBeginning_I4(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 20 })
@@ -284,7 +291,8 @@ func TestLockedHoldersDelayNoOther_I20(t *testing.T) {
 	failed, err := b.Stores[b.ID(bEast)].Follow.ActFor(t.Context(), b.ID(aWest), deletions, wait.Limit)
 	require.NoError(t, err)
 	require.ErrorContains(t, failed[deletions[0].UID], "holds the lock")
-	require.ErrorContains(t, failed[deletions[0].UID], "111 holders could not be handled", "each counts once, however often it was tried")
+	require.ErrorContains(t, failed[deletions[0].UID], "111 holders could not be handled",
+		"each counts once, however often it was tried")
 	require.Equal(t, 111, b.Count(bEast, "reference"), "the locked holders remain")
 	require.NoError(t, tx.Rollback(t.Context()))
 	b.Settle()
@@ -292,7 +300,8 @@ func TestLockedHoldersDelayNoOther_I20(t *testing.T) {
 	b.Audit()
 }
 
-// A database that refuses writes is not the fault of a holder: the batch fails as a whole, and no holder is reported.
+// A database that refuses writes is not the fault of a holder: the batch fails as a whole, and no holder is
+// reported.
 func TestAReadOnlyDatabaseIsNoHoldersFault_I20(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -307,7 +316,8 @@ func TestAReadOnlyDatabaseIsNoHoldersFault_I20(t *testing.T) {
 	database := pgx.Identifier{pool.Config().ConnConfig.Database}.Sanitize()
 	_, err := pool.Exec(t.Context(), "ALTER DATABASE "+database+" SET default_transaction_read_only = on")
 	require.NoError(t, err)
-	_, err = pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+	_, err = pool.Exec(t.Context(),
+		`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
 	require.NoError(t, err)
 	var failed map[uuid.UUID]error
 	require.Eventually(t, func() bool { // until the pool has replaced its broken connections
@@ -318,7 +328,8 @@ func TestAReadOnlyDatabaseIsNoHoldersFault_I20(t *testing.T) {
 	require.Empty(t, failed, "no holder is reported")
 }
 
-// A batch with two deletions, which runs out of time among the failing holders of one, skips no holder of the other.
+// A batch with two deletions, which runs out of time among the failing holders of one, skips no holder of the
+// other.
 func TestABatchThatRanOutOfTimeSkipsNobody_I1_I20(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 20 })

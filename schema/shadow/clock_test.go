@@ -21,9 +21,9 @@ func exec(t *testing.T, b *harness.Box, deployment, sql string, args ...any) {
 	require.NoError(t, err)
 }
 
-// abandoned returns a function that makes the target's deployment expire and remove the first attempt's blockade. Then the clock
-// of the holder's database jumps ahead by more than a day, the ABORTED decision is removed by its age, and the clock comes back.
-// Later calls do nothing but count.
+// abandoned returns a function that makes the target's deployment expire and remove the first attempt's
+// blockade. Then the clock of the holder's database jumps ahead by more than a day, the ABORTED decision is
+// removed by its age, and the clock comes back. Later calls do nothing but count.
 func abandoned(t *testing.T, b *harness.Box, tries *int) func() {
 	return func() {
 		if *tries++; *tries > 1 {
@@ -40,8 +40,8 @@ func abandoned(t *testing.T, b *harness.Box, tries *int) func() {
 	}
 }
 
-// An ABORTED decision is forgotten because the clock jumps ahead and back, while its attempt is young by every clock: the attempt
-// still cannot commit, and the write is tried under another attempt.
+// An ABORTED decision is forgotten because the clock jumps ahead and back, while its attempt is young by
+// every clock: the attempt still cannot commit, and the write is tried under another attempt.
 func TestAForgottenDecisionHoldsAgainstALateCommit_I5_I8(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -101,13 +101,15 @@ func TestOneClockForgetsNothing_I5_I29(t *testing.T) {
 	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	store := b.Stores[b.ID(aWest)]
-	_, err := store.Attempts.Answer(t.Context(), b.ID(bEast), []peer.Question{{Key: peer.BlockadeKey{Attempt: newAttempt(), Path: "block"}, Expired: true}})
+	_, err := store.Attempts.Answer(t.Context(), b.ID(bEast),
+		[]peer.Question{{Key: peer.BlockadeKey{Attempt: newAttempt(), Path: "block"}, Expired: true}})
 	require.NoError(t, err)
 	require.NoError(t, store.Targets.Release(t.Context(), b.ID(bEast), uuid.Max, nil, []peer.AttemptID{newAttempt()}))
 	id := uuid.New()
 	_, err = store.Write.SaveRequested(t.Context(), id, []peer.Write{{Name: "targets/t", Body: body{}}})
 	require.NoError(t, err)
-	exec(t, b, aWest, `INSERT INTO dbcontroller.attempt SELECT (jsonb_populate_record(a, jsonb_build_object('id', gen_random_uuid(), 'committed', true))).* FROM dbcontroller.attempt a`)
+	exec(t, b, aWest,
+		`INSERT INTO dbcontroller.attempt SELECT (jsonb_populate_record(a, jsonb_build_object('id', gen_random_uuid(), 'committed', true))).* FROM dbcontroller.attempt a`)
 	left := func() (n int) {
 		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT (SELECT count(*) FROM dbcontroller.attempt)
 			+ (SELECT count(*) FROM dbcontroller.closed_attempt) + (SELECT count(*) FROM dbcontroller.request)`).Scan(&n))
@@ -127,8 +129,8 @@ func TestOneClockForgetsNothing_I5_I29(t *testing.T) {
 	require.Zero(t, left())
 }
 
-// The clock of the target's database goes back by an hour: expiries that crashed writers and a crashed delete left behind are
-// then further ahead than any valid one, and delay no delete.
+// The clock of the target's database goes back by an hour: expiries that crashed writers and a crashed delete
+// left behind are then further ahead than any valid one, and delay no delete.
 func TestAClockThatGoesBackKeepsNoDeleteWaiting_I28(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -138,10 +140,12 @@ func TestAClockThatGoesBackKeepsNoDeleteWaiting_I28(t *testing.T) {
 	ref := reference("block", schema.Block, uuid.New())
 	for _, name := range []string{"targets/t", "targets/t2"} {
 		ref.TargetName = name
-		_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
+		_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), newAttempt(),
+			[]peer.EstablishReference{ref})
 		require.NoError(t, err)
 	}
-	exec(t, b, aWest, `INSERT INTO dbcontroller.closing SELECT id, gen_random_uuid(), now() + interval '6 s' FROM dbcontroller.shadow`)
+	exec(t, b, aWest,
+		`INSERT INTO dbcontroller.closing SELECT id, gen_random_uuid(), now() + interval '6 s' FROM dbcontroller.shadow`)
 	exec(t, b, aWest, `UPDATE dbcontroller.blockade SET expires_at = expires_at + interval '1 hour'`)
 	exec(t, b, aWest, `UPDATE dbcontroller.closing SET until = until + interval '1 hour'`)
 	_, err := b.Delete(target)
@@ -153,7 +157,8 @@ func TestAClockThatGoesBackKeepsNoDeleteWaiting_I28(t *testing.T) {
 	_, err = b.Stores[b.ID(aWest)].Admin.Tidy(t.Context())
 	require.NoError(t, err)
 	var closing int
-	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.closing`).Scan(&closing))
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.closing`).
+		Scan(&closing))
 	require.Zero(t, closing, "the clock would reach their times again")
 	b.Settle()
 	b.Audit()
@@ -173,7 +178,8 @@ func TestAClockThatGoesBackKeepsNoShards_I18_I28(t *testing.T) {
 	require.Len(t, grant.Shards, schema.RingSize)
 }
 
-// The clock of the database goes back by an hour: a value without a right that was postponed is due impossibly late, and is asked for all the same.
+// The clock of the database goes back by an hour: a value without a right that was postponed is due
+// impossibly late, and is asked for all the same.
 func TestAClockThatGoesBackKeepsNoValueWaiting_I28(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)

@@ -12,11 +12,14 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// acting verifies a deployment with the decision that dangling references act. Each difference is passed to report.
-func acting(t *testing.T, b *harness.Box, deployment string, report func(shadow.Difference) error) (shadow.Verified, error) {
+// acting verifies a deployment with the decision that dangling references act. Each difference is passed to
+// report.
+func acting(t *testing.T, b *harness.Box, deployment string,
+	report func(shadow.Difference) error) (shadow.Verified, error) {
 	t.Helper()
 	return b.Stores[b.ID(deployment)].Verify.Verify(t.Context(), shadow.Verification{
-		Repair: true, Settle: 1, Report: report, Dangling: &shadow.Decision{Reason: "the standby lagged", By: "operator/ann"},
+		Repair: true, Settle: 1, Report: report, Dangling: &shadow.Decision{Reason: "the standby lagged",
+			By: "operator/ann"},
 	})
 }
 
@@ -29,7 +32,8 @@ func putAll(t *testing.T, b *harness.Box, n int, name, field string, to func(int
 	t.Helper()
 	var writes []peer.Write
 	for i := range n {
-		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/%s%d", name, i), Body: body{"kept": i, field: to(i)}})
+		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/%s%d", name, i),
+			Body: body{"kept": i, field: to(i)}})
 	}
 	for len(writes) > 0 {
 		page := writes[:min(len(writes), 1000)]
@@ -39,8 +43,9 @@ func putAll(t *testing.T, b *harness.Box, n int, name, field string, to func(int
 	}
 }
 
-// A lagging standby was promoted: thousands of references have lost their targets. One decision of an operator acts upon them as
-// their descriptor says; it is interrupted in the middle, and goes on when it is made again.
+// A lagging standby was promoted: thousands of references have lost their targets. One decision of an
+// operator acts upon them as their descriptor says; it is interrupted in the middle, and goes on when it is
+// made again.
 func TestOneDecisionActsUponThousandsOfDanglingReferences_I1_I19(t *testing.T) {
 	t.Parallel()
 	const cascades, unsets, blocks = 1600, 500, 12
@@ -92,14 +97,17 @@ func TestOneDecisionActsUponThousandsOfDanglingReferences_I1_I19(t *testing.T) {
 	require.JSONEq(t, `{"kept": 7}`, string(b.Get(inEast("u7")).Body))
 	require.Contains(t, string(b.Get(inEast("b3")).Body), "block")
 	require.Contains(t, string(b.Get(inEast("other")).Body), "block", "its target exists")
-	require.Equal(t, 1+1+1+unsets+blocks, b.Count(bEast, "shadow"), "other, keeper, c1 and those that were unset or left")
+	require.Equal(t, 1+1+1+unsets+blocks, b.Count(bEast, "shadow"),
+		"other, keeper, c1 and those that were unset or left")
 
 	words, err := b.Stores[b.ID(bEast)].Operate.OperatorDecisions(t.Context())
 	require.NoError(t, err)
 	require.Len(t, words, 2, "one for each run")
-	require.Equal(t, "DANGLING_ACTED the standby lagged operator/ann", words[0].What+" "+words[0].Reason+" "+words[0].By)
+	require.Equal(t, "DANGLING_ACTED the standby lagged operator/ann", words[0].What+" "+words[0].Reason+" "+
+		words[0].By)
 	require.Equal(t, b.ID(aWest), words[0].Deployment)
-	removed, _, err := b.Stores[b.ID(bEast)].Operate.Removals(t.Context(), shadow.RemovalQuery{Name: "holders/child"}, "", 1)
+	removed, _, err := b.Stores[b.ID(bEast)].Operate.Removals(t.Context(), shadow.RemovalQuery{Name: "holders/child"},
+		"", 1)
 	require.NoError(t, err)
 	require.Equal(t, "//"+aWest, removed[0].Cause.Root)
 	require.Equal(t, "operator/ann", removed[0].Cause.Actor)
@@ -183,8 +191,8 @@ func TestADanglingReferenceThatChangesMeanwhileIsNotActedUpon_I11(t *testing.T) 
 	b.Audit()
 }
 
-// A better backup of the targets' database is restored, in which the target exists: its reference is not acted upon, whether or not it
-// is established again when the transaction begins.
+// A better backup of the targets' database is restored, in which the target exists: its reference is not
+// acted upon, whether or not it is established again when the transaction begins.
 func TestADanglingReferenceWhoseTargetComesBackIsNotActedUpon_I2(t *testing.T) {
 	t.Parallel()
 	for name, then := range map[string]func(*harness.Box){
@@ -215,8 +223,8 @@ func TestADanglingReferenceWhoseTargetComesBackIsNotActedUpon_I2(t *testing.T) {
 	}
 }
 
-// A reference whose new form cannot be established, since its target is gone, keeps its stored behaviour in another version, and
-// acts by it.
+// A reference whose new form cannot be established, since its target is gone, keeps its stored behaviour in
+// another version, and acts by it.
 func TestADanglingReferenceActsAsItIsStored_I26(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)

@@ -147,7 +147,8 @@ func TestAnEmptyDatabaseConfirmsNothing_I2(t *testing.T) {
 	b.Audit()
 }
 
-// A deployment may begin with a new database when nothing is at stake; otherwise an operator has to accept it.
+// A deployment may begin with a new database when nothing is at stake; otherwise an operator has to accept
+// it.
 func TestADatabaseThatWasReplacedForGood_I13(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, graceless)
@@ -165,7 +166,8 @@ func TestADatabaseThatWasReplacedForGood_I13(t *testing.T) {
 	_, err = b.Delete(target)
 	require.Error(t, err)
 	word := shadow.AcceptedDatabase{
-		Deployment: b.ID(bEast), Database: b.Stores[b.ID(bEast)].Gate.Database(), Epoch: b.Stores[b.ID(bEast)].Gate.PresentEpoch(), Reason: "lost with its disk", By: "operator/eve",
+		Deployment: b.ID(bEast), Database: b.Stores[b.ID(bEast)].Gate.Database(),
+		Epoch: b.Stores[b.ID(bEast)].Gate.PresentEpoch(), Reason: "lost with its disk", By: "operator/eve",
 	}
 	for _, d := range []string{aWest, aEast, bWest} {
 		require.NoError(t, b.Stores[b.ID(d)].Gate.AcceptDatabase(t.Context(), word))
@@ -190,7 +192,8 @@ func TestAnotherDatabaseUnderAProcessIsNoticed_I15(t *testing.T) {
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"block": target})
 	b.Settle()
-	_, err := b.Pools[b.ID(bEast)].Exec(t.Context(), `UPDATE dbcontroller.meta SET database_id = gen_random_uuid(), server = 'another', timeline = 'another'`)
+	_, err := b.Pools[b.ID(bEast)].Exec(t.Context(),
+		`UPDATE dbcontroller.meta SET database_id = gen_random_uuid(), server = 'another', timeline = 'another'`)
 	require.NoError(t, err)
 	_, err = b.Stores[b.ID(bEast)].Gate.NoticeEpoch(t.Context())
 	require.ErrorContains(t, err, "another database")
@@ -198,8 +201,8 @@ func TestAnotherDatabaseUnderAProcessIsNoticed_I15(t *testing.T) {
 	require.Error(t, err)
 }
 
-// The target's database is restored to before it met the holder's, and the holder's process runs over an empty one just then: the registry
-// remembers the database that the holder's deployment registered with.
+// The target's database is restored to before it met the holder's, and the holder's process runs over an
+// empty one just then: the registry remembers the database that the holder's deployment registered with.
 func TestARestoredDatabaseMeetsNoEmptyOneFirst_I2_I15(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -208,7 +211,8 @@ func TestARestoredDatabaseMeetsNoEmptyOneFirst_I2_I15(t *testing.T) {
 	b.MustPut(holder, body{"block": target})
 	b.Settle()
 	restore()
-	require.Zero(t, countRows(t, b.Pools[b.ID(aWest)], `SELECT count(*) FROM dbcontroller.deployment WHERE service = 'b.example.com' AND database_id IS NOT NULL`))
+	require.Zero(t, countRows(t, b.Pools[b.ID(aWest)],
+		`SELECT count(*) FROM dbcontroller.deployment WHERE service = 'b.example.com' AND database_id IS NOT NULL`))
 	back := b.Replace(bEast)
 	awaiting, err := b.Stores[b.ID(aWest)].Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)

@@ -18,7 +18,8 @@ import (
 
 func decommission(t *testing.T, b *harness.Box, at, gone string, blocking schema.Behaviour) {
 	t.Helper()
-	err := b.Stores[b.ID(at)].Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(gone), Blocking: blocking, Reason: "burnt down", By: "operator/ann"})
+	err := b.Stores[b.ID(at)].Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(gone),
+		Blocking: blocking, Reason: "burnt down", By: "operator/ann"})
 	require.NoError(t, err)
 }
 
@@ -35,9 +36,11 @@ func TestWhatADecommissionedDeploymentHeldIsLetGo_I15(t *testing.T) {
 	mustOwn(t, b, "//"+bEast+"/holders/owned", nil, owner(t, t3, "Target"))
 	b.Settle()
 	b.MustPut("//"+bEast+"/holders/h4", body{"unset": t4}) // not confirmed
-	_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{{
-		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h5", Path: "block", TargetKind: "Target", TargetName: "targets/t5", Behaviour: schema.Block,
-	}})
+	_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), newAttempt(),
+		[]peer.EstablishReference{{
+			HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h5", Path: "block", TargetKind: "Target",
+			TargetName: "targets/t5", Behaviour: schema.Block,
+		}})
 	require.NoError(t, err)
 	b.SetDown(bEast, true)
 	b.MustDelete(target2)
@@ -103,8 +106,10 @@ func TestReferencesToADecommissionedDeploymentAct_I1(t *testing.T) {
 			b.Settle()
 			require.NotNil(t, b.Get(in("owned")), "unreachable is not gone")
 
-			plan := map[schema.Behaviour]shadow.DecommissionPlan{ // blocks has two references to west, of which list unsets
-				schema.Unset: {Deleted: 1, Unset: 2, Dangling: 1, Owned: 4}, schema.CascadeDelete: {Deleted: 2, Unset: 1, Dangling: 1, Owned: 4},
+			// blocks has two references to west, of which list unsets
+			plan := map[schema.Behaviour]shadow.DecommissionPlan{
+				schema.Unset: {Deleted: 1, Unset: 2, Dangling: 1, Owned: 4}, schema.CascadeDelete: {Deleted: 2,
+					Unset: 1, Dangling: 1, Owned: 4},
 			}[blocking]
 			planned, err := b.Stores[b.ID(bEast)].Admin.PlanDecommission(t.Context(), b.ID(aWest), blocking)
 			require.NoError(t, err)
@@ -117,7 +122,8 @@ func TestReferencesToADecommissionedDeploymentAct_I1(t *testing.T) {
 			decommission(t, b, bEast, aWest, blocking)
 			b.Settle()
 			b.Gone(in("owned"), in("unchecked"))
-			require.Equal(t, peer.Deleting, b.Get(in("cascades")).State, "as with any cascade, another holder blocks it")
+			require.Equal(t, peer.Deleting, b.Get(in("cascades")).State,
+				"as with any cascade, another holder blocks it")
 			if blocking == schema.Unset {
 				require.JSONEq(t, fmt.Sprintf(`{"list": [%q]}`, east), string(b.Get(in("blocks")).Body))
 			} else {
@@ -149,9 +155,11 @@ func TestADecommissionedDeploymentIsRefused(t *testing.T) {
 	b.Settle()
 	// Also in a process that has not read the decommissioning yet.
 	for _, store := range []*shadow.Store{b.Stores[b.ID(aWest)], b.SecondProcess(aWest, shadow.Config{})} {
-		_, err := store.Targets.Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
+		_, err := store.Targets.Establish(t.Context(), b.ID(bEast), attempt,
+			[]peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 		require.ErrorContains(t, err, "decommissioned")
-		_, err = store.Owners.CheckOwners(t.Context(), b.ID(bEast), []peer.OwnerQuestion{{Kind: "Target", Name: "targets/t"}})
+		_, err = store.Owners.CheckOwners(t.Context(), b.ID(bEast),
+			[]peer.OwnerQuestion{{Kind: "Target", Name: "targets/t"}})
 		require.ErrorIs(t, err, peer.ErrDecommissioned)
 	}
 	_, err := b.Put(holder, body{"block": target})
@@ -159,12 +167,14 @@ func TestADecommissionedDeploymentIsRefused(t *testing.T) {
 	_, err = b.PutOwned(holder, nil, owner(t, target, "Target"))
 	require.ErrorContains(t, err, "decommissioned")
 	require.Zero(t, b.Count(bEast, "work"))
-	require.Error(t, b.Stores[b.ID(aWest)].Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(aWest), Blocking: schema.Unset, Reason: "x"}), "itself")
-	require.Error(t, b.Stores[b.ID(aWest)].Admin.CleanUpDecommissioned(t.Context(), b.ID(aEast)), "that one is not decommissioned")
+	require.Error(t, b.Stores[b.ID(aWest)].Admin.Decommission(t.Context(),
+		shadow.Decommissioned{Deployment: b.ID(aWest), Blocking: schema.Unset, Reason: "x"}), "itself")
+	require.Error(t, b.Stores[b.ID(aWest)].Admin.CleanUpDecommissioned(t.Context(), b.ID(aEast)),
+		"that one is not decommissioned")
 }
 
-// A concurrent write either commits before the decommissioning, and is worked off, or after it, and is refused: no row that
-// points to the deployment remains.
+// A concurrent write either commits before the decommissioning, and is worked off, or after it, and is
+// refused: no row that points to the deployment remains.
 func TestTheWordMeetsWritesThatAreUnderWay(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -179,11 +189,13 @@ func TestTheWordMeetsWritesThatAreUnderWay(t *testing.T) {
 		var err error
 		wg.Go(func() {
 			<-start
-			_, err = store.Targets.Establish(t.Context(), gone, newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
+			_, err = store.Targets.Establish(t.Context(), gone, newAttempt(),
+				[]peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 		})
 		wg.Go(func() {
 			<-start
-			said := store.Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: gone, Blocking: schema.Unset, Reason: "race"})
+			said := store.Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: gone,
+				Blocking: schema.Unset, Reason: "race"})
 			if said == nil {
 				said = store.Admin.CleanUpDecommissioned(t.Context(), gone)
 			}

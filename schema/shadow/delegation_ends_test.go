@@ -24,7 +24,8 @@ func unasked(t *testing.T, b *harness.Box, name string, of body) {
 	}
 }
 
-// A switch of the version derives references that were written under a right by asking, and neither loses nor doubles one.
+// A switch of the version derives references that were written under a right by asking, and neither loses nor
+// doubles one.
 func TestVersionsAreSwitchedWithRights_I26_I30(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, func(cfg *shadow.Config) { cfg.Delegations = true })
@@ -57,8 +58,8 @@ func TestVersionsAreSwitchedWithRights_I26_I30(t *testing.T) {
 	b.Audit()
 }
 
-// Nothing is written under rights to a deployment that was decommissioned here. A deployment that was decommissioned elsewhere ends
-// its rights when it hears of that.
+// Nothing is written under rights to a deployment that was decommissioned here. A deployment that was
+// decommissioned elsewhere ends its rights when it hears of that.
 func TestRightsEndWhenADeploymentIsDecommissioned_I15_I31(t *testing.T) {
 	t.Parallel()
 	t.Run("of the targets", func(t *testing.T) {
@@ -220,11 +221,13 @@ func TestWhoHasNoRightToReferAsks(t *testing.T) {
 	b.Settle()
 	store := b.Stores[b.ID(bEast)]
 	put := func(n int, allowed bool) {
-		ctx := peer.WithPerson(t.Context(), peer.Person{Refer: func(_ context.Context, names []schema.FullName) ([]bool, error) {
-			require.Equal(t, target, names[0].String())
-			return []bool{allowed}, nil
-		}})
-		_, err := store.Write.Save(ctx, []peer.Write{{Name: fmt.Sprintf("holders/d%d", n), Body: body{"unset": target}}})
+		ctx := peer.WithPerson(t.Context(),
+			peer.Person{Refer: func(_ context.Context, names []schema.FullName) ([]bool, error) {
+				require.Equal(t, target, names[0].String())
+				return []bool{allowed}, nil
+			}})
+		_, err := store.Write.Save(ctx,
+			[]peer.Write{{Name: fmt.Sprintf("holders/d%d", n), Body: body{"unset": target}}})
 		require.NoError(t, err)
 	}
 	put(1, true)

@@ -22,19 +22,22 @@ func delegating(t *testing.T) *harness.Box {
 // rights is the number of delegations that a deployment has.
 func rights(t *testing.T, b *harness.Box, deployment string) (n int) {
 	t.Helper()
-	require.NoError(t, b.Pools[b.ID(deployment)].QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.foreign_target WHERE acting_epoch IS NOT NULL`).Scan(&n))
+	require.NoError(t, b.Pools[b.ID(deployment)].QueryRow(t.Context(),
+		`SELECT count(*) FROM dbcontroller.foreign_target WHERE acting_epoch IS NOT NULL`).Scan(&n))
 	return n
 }
 
 func epochOfRight(t *testing.T, b *harness.Box, deployment string) (epoch uuid.UUID) {
 	t.Helper()
-	require.NoError(t, b.Pools[b.ID(deployment)].QueryRow(t.Context(), `SELECT acting_epoch FROM dbcontroller.foreign_target`).Scan(&epoch))
+	require.NoError(t, b.Pools[b.ID(deployment)].QueryRow(t.Context(),
+		`SELECT acting_epoch FROM dbcontroller.foreign_target`).Scan(&epoch))
 	return epoch
 }
 
 func holderNumber(n int) string { return fmt.Sprintf("//b.example.com/eastus2/holders/d%d", n) }
 
-// While rights last, references are written with the target's deployment away, and nothing dangles afterwards.
+// While rights last, references are written with the target's deployment away, and nothing dangles
+// afterwards.
 func TestWritesUnderARightNeedNobody_I30_I32(t *testing.T) {
 	t.Parallel()
 	b := delegating(t)
@@ -59,8 +62,8 @@ func TestWritesUnderARightNeedNobody_I30_I32(t *testing.T) {
 	b.Audit()
 }
 
-// A writer that is paused between the lock of the row and its commit is waited for: nothing is acknowledged before, and its
-// reference is acted upon.
+// A writer that is paused between the lock of the row and its commit is waited for: nothing is acknowledged
+// before, and its reference is acted upon.
 func TestACloseWaitsForAPausedWriter_I31(t *testing.T) {
 	t.Parallel()
 	b := delegating(t)
@@ -105,7 +108,8 @@ func TestALateGrantIsNotTaken_I30_I31(t *testing.T) {
 	m, err := store.Targets.Messages(ctx, b.ID(aWest), seqs)
 	require.NoError(t, err)
 	require.Len(t, m.Delegable, 1)
-	m.Confirmed, err = b.Stores[b.ID(aWest)].Targets.Confirm(ctx, b.ID(bEast), peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm, References: m.References, Delegable: true})
+	m.Confirmed, err = b.Stores[b.ID(aWest)].Targets.Confirm(ctx, b.ID(bEast),
+		peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm, References: m.References, Delegable: true})
 	require.NoError(t, err)
 	require.Equal(t, []uuid.UUID{uid}, m.Confirmed.Delegated)
 	b.MustDelete(target)
@@ -113,7 +117,8 @@ func TestALateGrantIsNotTaken_I30_I31(t *testing.T) {
 	b.Gone(target)
 	require.NoError(t, store.Targets.Delivered(ctx, m))
 	require.Zero(t, rights(t, b, bEast))
-	again, err := b.Stores[b.ID(aWest)].Targets.Confirm(ctx, b.ID(bEast), peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm, References: m.References, Delegable: true})
+	again, err := b.Stores[b.ID(aWest)].Targets.Confirm(ctx, b.ID(bEast),
+		peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm, References: m.References, Delegable: true})
 	require.NoError(t, err)
 	require.Empty(t, again.Delegated, "an unknown attempt grants nothing")
 	b.Audit()
@@ -143,7 +148,8 @@ func TestRightsEndWithTheEpoch_I30(t *testing.T) {
 			b.Recover(failing)
 			b.Settle()
 			b.Audit()
-			if failing == aWest { // the reference under the lost right was established again, and its confirm granted another one
+			// the reference under the lost right was established again, and its confirm granted another one
+			if failing == aWest {
 				require.Equal(t, b.Stores[b.ID(aWest)].Gate.PresentEpoch(), epochOfRight(t, b, bEast))
 			} else {
 				b.MustPut(holderNumber(2), body{"unset": target})
@@ -163,7 +169,8 @@ func TestRightsEndWithTheEpoch_I30(t *testing.T) {
 
 // joins makes a second process of a deployment, with these settings, join the first.
 func joins(b *harness.Box, deployment string, cfg shadow.Config) error {
-	_, err := b.SecondProcess(deployment, cfg).Leases("second", time.Minute).Renew(context.Background(), uuid.Nil, false)
+	_, err := b.SecondProcess(deployment, cfg).Leases("second", time.Minute).Renew(context.Background(),
+		uuid.Nil, false)
 	return err
 }
 

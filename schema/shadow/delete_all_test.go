@@ -14,7 +14,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-func deleteTogether(t *testing.T, b *harness.Box, at string, requestID uuid.UUID, names ...string) ([]peer.DeleteResult, error) {
+func deleteTogether(t *testing.T, b *harness.Box, at string, requestID uuid.UUID,
+	names ...string) ([]peer.DeleteResult, error) {
 	t.Helper()
 	var reqs []shadow.DeleteRequest
 	for _, name := range names {
@@ -91,7 +92,8 @@ func TestSeveralResourcesAreDeletedTogether_I13_I14(t *testing.T) {
 	b.Audit()
 }
 
-// One that does not exist is left out where that is allowed; one whose kind hides it from its mark on counts as removed, as by itself.
+// One that does not exist is left out where that is allowed; one whose kind hides it from its mark on counts
+// as removed, as by itself.
 func TestSeveralResourcesOfWhichOneIsMissingOrHidden_I13(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -108,8 +110,9 @@ func TestSeveralResourcesOfWhichOneIsMissingOrHidden_I13(t *testing.T) {
 	b.Audit()
 }
 
-// The statements of a delete are planned for its members, and not for the one resource that it names: plans for few rows compare each member with each
-// other. The bound is between the linear ratio and the quadratic one.
+// The statements of a delete are planned for its members, and not for the one resource that it names: plans
+// for few rows compare each member with each other. The bound is between the linear ratio and the quadratic
+// one.
 func TestADeleteOfManyMembersIsLinear(t *testing.T) {
 	if testing.Short() {
 		t.Skip("writes thousands of resources")
@@ -118,7 +121,8 @@ func TestADeleteOfManyMembersIsLinear(t *testing.T) {
 	b := newPair(t, nil)
 	pool, computed := b.Pools[b.ID(aWest)], map[int]time.Duration{} // by members: processor time of the sessions
 	sessions := func() (sum time.Duration) {
-		rows, err := pool.Query(t.Context(), `SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'`)
+		rows, err := pool.Query(t.Context(),
+			`SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'`)
 		require.NoError(t, err)
 		pids, err := pgx.CollectRows(rows, pgx.RowTo[uint32])
 		require.NoError(t, err)

@@ -47,7 +47,8 @@ func TestDeleteIsRefusedBesideALiveBlockerAndNamesIt_I3(t *testing.T) {
 	requireBlocked(t, err, holder) // a confirmed blockade counts, whether or not its holder's deployment answers
 	b.SetDown(bEast, false)
 	b.MustPut(holder, nil)
-	require.True(t, b.MustDelete(target).Removed, "a dropped reference does not block, though its release is not delivered yet")
+	require.True(t, b.MustDelete(target).Removed,
+		"a dropped reference does not block, though its release is not delivered yet")
 	b.Settle()
 	b.Audit()
 }
@@ -67,7 +68,8 @@ func TestALimitOfRemovalsCountsAllDeployments(t *testing.T) {
 		defer cancel()
 		full, err := schema.ParseFullName(target)
 		require.NoError(t, err)
-		_, err = b.Stores[full.Deployment].Deletions.Delete(ctx, shadow.DeleteRequest{Name: full.Name, MaxRemovals: most})
+		_, err = b.Stores[full.Deployment].Deletions.Delete(ctx, shadow.DeleteRequest{Name: full.Name,
+			MaxRemovals: most})
 		return err
 	}
 	err := remove(3)
@@ -141,13 +143,15 @@ func TestASecondDeleteAnswersWithTheRunningOne(t *testing.T) {
 	require.Equal(t, first, second)
 	conditions, err := b.Stores[b.ID(aWest)].Read.Conditions(context.Background(), "targets/t")
 	require.NoError(t, err)
-	require.Equal(t, []shadow.Condition{{Type: "WAITING", Message: "for b.example.com/eastus2 to cascade or unset"}}, conditions)
+	require.Equal(t, []shadow.Condition{{Type: "WAITING", Message: "for b.example.com/eastus2 to cascade or unset"}},
+		conditions)
 	explained, err := b.Stores[b.ID(aWest)].Operate.Explain(context.Background(), "targets/t")
 	require.NoError(t, err)
 	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, explained.WaitsFor)
 }
 
-// While a delete waits for undecided blockades, its target takes no new references, so that a target in use can be deleted.
+// While a delete waits for undecided blockades, its target takes no new references, so that a target in use
+// can be deleted.
 func TestAWaitingDeleteKeepsNewReferencesAway(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, func(c *shadow.Config) { c.Times.DeleteTimeout = time.Minute })
@@ -177,7 +181,8 @@ func TestADeleteThatGaveUpOpensItsTargetAgain(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, func(c *shadow.Config) { c.Times.DeleteTimeout = 100 * time.Millisecond })
 	b.MustPut(target, nil)
-	_, err := b.Stores[b.ID(aWest)].Targets.Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
+	_, err := b.Stores[b.ID(aWest)].Targets.Establish(context.Background(), b.ID(bEast), newAttempt(),
+		[]peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 	require.NoError(t, err)
 	_, err = b.Delete(target)
 	require.Error(t, err)
@@ -256,7 +261,8 @@ func TestWhatIsTooManyForOneTransactionGoesLater_I21(t *testing.T) {
 	store, ctx := b.Stores[b.ID(bEast)], context.Background()
 	writes := []peer.Write{{Name: "holders/root"}}
 	for i := range 50 {
-		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/c%d", i), Body: body{"near": body{"cascade": "holders/root"}}},
+		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/c%d", i),
+			Body: body{"near": body{"cascade": "holders/root"}}},
 			peer.Write{Name: fmt.Sprintf("holders/u%d", i), Body: body{"near": body{"unset": "holders/root"}}})
 	}
 	_, err := store.Write.Save(ctx, writes)
@@ -319,7 +325,9 @@ func TestForeignUnsetLeavesScalarListAndMap(t *testing.T) {
 	b.MustDelete(target)
 	b.Settle()
 	b.Gone(target)
-	require.JSONEq(t, `{"list": ["`+target2+`"], "big": 12345678901234567890, "roles": {"admin": {"since": 5}, "guest": {"who": "`+target2+`"}}}`, string(b.Get(holder).Body))
+	require.JSONEq(t, `{"list": ["`+target2+
+		`"], "big": 12345678901234567890, "roles": {"admin": {"since": 5}, "guest": {"who": "`+target2+`"}}}`,
+		string(b.Get(holder).Body))
 	b.Audit()
 }
 
@@ -345,7 +353,8 @@ func TestUnsetLosesNoConcurrentUpdate_I10(t *testing.T) {
 					return
 				}
 				fields["n"] = 1.0
-				_, err := b.Stores[b.ID(bEast)].Write.Save(ctx, []peer.Write{{Name: h, Revision: r.Revision, Body: fields}})
+				_, err := b.Stores[b.ID(bEast)].Write.Save(ctx,
+					[]peer.Write{{Name: h, Revision: r.Revision, Body: fields}})
 				if err == nil {
 					done <- nil
 					return
@@ -471,8 +480,8 @@ func TestADarkRegionKeepsItsTargetsAndNothingElse_I15(t *testing.T) {
 	b.Audit()
 }
 
-// I4: a blockade that was tentative when a cascade marked its target is confirmed, and the deletion waits for it: only an
-// acknowledgement of a later position counts.
+// I4: a blockade that was tentative when a cascade marked its target is confirmed, and the deletion waits for
+// it: only an acknowledgement of a later position counts.
 func TestAConfirmDuringADeletionIsWaitedFor_I4(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -488,7 +497,8 @@ func TestAConfirmDuringADeletionIsWaitedFor_I4(t *testing.T) {
 	_, early := b.Seen(b.ID(bEast), b.ID(aEast))
 	_, err = b.Do(b.ID(bEast), schema.Confirm)
 	require.NoError(t, err)
-	require.NoError(t, b.Stores[b.ID(aEast)].Targets.Acknowledge(context.Background(), b.ID(bEast), uuid.Nil, early, nil))
+	require.NoError(t, b.Stores[b.ID(aEast)].Targets.Acknowledge(context.Background(), b.ID(bEast), uuid.Nil,
+		early, nil))
 	_, err = b.Do(b.ID(aEast), schema.Finalise)
 	require.NoError(t, err)
 	require.NotNil(t, b.Get(middle), "the early position does not count")
@@ -530,7 +540,9 @@ func TestTheAgeOfWhatIsNotAcknowledgedGrows(t *testing.T) {
 	b.Settle()
 	b.MustDelete(target + "1")
 	b.MustDelete(target + "2")
-	_, err := b.Pools[b.ID(aWest)].Exec(ctx, `UPDATE dbcontroller.shadow SET updated_at = updated_at - interval '1 hour' WHERE uid = $1`, b.Get(target+"1").UID)
+	_, err := b.Pools[b.ID(aWest)].Exec(ctx,
+		`UPDATE dbcontroller.shadow SET updated_at = updated_at - interval '1 hour' WHERE uid = $1`,
+		b.Get(target+"1").UID)
 	require.NoError(t, err)
 	for _, block := range []bool{true, false} { // protection while it is being deleted is no new beginning
 		_, err = store.Write.SetBlockDeletion(ctx, "targets/t1", uuid.Nil, block)
@@ -546,8 +558,8 @@ func TestTheAgeOfWhatIsNotAcknowledgedGrows(t *testing.T) {
 	b.Settle()
 }
 
-// S14: a deployment that was unreachable acknowledges any number of notices in transactions of one page each; the pages that are
-// done count when the call ends early.
+// S14: a deployment that was unreachable acknowledges any number of notices in transactions of one page each;
+// the pages that are done count when the call ends early.
 func TestAnyNumberOfNoticesIsAcknowledgedPageByPage_I13_I21(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, func(cfg *shadow.Config) { cfg.Limits.Batch = 10 })
@@ -596,12 +608,15 @@ func TestAFailingHolderDelaysNoOther_I20(t *testing.T) {
 	bad := b.MustPut(holder, body{"unset": target})
 	var writes []peer.Write
 	for i := range 20 {
-		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/good%d", i), Body: body{"unset": target, "list": []any{target2}}})
+		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/good%d", i),
+			Body: body{"unset": target, "list": []any{target2}}})
 	}
 	_, err := b.Stores[b.ID(bEast)].Write.Save(ctx, writes)
 	require.NoError(t, err)
 	b.Settle()
-	_, err = b.Pools[b.ID(bEast)].Exec(ctx, `UPDATE dbcontroller.resource SET body = '[]' WHERE id = (SELECT id FROM dbcontroller.shadow WHERE uid = $1)`, bad.UID)
+	_, err = b.Pools[b.ID(bEast)].Exec(ctx,
+		`UPDATE dbcontroller.resource SET body = '[]' WHERE id = (SELECT id FROM dbcontroller.shadow WHERE uid = $1)`,
+		bad.UID)
 	require.NoError(t, err)
 	b.MustDelete(target)
 	b.MustDelete(target2)
@@ -612,7 +627,8 @@ func TestAFailingHolderDelaysNoOther_I20(t *testing.T) {
 	b.Gone(target2)
 	require.NotNil(t, b.Get(target))
 	require.JSONEq(t, `{"list": []}`, string(b.Get("//"+bEast+"/holders/good7").Body))
-	_, err = b.Pools[b.ID(bEast)].Exec(ctx, `UPDATE dbcontroller.resource SET body = '{"unset": "`+target+`"}' WHERE body = '[]'`)
+	_, err = b.Pools[b.ID(bEast)].Exec(ctx, `UPDATE dbcontroller.resource SET body = '{"unset": "`+target+
+		`"}' WHERE body = '[]'`)
 	require.NoError(t, err)
 	b.Settle()
 	b.Gone(target)
@@ -668,7 +684,8 @@ func TestABlockerInAnotherDeploymentRefusesTheWholeDelete(t *testing.T) {
 	b.Audit()
 }
 
-// A holder elsewhere that both blocks and cascades, or that the same deletion removes by another path, does not block.
+// A holder elsewhere that both blocks and cascades, or that the same deletion removes by another path, does
+// not block.
 func TestABlockerThatTheDeletionItselfRemovesIsExcused_I14(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -697,7 +714,8 @@ func TestADeleteSaysWhatCouldNotBeAsked(t *testing.T) {
 	b.Audit()
 }
 
-// Small deletions of a batch are finished in the first run, in any order with large ones; the next run continues the large ones.
+// Small deletions of a batch are finished in the first run, in any order with large ones; the next run
+// continues the large ones.
 func TestALargeDeletionKeepsNoOtherWaiting_I20_I21(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -708,7 +726,8 @@ func TestALargeDeletionKeepsNoOtherWaiting_I20_I21(t *testing.T) {
 		uids = append(uids, b.MustPut(name, nil).UID)
 		var writes []peer.Write
 		for n := range holders {
-			writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/t%d-%d", i, n), Body: body{[]string{"cascade", "unset"}[n%2]: name}})
+			writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/t%d-%d", i, n),
+				Body: body{[]string{"cascade", "unset"}[n%2]: name}})
 		}
 		_, err := b.Stores[b.ID(bEast)].Write.Save(t.Context(), writes)
 		require.NoError(t, err)

@@ -8,8 +8,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// A derivation changes references without a new revision: a user's write that was compared with the former references is compared
-// again.
+// A derivation changes references without a new revision: a user's write that was compared with the former
+// references is compared again.
 func TestAWriteComparedBeforeADerivationIsComparedAgain_I26(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)

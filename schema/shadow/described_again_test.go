@@ -11,7 +11,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// restoredWith restores the target's database to before its holder came, and recovers by a changed environment: nothing is deleted.
+// restoredWith restores the target's database to before its holder came, and recovers by a changed
+// environment: nothing is deleted.
 func restoredWith(t *testing.T, b *harness.Box, change func(*schema.Environment)) {
 	t.Helper()
 	restore := b.Backup(aWest)
@@ -32,7 +33,8 @@ func restoredWith(t *testing.T, b *harness.Box, change func(*schema.Environment)
 	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
-// The holder's deployment was removed from the registry and is described again: until it registers, its database alone shows that it ran.
+// The holder's deployment was removed from the registry and is described again: until it registers, its
+// database alone shows that it ran.
 func TestADeploymentThatIsDescribedAgainIsWaitedFor_I2_I15(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

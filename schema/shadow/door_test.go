@@ -9,7 +9,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// Callers find a method at the field of its room: the store has few methods of its own, and none in a transaction of the caller.
+// Callers find a method at the field of its room: the store has few methods of its own, and none in a
+// transaction of the caller.
 func TestTheStoreHasItsRoomsAsFields(t *testing.T) {
 	t.Parallel()
 	store := reflect.TypeFor[*shadow.Store]()

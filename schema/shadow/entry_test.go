@@ -10,7 +10,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// unreferred gives a target a holder entry and no reference, with a look that has begun, and returns the look.
+// unreferred gives a target a holder entry and no reference, with a look that has begun, and returns the
+// look.
 func unreferred(t *testing.T, b *harness.Box) peer.EntryLooks {
 	t.Helper()
 	b.MustPut(target, nil)
@@ -38,10 +39,12 @@ func unreferred(t *testing.T, b *harness.Box) peer.EntryLooks {
 // unused asks the holders' deployment, and ends the look.
 func unused(t *testing.T, b *harness.Box, looks peer.EntryLooks) (ended bool, err error) {
 	t.Helper()
-	recalled, err := b.Stores[b.ID(bEast)].Rights.Recall(t.Context(), b.ID(aWest), []peer.Recall{peer.IfUnused(looks.Entries[0].Target)})
+	recalled, err := b.Stores[b.ID(bEast)].Rights.Recall(t.Context(), b.ID(aWest),
+		[]peer.Recall{peer.IfUnused(looks.Entries[0].Target)})
 	require.NoError(t, err)
 	ended = recalled.Answers[0].Closed
-	return ended, b.Stores[b.ID(aWest)].Targets.EntriesLookedAt(t.Context(), b.ID(bEast), looks, recalled.Epoch, []bool{ended})
+	return ended, b.Stores[b.ID(aWest)].Targets.EntriesLookedAt(t.Context(), b.ID(bEast), looks, recalled.Epoch,
+		[]bool{ended})
 }
 
 // A holder entry goes with the last acting reference, and another one comes with the next.
@@ -68,13 +71,15 @@ func TestAnEntryThatIsConfirmedAgainStays_I4(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
 	looks := unreferred(t, b)
-	recalled, err := b.Stores[b.ID(bEast)].Rights.Recall(t.Context(), b.ID(aWest), []peer.Recall{peer.IfUnused(looks.Entries[0].Target)})
+	recalled, err := b.Stores[b.ID(bEast)].Rights.Recall(t.Context(), b.ID(aWest),
+		[]peer.Recall{peer.IfUnused(looks.Entries[0].Target)})
 	require.NoError(t, err)
 	require.True(t, recalled.Answers[0].Closed)
 	b.MustPut(holderNumber(1), body{"cascade": target})
 	_, err = b.Do(b.ID(bEast), schema.Confirm)
 	require.NoError(t, err)
-	require.NoError(t, b.Stores[b.ID(aWest)].Targets.EntriesLookedAt(t.Context(), b.ID(bEast), looks, recalled.Epoch, []bool{true}))
+	require.NoError(t, b.Stores[b.ID(aWest)].Targets.EntriesLookedAt(t.Context(), b.ID(bEast), looks, recalled.Epoch,
+		[]bool{true}))
 	require.Equal(t, 1, b.Count(aWest, "holder_entry"))
 	b.MustDelete(target)
 	b.Settle()
@@ -109,7 +114,8 @@ func TestAnUnusedRightEndsWithItsEntry_I30_I31(t *testing.T) {
 	b.Settle()
 	uid := b.Get(target).UID
 	ask := func() bool {
-		recalled, err := b.Stores[b.ID(bEast)].Rights.Recall(t.Context(), b.ID(aWest), []peer.Recall{peer.IfUnused(uid)})
+		recalled, err := b.Stores[b.ID(bEast)].Rights.Recall(t.Context(), b.ID(aWest),
+			[]peer.Recall{peer.IfUnused(uid)})
 		require.NoError(t, err)
 		return recalled.Answers[0].Closed
 	}
@@ -127,7 +133,8 @@ func TestAnEntryOfAnotherEpochStays_I4(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
 	looks := unreferred(t, b)
-	recalled, err := b.Stores[b.ID(bEast)].Rights.Recall(t.Context(), b.ID(aWest), []peer.Recall{peer.IfUnused(looks.Entries[0].Target)})
+	recalled, err := b.Stores[b.ID(bEast)].Rights.Recall(t.Context(), b.ID(aWest),
+		[]peer.Recall{peer.IfUnused(looks.Entries[0].Target)})
 	require.NoError(t, err)
 	b.Renew(bEast)
 	_, err = b.Do(b.ID(bEast), schema.AnnounceEpoch)

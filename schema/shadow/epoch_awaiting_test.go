@@ -81,8 +81,8 @@ func TestAnEpochIsAnnouncedWhenItsRecoveryHasBegun_I13(t *testing.T) {
 	b.Audit()
 }
 
-// A process that has not noticed the present epoch announces the one before, and is answered with the present one: nothing is lost, and no
-// further epoch begins.
+// A process that has not noticed the present epoch announces the one before, and is answered with the present
+// one: nothing is lost, and no further epoch begins.
 func TestThePresentEpochIsNotOutdone(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -96,7 +96,8 @@ func TestThePresentEpochIsNotOutdone(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, awaiting)
 	require.Equal(t, present, second.Gate.PresentEpoch())
-	require.NoError(t, second.Gate.OutdoEpoch(t.Context(), b.ID(aWest), uuid.Must(uuid.NewV7())), "the deployment has not been believed yet")
+	require.NoError(t, second.Gate.OutdoEpoch(t.Context(), b.ID(aWest), uuid.Must(uuid.NewV7())),
+		"the deployment has not been believed yet")
 }
 
 // A process that has not noticed the present epoch takes the work to compare in it. It could confirm the

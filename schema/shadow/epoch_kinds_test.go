@@ -40,7 +40,8 @@ kinds:
 // only the waiting resource as halted.
 func TestAKindThatWaitsKeepsNoOtherBack_I13_I20(t *testing.T) {
 	t.Parallel()
-	b := harness.NewBox(t, strings.Replace(kindsOfTargets, `["targets/{target}"]`, "[\"targets/{target}\"]\n    finalizers: [{ name: badge, holder: user/badges }]", 1), nil, aWest, bEast)
+	b := harness.NewBox(t, strings.Replace(kindsOfTargets, `["targets/{target}"]`,
+		"[\"targets/{target}\"]\n    finalizers: [{ name: badge, holder: user/badges }]", 1), nil, aWest, bEast)
 	uids := map[string]uuid.UUID{target: b.MustPut(target, nil).UID, other: b.MustPut(other, nil).UID}
 	b.MustPut(holder, body{"block": target})
 	b.Settle()
@@ -223,7 +224,8 @@ func TestAnEpochHoldsUpTheKindsThatOthersReferTo_I2_I13(t *testing.T) {
 	b.MustPut(other, nil)
 	b.Renew(aWest)
 	b.Settle()
-	_, _, err := b.Stores[b.ID(bEast)].Gate.ReferredKinds(t.Context(), b.ID(aWest)) // remembered for this epoch of its database
+	// remembered for this epoch of its database
+	_, _, err := b.Stores[b.ID(bEast)].Gate.ReferredKinds(t.Context(), b.ID(aWest))
 	require.NoError(t, err)
 	restore := b.Backup(aWest)
 	b.MustPut(holder, body{"block": target})
@@ -274,7 +276,8 @@ func TestKindsOfOtherAnswersCountForNothing_I2_I13(t *testing.T) {
 	require.True(t, waits())
 	for what, mark := range map[string]func() error{
 		"of another database": func() error {
-			return west.MarkAnnounced(ctx, b.ID(bEast), peer.Announcement{Epoch: told.Epoch, Database: &another}, targets)
+			return west.MarkAnnounced(ctx, b.ID(bEast), peer.Announcement{Epoch: told.Epoch, Database: &another},
+				targets)
 		},
 		"of one that was not known": func() error {
 			return west.MarkAnnounced(ctx, b.ID(bEast), peer.Announcement{Epoch: told.Epoch}, targets)
@@ -296,7 +299,9 @@ func TestKindsOfOtherAnswersCountForNothing_I2_I13(t *testing.T) {
 	_, err = west.NoticeEpoch(ctx)
 	require.NoError(t, err)
 	alone := *b.Environment()
-	alone.Deployments = slices.DeleteFunc(alone.Deployments, func(d schema.Deployment) bool { return d.DeploymentID == b.ID(bEast) })
+	alone.Deployments = slices.DeleteFunc(alone.Deployments, func(d schema.Deployment) bool {
+		return d.DeploymentID == b.ID(bEast)
+	})
 	require.NoError(t, west.Recover(ctx, &alone))
 	require.True(t, waits(), "also without its description")
 	b.Renew(aWest)
@@ -307,6 +312,7 @@ func TestKindsOfOtherAnswersCountForNothing_I2_I13(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, west.MarkAnnounced(ctx, b.ID(bEast), told, targets))
 	require.False(t, waits())
-	require.NoError(t, west.AcceptDatabase(ctx, shadow.AcceptedDatabase{Deployment: b.ID(bEast), Database: another, Epoch: uuid.Must(uuid.NewV7()), Reason: "it burnt down", By: "user/o"}))
+	require.NoError(t, west.AcceptDatabase(ctx, shadow.AcceptedDatabase{Deployment: b.ID(bEast), Database: another,
+		Epoch: uuid.Must(uuid.NewV7()), Reason: "it burnt down", By: "user/o"}))
 	require.True(t, waits(), "another database may refer to others")
 }

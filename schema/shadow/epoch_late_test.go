@@ -44,19 +44,22 @@ func TestADecommissionedDeploymentsEpochIsNotWaitedFor_I13(t *testing.T) {
 	b.MustPut(target, nil)
 	decommission(t, b, aWest, bEast, schema.Unset)
 	b.Settle()
-	_, err := b.Stores[b.ID(aWest)].Gate.RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), peer.TargetKinds{})
+	_, err := b.Stores[b.ID(aWest)].Gate.RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()),
+		peer.TargetKinds{})
 	require.ErrorIs(t, err, peer.ErrDecommissioned)
 	b.MustDelete(target)
 	b.Gone(target)
 }
 
-// Expiries written by a lost server, whose clock was hours ahead of the new server's, delay nothing for hours.
+// Expiries written by a lost server, whose clock was hours ahead of the new server's, delay nothing for
+// hours.
 func TestTimesOfALostServersClockAreBounded_I28(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
 	b.Settle()
-	_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
+	_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), newAttempt(),
+		[]peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 	require.NoError(t, err)
 	pool := b.Pools[b.ID(aWest)]
 	for _, sql := range []string{

@@ -44,8 +44,8 @@ func announced(t *testing.T, b *harness.Box, deployment string) {
 	require.NoError(t, err)
 }
 
-// Two deployments fail over one after the other, each to a state before a reference that they shared; the second one before it
-// has compared with the first.
+// Two deployments fail over one after the other, each to a state before a reference that they shared; the
+// second one before it has compared with the first.
 func TestTwoFailoversOneAfterTheOther_I1_I2_I8(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -161,7 +161,8 @@ func TestAnOldEpochDoesNotCountAgainAfterTheTargetsOwnFailover_I5_I8(t *testing.
 	b.Settle()
 	b.Renew(aWest)
 	b.Settle()
-	require.ErrorIs(t, b.Stores[b.ID(aWest)].Targets.Release(ctx, b.ID(bEast), old, []peer.BlockadeKey{key}, nil), peer.ErrStaleEpoch)
+	require.ErrorIs(t, b.Stores[b.ID(aWest)].Targets.Release(ctx, b.ID(bEast), old, []peer.BlockadeKey{key}, nil),
+		peer.ErrStaleEpoch)
 	b.Settle()
 	b.Audit()
 	_, err := b.Delete(target)
@@ -190,14 +191,16 @@ func TestNamesThatWereLostAreLookedUpAgain_I1_I3(t *testing.T) {
 			b.Settle()
 			_, err := b.Delete(target)
 			require.ErrorAs(t, err, new(*peer.BlockedError))
-			_, err = b.SecondProcess(aWest, shadow.Config{}).Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
+			_, err = b.SecondProcess(aWest, shadow.Config{}).Deletions.Delete(t.Context(),
+				shadow.DeleteRequest{Name: "targets/t"})
 			require.ErrorAs(t, err, new(*peer.BlockedError))
 			b.Audit()
 		})
 	}
 }
 
-// An older copy of the files takes the place of the database of a running process, which has seen a later epoch.
+// An older copy of the files takes the place of the database of a running process, which has seen a later
+// epoch.
 func TestAnEpochOfBeforeThatComesBackIsNoticed(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -206,10 +209,12 @@ func TestAnEpochOfBeforeThatComesBackIsNoticed(t *testing.T) {
 	ctx := context.Background()
 	pool := b.Pools[b.ID(aWest)]
 	var epoch, server, timeline string
-	require.NoError(t, pool.QueryRow(ctx, `SELECT epoch, server, timeline FROM dbcontroller.meta`).Scan(&epoch, &server, &timeline))
+	require.NoError(t, pool.QueryRow(ctx, `SELECT epoch, server, timeline FROM dbcontroller.meta`).Scan(&epoch, &server,
+		&timeline))
 	b.Renew(aWest)
 	b.Settle()
-	_, err := pool.Exec(ctx, `UPDATE dbcontroller.meta SET epoch = $1, server = $2, timeline = $3`, epoch, server, timeline)
+	_, err := pool.Exec(ctx, `UPDATE dbcontroller.meta SET epoch = $1, server = $2, timeline = $3`, epoch,
+		server, timeline)
 	require.NoError(t, err)
 	b.Recover(aWest)
 	b.Settle()
@@ -220,7 +225,8 @@ func TestAnEpochOfBeforeThatComesBackIsNoticed(t *testing.T) {
 func TestASwitchThatWasLostIsMadeAgain_I26(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
-	_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `UPDATE dbcontroller.meta SET generation = generation - 1, version = 'before'`)
+	_, err := b.Pools[b.ID(aWest)].Exec(t.Context(),
+		`UPDATE dbcontroller.meta SET generation = generation - 1, version = 'before'`)
 	require.NoError(t, err)
 	b.Renew(aWest)
 	b.Settle()
@@ -233,11 +239,13 @@ func TestASwitchThatWasLostIsMadeAgain_I26(t *testing.T) {
 	b.MustPut(target, nil)
 }
 
-// A refusal that can pass says nothing about the target: the reference is not dangling, its epoch is not confirmed, and it is
-// established again when the reason has passed. It keeps no other reference back, and an operator can read of it.
+// A refusal that can pass says nothing about the target: the reference is not dangling, its epoch is not
+// confirmed, and it is established again when the reason has passed. It keeps no other reference back, and an
+// operator can read of it.
 func TestARefusalThatCanPassIsNoAnswerAboutTheTarget_I1_I20(t *testing.T) {
 	t.Parallel()
-	reasons := []peer.Reason{peer.NotImported, peer.NotReferable, peer.NotConstrained, peer.UnknownKind, peer.QuotaExceeded, "OF_A_LATER_RELEASE"}
+	reasons := []peer.Reason{peer.NotImported, peer.NotReferable, peer.NotConstrained, peer.UnknownKind,
+		peer.QuotaExceeded, "OF_A_LATER_RELEASE"}
 	for _, reason := range reasons {
 		t.Run(string(reason), func(t *testing.T) {
 			t.Parallel()
@@ -277,7 +285,8 @@ func waitsForRefused(t *testing.T, b *harness.Box, reason peer.Reason) {
 	require.Zero(t, b.Count(bEast, "dangling"))
 }
 
-// refusing returns a box in which the target's database was restored to before its references, one of which is refused.
+// refusing returns a box in which the target's database was restored to before its references, one of which
+// is refused.
 func refusing(t *testing.T, reason peer.Reason) *harness.Box {
 	t.Helper()
 	b := newBox(t, nil)
@@ -290,11 +299,13 @@ func refusing(t *testing.T, reason peer.Reason) *harness.Box {
 	b.Settle()
 	restore()
 	b.Recover(aWest)
-	b.OnEstablish = func(_ schema.DeploymentID, _ peer.AttemptID, refs []peer.EstablishReference) error { // as the service does
+	// as the service does
+	b.OnEstablish = func(_ schema.DeploymentID, _ peer.AttemptID, refs []peer.EstablishReference) error {
 		for _, r := range refs {
 			if r.TargetName == "targets/t" {
 				full := schema.FullName{Deployment: b.ID(aWest), Name: r.TargetName}
-				return &peer.RefusedError{Refusals: []peer.Refusal{{Holder: r.HolderName, Path: r.Path, Target: full, Reason: reason}}}
+				return &peer.RefusedError{Refusals: []peer.Refusal{{Holder: r.HolderName, Path: r.Path, Target: full,
+					Reason: reason}}}
 			}
 		}
 		return nil
@@ -308,7 +319,8 @@ func refusing(t *testing.T, reason peer.Reason) *harness.Box {
 func TestTheWaitForARefusedReferenceCanBeWaived_I13(t *testing.T) {
 	t.Parallel()
 	b := refusing(t, peer.NotReferable)
-	require.NoError(t, b.Stores[b.ID(aWest)].Operate.WaiveComparison(t.Context(), b.ID(bEast), "the kind was closed", "eve"))
+	require.NoError(t, b.Stores[b.ID(aWest)].Operate.WaiveComparison(t.Context(), b.ID(bEast),
+		"the kind was closed", "eve"))
 	b.MustDelete(target)
 	b.OnEstablish = nil
 	b.Settle()
@@ -317,7 +329,8 @@ func TestTheWaitForARefusedReferenceCanBeWaived_I13(t *testing.T) {
 	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
-// After a holder's database was restored, and before its comparison, the target's database may lack blockades of its references.
+// After a holder's database was restored, and before its comparison, the target's database may lack blockades
+// of its references.
 func TestADeleteWaitsUntilARestoredHolderHasCompared_I3(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -351,7 +364,8 @@ func TestADeploymentThatIsGoneIsNotWaitedForAfterAFailover_I15(t *testing.T) {
 	b.Settle()
 	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
 	store := b.Stores[b.ID(aWest)]
-	require.NoError(t, store.Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(bEast), Blocking: schema.Unset, Reason: "fire", By: "eve"}))
+	require.NoError(t, store.Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(bEast),
+		Blocking: schema.Unset, Reason: "fire", By: "eve"}))
 	require.Empty(t, unconfirmed(t, b, aWest))
 	b.Renew(aWest)
 	b.Settle()
@@ -359,8 +373,8 @@ func TestADeploymentThatIsGoneIsNotWaitedForAfterAFailover_I15(t *testing.T) {
 	b.MustDelete(target)
 }
 
-// Decommission holds its lock while Recover starts: Recover waits for the lock, and then does not wait for the decommissioned
-// deployment.
+// Decommission holds its lock while Recover starts: Recover waits for the lock, and then does not wait for
+// the decommissioned deployment.
 func TestADecommissionBesideARecovery_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -407,7 +421,8 @@ func TestADeploymentThatNeverRanIsNotWaitedForAfterAFailover(t *testing.T) {
 	env := b.Environment()
 	asia := schema.DeploymentID{Service: "b.example.com", Region: "asia1"}
 	env.Deployments = append(env.Deployments, schema.Deployment{DeploymentID: asia, Version: "v1"})
-	ran := &schema.Environment{Deployments: []schema.Deployment{{DeploymentID: asia, Version: "v1", Address: "x:1", Generation: 1}}}
+	ran := &schema.Environment{Deployments: []schema.Deployment{{DeploymentID: asia, Version: "v1", Address: "x:1",
+		Generation: 1}}}
 	require.NoError(t, store.Gate.Recover(t.Context(), env))
 	require.NotContains(t, unconfirmed(t, b, aWest), asia)
 	b.Settle()
@@ -543,7 +558,8 @@ func (r *steps) handle(d string) {
 	default:
 		all := []schema.Action{
 			schema.Confirm, schema.Release, schema.Finalise, schema.CheckOwners, schema.DropOwners,
-			schema.AnnounceEpoch, schema.AnnounceEpoch, schema.ConfirmAgain, schema.ConfirmAgain, schema.VerifyBlockades,
+			schema.AnnounceEpoch, schema.AnnounceEpoch, schema.ConfirmAgain, schema.ConfirmAgain,
+			schema.VerifyBlockades,
 		}
 		_, _ = b.Do(b.ID(d), all[r.random.IntN(len(all))])
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/db-controller/db-controller/test/rounds"
 )
 
-// A target's database that has lost a blockade and a holder entry deletes nothing until the holders' deployments have compared;
-// afterwards both are there again.
+// A target's database that has lost a blockade and a holder entry deletes nothing until the holders'
+// deployments have compared; afterwards both are there again.
 func TestATargetsDatabaseThatLostItsHolders_I2_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -51,8 +51,8 @@ func TestATargetsDatabaseThatLostItsHolders_I2_I15(t *testing.T) {
 	b.Audit()
 }
 
-// A holder's database that has lost a reference leaves no blockade at the target. One that has lost the removal of a reference
-// establishes it again, or, if the target is gone, reports it as dangling.
+// A holder's database that has lost a reference leaves no blockade at the target. One that has lost the
+// removal of a reference establishes it again, or, if the target is gone, reports it as dangling.
 func TestAHoldersDatabaseThatLostItsReferences_I1_I8(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -92,8 +92,8 @@ func TestAHoldersDatabaseThatLostItsReferences_I1_I8(t *testing.T) {
 	b.Audit()
 }
 
-// Messages that were sent before a failover are refused after it: a release of a restored reference, an acknowledgement of lost
-// effects, a verdict.
+// Messages that were sent before a failover are refused after it: a release of a restored reference, an
+// acknowledgement of lost effects, a verdict.
 func TestMessagesOfAnOldEpochCountForNothing_I5_I8(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -114,7 +114,8 @@ func TestMessagesOfAnOldEpochCountForNothing_I5_I8(t *testing.T) {
 	require.ErrorIs(t, a.Targets.Release(ctx, b.ID(bEast), old, []peer.BlockadeKey{key}, nil), peer.ErrStaleEpoch)
 	_, err := a.Targets.Confirm(ctx, b.ID(bEast), peer.Confirm{Epoch: old, Attempts: []peer.AttemptID{attempt}})
 	require.ErrorIs(t, err, peer.ErrStaleEpoch)
-	err = a.Targets.Settle(ctx, b.ID(bEast), []peer.Question{{Key: key}}, &peer.Answers{Verdicts: []peer.Verdict{peer.GoneVerdict}, Epoch: old})
+	err = a.Targets.Settle(ctx, b.ID(bEast), []peer.Question{{Key: key}},
+		&peer.Answers{Verdicts: []peer.Verdict{peer.GoneVerdict}, Epoch: old})
 	require.ErrorIs(t, err, peer.ErrStaleEpoch)
 	_, position := b.Seen(b.ID(bEast), b.ID(aWest))
 	require.ErrorIs(t, a.Targets.Acknowledge(ctx, b.ID(bEast), old, position, nil), peer.ErrStaleEpoch)
@@ -124,10 +125,12 @@ func TestMessagesOfAnOldEpochCountForNothing_I5_I8(t *testing.T) {
 	require.ErrorAs(t, err, new(*peer.BlockedError))
 	known, err := a.Gate.RecordPeerEpoch(ctx, b.ID(bEast), old, peer.TargetKinds{})
 	require.NoError(t, err)
-	require.Equal(t, b.Stores[b.ID(bEast)].Gate.PresentEpoch(), known, "a late announcement of an earlier epoch changes nothing")
+	require.Equal(t, b.Stores[b.ID(bEast)].Gate.PresentEpoch(), known,
+		"a late announcement of an earlier epoch changes nothing")
 }
 
-// An attempt does not commit if one of its databases, the holder's or the target's, was restored after the establish.
+// An attempt does not commit if one of its databases, the holder's or the target's, was restored after the
+// establish.
 func TestAttemptsOfAnOldEpochCannotCommit_I5(t *testing.T) {
 	t.Parallel()
 	for _, restored := range []string{aWest, bEast} {
@@ -144,7 +147,8 @@ func TestAttemptsOfAnOldEpochCannotCommit_I5(t *testing.T) {
 				}
 				once = false
 				pool := b.Pools[b.ID(restored)]
-				_, err := pool.Exec(context.Background(), `UPDATE dbcontroller.meta SET server = 'another'`) // as after a restore on another server
+				// as after a restore on another server
+				_, err := pool.Exec(context.Background(), `UPDATE dbcontroller.meta SET server = 'another'`)
 				require.NoError(t, err)
 				if restored == aWest { // the blockade is lost
 					_, err = pool.Exec(context.Background(), `DELETE FROM dbcontroller.blockade`)
@@ -217,17 +221,18 @@ func TestAnEpochOutdoesALaterOneThatWasLost(t *testing.T) {
 
 func verified(t *testing.T, b *harness.Box, deployment string, repair bool) (found []shadow.Difference) {
 	t.Helper()
-	done, err := b.Stores[b.ID(deployment)].Verify.Verify(t.Context(), shadow.Verification{Repair: repair, Settle: 1, Report: func(d shadow.Difference) error {
-		found = append(found, d)
-		return nil
-	}})
+	done, err := b.Stores[b.ID(deployment)].Verify.Verify(t.Context(), shadow.Verification{Repair: repair, Settle: 1,
+		Report: func(d shadow.Difference) error {
+			found = append(found, d)
+			return nil
+		}})
 	require.NoError(t, err)
 	require.Empty(t, done.Unreachable)
 	return found
 }
 
-// Databases are restored from older backups at random, one after the other, while users write and delete. At rest all invariants
-// hold, except for dangling references, which are reported for a person to decide.
+// Databases are restored from older backups at random, one after the other, while users write and delete. At
+// rest all invariants hold, except for dangling references, which are reported for a person to decide.
 func TestRestoredBackupsComeToRest_I1_I8_I15_I17(t *testing.T) {
 	t.Parallel()
 	seeds := rounds.Of(6, 1)
@@ -311,8 +316,8 @@ func TestATargetsDatabaseThatLostAReleaseIsNotBlockedForEver_I8(t *testing.T) {
 	b.MustDelete(target)
 }
 
-// A holder's database has lost the effects of a deletion that it had acknowledged: as long as the target exists, its deployment
-// acts upon the deletion again.
+// A holder's database has lost the effects of a deletion that it had acknowledged: as long as the target
+// exists, its deployment acts upon the deletion again.
 func TestADeletionThatWasForgottenIsToldAgain_I1(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -341,8 +346,8 @@ func TestADeletionThatWasForgottenIsToldAgain_I1(t *testing.T) {
 	b.Audit()
 }
 
-// An owner's database that has lost an ownee entry gets it again by the comparison, and a lost owner counts as absent only after
-// all deployments that may refer to resources of its service have confirmed.
+// An owner's database that has lost an ownee entry gets it again by the comparison, and a lost owner counts
+// as absent only after all deployments that may refer to resources of its service have confirmed.
 func TestOwnersOfADatabaseThatWasRestored_I15_I17(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(cfg *shadow.Config) { cfg.Times.OwnerGrace = 1 })

@@ -10,8 +10,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// The registry has lost a holder's deployment, and the restored database still has a blockade or a holder entry of it. It may
-// have lost others, so that the deployment is waited for.
+// The registry has lost a holder's deployment, and the restored database still has a blockade or a holder
+// entry of it. It may have lost others, so that the deployment is waited for.
 func TestWhoIsKnownByWhatIsLeftIsWaitedFor_I2_I3_I15(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -78,7 +78,8 @@ func TestAComparisonInAnEarlierEpochConfirmsNothing_I2_I3(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.NoError(t, store.Gate.MarkReferencesConfirmed(t.Context(), by, store.Gate.PresentEpoch(), told[0]))
-	require.Equal(t, []schema.DeploymentID{by}, unconfirmed(t, b, aWest), "the holder's database began another epoch since")
+	require.Equal(t, []schema.DeploymentID{by}, unconfirmed(t, b, aWest),
+		"the holder's database began another epoch since")
 	_, err := b.Delete(target2)
 	require.ErrorAs(t, err, new(*peer.UnavailableError))
 	_, err = b.Do(b.ID(aWest), schema.VerifyBlockades) // it tells again of deletions
@@ -87,7 +88,8 @@ func TestAComparisonInAnEarlierEpochConfirmsNothing_I2_I3(t *testing.T) {
 	require.Empty(t, unconfirmed(t, b, aWest))
 }
 
-// A deployment confirms nothing before it was told again of the deletions that are under way, after a failover here or there.
+// A deployment confirms nothing before it was told again of the deletions that are under way, after a
+// failover here or there.
 func TestNobodyConfirmsBeforeItWasTold_I1(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -119,14 +121,16 @@ func TestNobodyConfirmsBeforeItWasTold_I1(t *testing.T) {
 	}
 }
 
-// A process writes once an epoch that a target's deployment is referred to, and its deletions are to be watched. When an older
-// copy takes the place of the database, with a row of that deployment but without this flag, the process writes the flag again.
+// A process writes once an epoch that a target's deployment is referred to, and its deletions are to be
+// watched. When an older copy takes the place of the database, with a row of that deployment but without this
+// flag, the process writes the flag again.
 func TestWhoIsPointedToIsNotedAgainInANewEpoch_I13(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	b.MustPut(target, nil)
 	store := b.Stores[b.ID(bEast)]
-	_, err := store.Gate.RecordPeerEpoch(t.Context(), b.ID(aWest), b.Stores[b.ID(aWest)].Gate.PresentEpoch(), peer.TargetKinds{})
+	_, err := store.Gate.RecordPeerEpoch(t.Context(), b.ID(aWest), b.Stores[b.ID(aWest)].Gate.PresentEpoch(),
+		peer.TargetKinds{})
 	require.NoError(t, err)
 	takeOver := b.Copy(bEast)
 	b.MustPut(holder, body{"unset": target})

@@ -26,8 +26,9 @@ func TestExplainSaysThatDeletionIsBlocked(t *testing.T) {
 	}
 }
 
-// A resource in DELETING whose holders are gone still waits while an operator has paused deletions, or while others compare their
-// references after a failover: the explanation names both, and the deployments that are waited for.
+// A resource in DELETING whose holders are gone still waits while an operator has paused deletions, or while
+// others compare their references after a failover: the explanation names both, and the deployments that are
+// waited for.
 func TestExplainSaysThatDeletionsAreHalted_I13(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -52,7 +53,8 @@ func TestExplainSaysThatDeletionsAreHalted_I13(t *testing.T) {
 	require.Contains(t, halted()[0], "an operator has paused deletions until db-controller resume")
 	require.NoError(t, store.Operate.Pause(t.Context(), id, "", false, "a test", "operator/o"))
 	require.Empty(t, halted())
-	exec(t, b, aWest, `UPDATE dbcontroller.deployment SET unconfirmed = true WHERE service || '/' || region = $1`, bEast)
+	exec(t, b, aWest, `UPDATE dbcontroller.deployment SET unconfirmed = true WHERE service || '/' || region = $1`,
+		bEast)
 	require.Len(t, halted(), 1)
 	require.Contains(t, halted()[0], bEast)
 	exec(t, b, aWest, `UPDATE dbcontroller.deployment SET unconfirmed = false`)

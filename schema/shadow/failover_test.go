@@ -22,7 +22,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// newServer starts a server with an empty database of a deployment. A short run starts no servers beside the common one.
+// newServer starts a server with an empty database of a deployment. A short run starts no servers beside the
+// common one.
 func newServer(t *testing.T) *harness.Cluster {
 	t.Helper()
 	if testing.Short() {
@@ -78,7 +79,8 @@ func newestXID(t *testing.T, store *shadow.Store, pool *pgxpool.Pool, prefix str
 		_, err := store.Write.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/%s%d", prefix, i)}})
 		require.NoError(t, err)
 	}
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT xid::text FROM dbcontroller.change ORDER BY seq DESC LIMIT 1`).Scan(&xid))
+	require.NoError(t,
+		pool.QueryRow(t.Context(), `SELECT xid::text FROM dbcontroller.change ORDER BY seq DESC LIMIT 1`).Scan(&xid))
 	return xid
 }
 
@@ -115,14 +117,19 @@ func TestAPromotedStandbyResetsTokens_I24(t *testing.T) {
 	t.Cleanup(pool.Close)
 	again := newestXID(t, store, pool, "other", 3)
 	var seen bool
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT pg_visible_in_snapshot($1::text::xid8, $2::text::pg_snapshot)`, again, before).Scan(&seen))
+	require.NoError(t,
+		pool.QueryRow(t.Context(), `SELECT pg_visible_in_snapshot($1::text::xid8, $2::text::pg_snapshot)`, again,
+			before).Scan(&seen))
 	require.True(t, seen, "the ids are assigned again: by the ids alone, the new writes would lie before the token")
 	for _, token := range []string{early.token, late.token} {
-		err := store.Read.WatchResources(t.Context(), "", "", token, func(schema.Event[peer.Resource]) error { return pgx.ErrNoRows })
+		err := store.Read.WatchResources(t.Context(), "", "", token, func(schema.Event[peer.Resource]) error {
+			return pgx.ErrNoRows
+		})
 		require.ErrorIs(t, err, peer.ErrReset)
 		require.ErrorContains(t, err, "failed over")
 	}
-	require.ErrorIs(t, store.Targets.Acknowledge(t.Context(), remote, uuid.Nil, position, []uuid.UUID{}), peer.ErrPosition)
+	require.ErrorIs(t, store.Targets.Acknowledge(t.Context(), remote, uuid.Nil, position, []uuid.UUID{}),
+		peer.ErrPosition)
 	f, _ := follow(t, store, "")
 	f.until("the new snapshot", func() bool { return f.ended && len(f.state) == 6 })
 }
@@ -147,7 +154,8 @@ func TestACrashDoesNotPutNewWritesBeforeOldTokens_I24(t *testing.T) {
 	var address atomic.Value
 	pool, store := movingPool(t, server, &address)
 	newestXID(t, store, pool, "kept", 3)
-	rests, stopRests := followUntil(t, store, "", func(err error) bool { return !postgres.Unavailable(err) }) // stays open over the crash, or resumes if it reads at that moment
+	// stays open over the crash, or resumes if it reads at that moment
+	rests, stopRests := followUntil(t, store, "", func(err error) bool { return !postgres.Unavailable(err) })
 	defer stopRests()
 	rests.until("the snapshot", func() bool { return rests.ended })
 	newestXID(t, store, pool, "calm", 1)
@@ -167,8 +175,9 @@ func TestACrashDoesNotPutNewWritesBeforeOldTokens_I24(t *testing.T) {
 	rests.until("the writes after the crash", func() bool { return len(rests.state) == 6 })
 }
 
-// A position behind an own commit is sent although another transaction has written log that is not on disk. A crash loses that transaction
-// and none of the ids before the position: the writes after it lie behind the token.
+// A position behind an own commit is sent although another transaction has written log that is not on disk. A
+// crash loses that transaction and none of the ids before the position: the writes after it lie behind the
+// token.
 func TestACrashBehindAnOwnCommitLosesNothing_I24(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)
@@ -179,7 +188,8 @@ func TestACrashBehindAnOwnCommitLosesNothing_I24(t *testing.T) {
 	for i := range 4 {
 		other, err := pool.Begin(t.Context())
 		require.NoError(t, err)
-		_, err = other.Exec(t.Context(), `SELECT pg_current_xact_id(), pg_logical_emit_message(true, '', repeat('x', 1000))`)
+		_, err = other.Exec(t.Context(),
+			`SELECT pg_current_xact_id(), pg_logical_emit_message(true, '', repeat('x', 1000))`)
 		require.NoError(t, err)
 		f, stop := follow(t, store, token)
 		if token == "" {
@@ -234,8 +244,8 @@ func movingPool(t *testing.T, server *harness.Cluster, address *atomic.Value) (*
 	return pool, openOver(t, pool)
 }
 
-// A pool replaces broken connections: an idle watch, whose standby took over at the same address, would continue there with a
-// position of another history.
+// A pool replaces broken connections: an idle watch, whose standby took over at the same address, would
+// continue there with a position of another history.
 func TestAWatchEndsWhenAnotherServerTakesOver_I24(t *testing.T) {
 	t.Parallel()
 	primary, standby := newStandby(t)
@@ -281,8 +291,8 @@ func TestAWatchEndsWhenAnotherServerTakesOver_I24(t *testing.T) {
 	require.Len(t, got, 13)
 }
 
-// Two standbys of one primary are promoted one after the other, both to timeline 2: a token of the first is invalid at the
-// second, which has assigned the same transaction ids to other transactions.
+// Two standbys of one primary are promoted one after the other, both to timeline 2: a token of the first is
+// invalid at the second, which has assigned the same transaction ids to other transactions.
 func TestTwoStandbysPromotedOneAfterTheOther_I23_I24(t *testing.T) {
 	t.Parallel()
 	primary, first := newStandby(t)

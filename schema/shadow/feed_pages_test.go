@@ -15,15 +15,17 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// A snapshot of several pages is the state at one moment at its end, although resources before and behind the page are changed, removed
-// and created while it is read: the first and the last resource by name are always written in one transaction, and always equal at
-// the end. No revision is delivered twice or goes back (follower).
+// A snapshot of several pages is the state at one moment at its end, although resources before and behind the
+// page are changed, removed and created while it is read: the first and the last resource by name are always
+// written in one transaction, and always equal at the end. No revision is delivered twice or goes back
+// (follower).
 func TestASnapshotOfSeveralPagesEndsAtOneCut_I23(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
 	ctx, store := t.Context(), b.Stores[b.ID(aWest)]
 	pair := func(n int) error {
-		_, err := store.Write.Save(ctx, []peer.Write{{Name: "targets/a", Body: body{"n": n}}, {Name: "targets/z", Body: body{"n": n}}})
+		_, err := store.Write.Save(ctx, []peer.Write{{Name: "targets/a", Body: body{"n": n}},
+			{Name: "targets/z", Body: body{"n": n}}})
 		return err
 	}
 	require.NoError(t, pair(0))
@@ -51,7 +53,8 @@ func TestASnapshotOfSeveralPagesEndsAtOneCut_I23(t *testing.T) {
 				case w == 0:
 					err = pair(n)
 				case random.IntN(3) == 0:
-					if _, err = store.Deletions.Delete(ctx, shadow.DeleteRequest{Name: name}); errors.Is(err, peer.ErrNotFound) {
+					if _, err = store.Deletions.Delete(ctx, shadow.DeleteRequest{Name: name}); errors.Is(err,
+						peer.ErrNotFound) {
 						err = nil
 					}
 				default:
@@ -101,7 +104,8 @@ func TestASnapshotOfSeveralPagesEndsAtOneCut_I23(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// Readers that do not read their streams hold no connection: neither other deployments with deletion watches nor users.
+// Readers that do not read their streams hold no connection: neither other deployments with deletion watches
+// nor users.
 func TestUnreadWatchesKeepNobodyWaiting_I20(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, fewConnections)

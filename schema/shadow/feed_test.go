@@ -39,9 +39,11 @@ func follow(t *testing.T, store *shadow.Store, token string) (*follower, context
 }
 
 // followUntil resumes a watch that has ended with an error, from its last token, unless the error ends it.
-func followUntil(t *testing.T, store *shadow.Store, token string, ends func(error) bool) (*follower, context.CancelFunc) {
+func followUntil(t *testing.T, store *shadow.Store, token string,
+	ends func(error) bool) (*follower, context.CancelFunc) {
 	t.Helper()
-	f := &follower{t: t, state: map[string]string{}, revision: map[uuid.UUID]peer.Revision{}, changed: make(chan struct{}, 1)}
+	f := &follower{t: t, state: map[string]string{}, revision: map[uuid.UUID]peer.Revision{},
+		changed: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -135,7 +137,8 @@ func TestAWatchOfNothingEndsItsSnapshot(t *testing.T) {
 	f.until("the end of the snapshot", func() bool { return f.ended && f.events == 0 && f.token != "" })
 }
 
-// A transaction that takes its numbers early and commits late is delivered, and every other change around it, each exactly once.
+// A transaction that takes its numbers early and commits late is delivered, and every other change around it,
+// each exactly once.
 func TestALateCommitIsNotMissed_I23(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -197,7 +200,9 @@ func TestATokenThatCannotBeResumedIsReset_I24(t *testing.T) {
 	require.NoError(t, err)
 	raw[len(raw)-2]++
 	watch := func(store *shadow.Store, kind, token string) error {
-		return store.Read.WatchResources(ctx, kind, "", token, func(schema.Event[peer.Resource]) error { return errors.New("delivered") })
+		return store.Read.WatchResources(ctx, kind, "", token, func(schema.Event[peer.Resource]) error {
+			return errors.New("delivered")
+		})
 	}
 	require.ErrorIs(t, watch(store, "", "nonsense"), peer.ErrReset, "malformed")
 	require.ErrorIs(t, watch(store, "", base64.RawURLEncoding.EncodeToString(raw)), peer.ErrReset, "forged")
@@ -233,7 +238,8 @@ func TestWatchesUnderRandomWritersEndUpEqual_I23(t *testing.T) {
 					}
 					continue
 				}
-				if _, err := store.Write.Save(ctx, []peer.Write{{Name: name, Body: body{"w": float64(w), "i": float64(i)}}}); err != nil {
+				if _, err := store.Write.Save(ctx,
+					[]peer.Write{{Name: name, Body: body{"w": float64(w), "i": float64(i)}}}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -243,7 +249,8 @@ func TestWatchesUnderRandomWritersEndUpEqual_I23(t *testing.T) {
 	}
 	writers.Wait()
 	want := map[string]string{}
-	rows, err := b.Pools[b.ID(aWest)].Query(ctx, `SELECT s.name, r.body::text FROM dbcontroller.shadow s JOIN dbcontroller.resource r USING (id)`)
+	rows, err := b.Pools[b.ID(aWest)].Query(ctx,
+		`SELECT s.name, r.body::text FROM dbcontroller.shadow s JOIN dbcontroller.resource r USING (id)`)
 	require.NoError(t, err)
 	var name, text string
 	_, err = pgx.ForEachRow(rows, []any{&name, &text}, func() error { want[name] = text; return nil })

@@ -78,18 +78,21 @@ func TestNULsAndMadeUpTokensAreInvalid(t *testing.T) {
 	bad("label, validated", err)
 }
 
-// In a database whose collation is not C, a filter means the same in a list, in a watch's snapshot and in its changes.
+// In a database whose collation is not C, a filter means the same in a list, in a watch's snapshot and in its
+// changes.
 func TestAFilterMeansTheSameInAListAndInAWatch(t *testing.T) {
 	b, ctx := newPair(t, nil), t.Context()
 	c := b.Pools[b.ID(aWest)].Config().ConnConfig
 	name := c.Database + "_en"
-	_, err := b.Pools[b.ID(aWest)].Exec(ctx, `CREATE DATABASE `+name+` TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'`)
+	_, err := b.Pools[b.ID(aWest)].Exec(ctx, `CREATE DATABASE `+name+
+		` TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'`)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		_, err := b.Pools[b.ID(aWest)].Exec(context.WithoutCancel(ctx), `DROP DATABASE `+name+` WITH (FORCE)`)
 		require.NoError(t, err)
 	})
-	dsn := fmt.Sprintf("host=%s port=%d user=%s password=%s dbname=%s sslmode=disable", c.Host, c.Port, c.User, c.Password, name)
+	dsn := fmt.Sprintf("host=%s port=%d user=%s password=%s dbname=%s sslmode=disable", c.Host, c.Port, c.User,
+		c.Password, name)
 	_, err = migrations.Up(ctx, dsn, migrations.Deployment)
 	require.NoError(t, err)
 	pool, err := postgres.Connect(ctx, dsn, "test", 8)

@@ -26,9 +26,10 @@ func (c cleanUps) copied() cleanUps {
 	return out
 }
 
-// Resources are created, deleted and cleaned up after at random, by name and late, in a database that is restored now and then: each
-// incarnation stays in DELETING exactly as long as one of its finalizers is left. Without restores the resources have holders in another
-// deployment, whose acknowledgements are further reasons to look at them.
+// Resources are created, deleted and cleaned up after at random, by name and late, in a database that is
+// restored now and then: each incarnation stays in DELETING exactly as long as one of its finalizers is left.
+// Without restores the resources have holders in another deployment, whose acknowledgements are further
+// reasons to look at them.
 func TestFinalizersInRandomSteps_I33(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2) {

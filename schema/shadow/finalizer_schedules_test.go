@@ -29,7 +29,8 @@ version: v3
 kinds: [{ kind: Other, patterns: ["others/{other}"] }]
 `
 
-// A version and its finalizers are stored by one transaction: a switch that stops half-way leaves no version that runs without them.
+// A version and its finalizers are stored by one transaction: a switch that stops half-way leaves no version
+// that runs without them.
 func TestASwitchThatStopsHalfWayHasItsFinalizers_I33(t *testing.T) {
 	t.Parallel()
 	b, ctx := harness.NewBox(t, finalizedLater, nil, aWest), context.Background()
@@ -73,7 +74,8 @@ func TestAFinalizerOfAKindThatIsGone_I33(t *testing.T) {
 	require.Zero(t, b.Count(aWest, "deleting"))
 }
 
-// A status that is written while a write of the body asks elsewhere is in the answer of the write and in its change.
+// A status that is written while a write of the body asks elsewhere is in the answer of the write and in its
+// change.
 func TestAStatusBesideAWriteOfTheBody(t *testing.T) {
 	t.Parallel()
 	b, ctx := newPair(t, nil), context.Background()
@@ -86,17 +88,21 @@ func TestAStatusBesideAWriteOfTheBody(t *testing.T) {
 		require.NoError(t, err)
 	}
 	put := b.MustPut(holder, body{"block": target, "x": 2})
-	require.Equal(t, []any{int64(2), int64(1), `{"phase": "new"}`}, []any{put.Generation, put.StatusGeneration, string(put.Status)})
+	require.Equal(t, []any{int64(2), int64(1), `{"phase": "new"}`}, []any{put.Generation, put.StatusGeneration,
+		string(put.Status)})
 	var noted string
-	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(ctx, `SELECT status::text FROM dbcontroller.change ORDER BY seq DESC LIMIT 1`).Scan(&noted))
+	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(ctx,
+		`SELECT status::text FROM dbcontroller.change ORDER BY seq DESC LIMIT 1`).Scan(&noted))
 	require.Equal(t, `{"phase": "new"}`, noted)
 }
 
-// A resource waits for its finalizers when it waits for nothing else: an operator has released its entry, or its deployment is decommissioned;
-// block_deletion was set and cleared meanwhile.
+// A resource waits for its finalizers when it waits for nothing else: an operator has released its entry, or
+// its deployment is decommissioned; block_deletion was set and cleared meanwhile.
 func TestFinalizersBesideDecisionsOfOperators_I33(t *testing.T) {
 	t.Parallel()
-	b, ctx := harness.NewBox(t, finalized, func(c *shadow.Config) { c.Delegations = false }, aWest, bEast), context.Background()
+	b, ctx := harness.NewBox(t, finalized, func(c *shadow.Config) {
+		c.Delegations = false
+	}, aWest, bEast), context.Background()
 	west := b.Stores[b.ID(aWest)]
 	uid := b.MustPut(target, nil).UID
 	b.MustPut(holder, body{"cascade": target})

@@ -72,7 +72,8 @@ func TestAResourceWaitsForItsFinalizers_I33(t *testing.T) {
 	require.False(t, b.MustDelete(target).Removed)
 	b.Settle()
 	left := b.Get(target)
-	require.Equal(t, []any{peer.Deleting, []string{"badge", "calendar"}, uid}, []any{left.State, left.Finalizers, left.UID}, "readable, although its kind hides")
+	require.Equal(t, []any{peer.Deleting, []string{"badge", "calendar"}, uid}, []any{left.State, left.Finalizers,
+		left.UID}, "readable, although its kind hides")
 	require.Equal(t, []string{"badge"}, b.Get(holder).Finalizers, "the cascade has marked it, and it waits as well")
 	conditions, err := west.Read.Conditions(context.Background(), "targets/t")
 	require.NoError(t, err)
@@ -140,7 +141,8 @@ func TestFinalizersAreThoseOfTheRunningVersion_I26_I33(t *testing.T) {
 	require.True(t, b.MustDelete("//"+aWest+"/targets/late").Removed)
 	_, err = asleep.Write.RemoveFinalizer(ctx, "targets/t", uid, "badge")
 	require.NoError(t, err)
-	require.Len(t, b.Work(b.ID(aWest)), 1, "the look is committed with the removal: whichever process lives on removes the resource")
+	require.Len(t, b.Work(b.ID(aWest)), 1,
+		"the look is committed with the removal: whichever process lives on removes the resource")
 	b.Settle()
 	b.Gone(target)
 }

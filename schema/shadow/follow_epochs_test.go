@@ -16,9 +16,10 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// After a restore the registry names the deployments that may refer to resources here. The answer of a registry that may have
-// lost deployments is not used, nor one without this deployment, such as an empty one. Until a complete answer comes, nothing is
-// deleted; then deployments that only the stored environment names are waited for as well.
+// After a restore the registry names the deployments that may refer to resources here. The answer of a
+// registry that may have lost deployments is not used, nor one without this deployment, such as an empty one.
+// Until a complete answer comes, nothing is deleted; then deployments that only the stored environment names
+// are waited for as well.
 func TestARecoveryWaitsForACompleteRegistry_I2_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -58,7 +59,8 @@ func TestARecoveryWaitsForACompleteRegistry_I2_I15(t *testing.T) {
 		})
 	}()
 	remedies := map[string]string{
-		"incomplete": "apply the files that describe all of them", "not heard": bEast + " have not reported", "empty": "apply the files",
+		"incomplete": "apply the files that describe all of them", "not heard": bEast + " have not reported",
+		"empty":                  "apply the files",
 		"without the deployment": "apply the files", "unreachable": "the registry is unreachable",
 	}
 	for name, said := range map[string]*answer{
@@ -80,11 +82,16 @@ func TestARecoveryWaitsForACompleteRegistry_I2_I15(t *testing.T) {
 	}
 	require.Len(t, renewed, 1, "nodes begin anew in the new epoch, whatever it waits for")
 	registry.Store(&answer{env: without(b, bEast, bWest)})
-	require.Eventually(t, func() bool { e, err := store.Operate.Epoch(t.Context()); return err == nil && !e.Awaiting }, wait.Limit, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		e, err := store.Operate.Epoch(t.Context())
+		return err == nil && !e.Awaiting
+	}, wait.Limit, 10*time.Millisecond)
 	require.Contains(t, unconfirmed(t, b, aWest), b.ID(bEast))
 	require.NotContains(t, unconfirmed(t, b, aWest), b.ID(bWest))
 	latest.Store(b.Environment())
-	require.Eventually(t, func() bool { return slices.Contains(unconfirmed(t, b, aWest), b.ID(bWest)) }, wait.Limit, 10*time.Millisecond, "a later environment adds it")
+	require.Eventually(t, func() bool {
+		return slices.Contains(unconfirmed(t, b, aWest), b.ID(bWest))
+	}, wait.Limit, 10*time.Millisecond, "a later environment adds it")
 	cancel()
 	require.NoError(t, <-ended)
 	b.Settle()

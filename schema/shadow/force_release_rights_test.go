@@ -22,8 +22,8 @@ func releaseEntry(t *testing.T, b *harness.Box, unanswered bool) (key string, re
 	return key, released, err
 }
 
-// Before an entry is released its deployment ends the right that rests on it: nothing is written under the right afterwards, also not by an answer
-// that grants it and comes late.
+// Before an entry is released its deployment ends the right that rests on it: nothing is written under the
+// right afterwards, also not by an answer that grants it and comes late.
 func TestAReleasedEntryEndsItsRight_I30_I31(t *testing.T) {
 	t.Parallel()
 	for _, switchedOff := range []bool{false, true} { // the right outlives the switch of the target's deployment
@@ -67,7 +67,8 @@ func TestAGrantAfterAReleasedEntryIsNotTaken_I30_I31(t *testing.T) {
 	}
 	m, err := store.Targets.Messages(ctx, b.ID(aWest), seqs)
 	require.NoError(t, err)
-	m.Confirmed, err = b.Stores[b.ID(aWest)].Targets.Confirm(ctx, b.ID(bEast), peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm, References: m.References, Delegable: true})
+	m.Confirmed, err = b.Stores[b.ID(aWest)].Targets.Confirm(ctx, b.ID(bEast),
+		peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm, References: m.References, Delegable: true})
 	require.NoError(t, err)
 	require.Len(t, m.Confirmed.Delegated, 1)
 	b.MustDelete(target)
@@ -80,7 +81,8 @@ func TestAGrantAfterAReleasedEntryIsNotTaken_I30_I31(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A right that has not ended keeps the entry: beside a write that is under way, and while its deployment does not answer. An operator may insist.
+// A right that has not ended keeps the entry: beside a write that is under way, and while its deployment does
+// not answer. An operator may insist.
 func TestAnEntryIsNotReleasedBesideARight_I30_I31(t *testing.T) {
 	t.Parallel()
 	b := delegating(t)
@@ -137,8 +139,8 @@ func endings(b *harness.Box, deployment string) (n int) {
 	return n
 }
 
-// The deployment of an entry that was released without its answer goes on writing under its right until it answers the question, which is repeated:
-// also when the resource is gone.
+// The deployment of an entry that was released without its answer goes on writing under its right until it
+// answers the question, which is repeated: also when the resource is gone.
 func TestARightEndsAfterAReleaseWithoutAnAnswer_I30_I31(t *testing.T) {
 	t.Parallel()
 	b := delegating(t)
@@ -170,8 +172,8 @@ func TestARightEndsAfterAReleaseWithoutAnAnswer_I30_I31(t *testing.T) {
 	require.Empty(t, b.Work(b.ID(aWest)))
 }
 
-// An entry stays when the database of either side was lost between the answer and the release: the answer says nothing about the rights of the
-// new epoch.
+// An entry stays when the database of either side was lost between the answer and the release: the answer
+// says nothing about the rights of the new epoch.
 func TestAnAnswerOfALostDatabaseReleasesNoEntry_I30_I31(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []string{bEast, aWest} {
@@ -194,7 +196,8 @@ func TestAnAnswerOfALostDatabaseReleasesNoEntry_I30_I31(t *testing.T) {
 			}
 			answered := make(chan answer, 1)
 			go func() {
-				released, err := west.Operate.ForceRelease(t.Context(), []string{key}, false, "ticket 1", "operator/eve")
+				released, err := west.Operate.ForceRelease(t.Context(), []string{key}, false, "ticket 1",
+					"operator/eve")
 				answered <- answer{released, err}
 			}()
 			<-g.reached // it has its answer

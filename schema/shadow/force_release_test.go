@@ -58,7 +58,8 @@ func confirmLate(t *testing.T, b *harness.Box, attempt peer.AttemptID) {
 	require.NoError(t, err)
 }
 
-// The entries of a resource that is not being deleted are listed with the reason why they stay, and the rights that may rest on them.
+// The entries of a resource that is not being deleted are listed with the reason why they stay, and the
+// rights that may rest on them.
 func TestEntriesOfAnActiveResourceAreListed(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -112,7 +113,8 @@ func TestReleasableRowsHavePages(t *testing.T) {
 	_, next, err = west.Operate.Releasable(t.Context(), "targets/t", 2, "")
 	require.NoError(t, err)
 	b.MustPut(target2, nil)
-	forged := base64.RawURLEncoding.EncodeToString([]byte(`{"u":"` + b.Get(target).UID.String() + `","s":1,"a":["x","y","z"]}`))
+	forged := base64.RawURLEncoding.EncodeToString([]byte(`{"u":"` + b.Get(target).UID.String() +
+		`","s":1,"a":["x","y","z"]}`))
 	for _, bad := range []string{"x", next[:len(next)-2], forged} {
 		_, _, err = west.Operate.Releasable(t.Context(), "targets/t", 2, bad)
 		require.ErrorAs(t, err, new(*peer.InvalidError), bad)
@@ -125,8 +127,8 @@ func TestReleasableRowsHavePages(t *testing.T) {
 	require.ErrorIs(t, err, peer.ErrAborted)
 }
 
-// A blockade is released by its key alone. A late message about a reference that exists establishes it again, under a key that the operator has not
-// seen; the released attempt establishes nothing any more.
+// A blockade is released by its key alone. A late message about a reference that exists establishes it again,
+// under a key that the operator has not seen; the released attempt establishes nothing any more.
 func TestAForcedReleaseOfABlockade_I3_I7(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -158,7 +160,8 @@ SELECT target_id, holder_uid, `+strings.Replace(other, "attempt", "gen_random_uu
 	require.Equal(t, 1, b.Count(aWest, "blockade"))
 	_, err = b.Pools[b.ID(aWest)].Exec(t.Context(), `DELETE FROM dbcontroller.blockade`)
 	require.NoError(t, err)
-	_, err = west.Targets.Establish(t.Context(), b.ID(bEast), late.Attempt, []peer.EstablishReference{reference("block", 1, h.UID)})
+	_, err = west.Targets.Establish(t.Context(), b.ID(bEast), late.Attempt,
+		[]peer.EstablishReference{reference("block", 1, h.UID)})
 	require.Error(t, err, "a late establish")
 	confirmLate(t, b, late.Attempt)
 	b.Settle()
@@ -174,8 +177,8 @@ SELECT target_id, holder_uid, `+strings.Replace(other, "attempt", "gen_random_uu
 	require.False(t, forceRelease(t, west, seen.Key))
 }
 
-// A resource in DELETING does not wait for a deployment whose entry is released. A confirm that comes later inserts a newer notice, which a
-// repetition leaves alone; an acknowledgement that comes later has no effect.
+// A resource in DELETING does not wait for a deployment whose entry is released. A confirm that comes later
+// inserts a newer notice, which a repetition leaves alone; an acknowledgement that comes later has no effect.
 func TestAForcedReleaseOfAHolderEntry_I4(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -223,7 +226,8 @@ func TestAForcedReleaseOfAHolderEntry_I4(t *testing.T) {
 	require.Equal(t, map[string]int{holder: 1, holder2: 1}, found, "verify names what dangles")
 }
 
-// An owner does not wait for the deployment of ownees whose entry is released; verify there finds the ownees later.
+// An owner does not wait for the deployment of ownees whose entry is released; verify there finds the ownees
+// later.
 func TestAForcedReleaseOfAnOwneeEntry_I17(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -241,7 +245,8 @@ func TestAForcedReleaseOfAnOwneeEntry_I17(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, decisions[0].Reason, "targets/t "+owner.UID.String()+": ticket 0")
 	b.SetDown(bEast, true)
-	require.False(t, forceRelease(t, west, "OWNEE_ENTRY|"+owner.UID.String()+"|"+bEast), "the entry of an ACTIVE owner is needed by its deletion")
+	require.False(t, forceRelease(t, west, "OWNEE_ENTRY|"+owner.UID.String()+"|"+bEast),
+		"the entry of an ACTIVE owner is needed by its deletion")
 	b.MustDelete(target)
 	b.Settle()
 	require.Equal(t, 1, b.Count(aWest, "deleting"))
@@ -260,7 +265,9 @@ func TestAForcedReleaseOfAnOwneeEntry_I17(t *testing.T) {
 	b.SetDown(bEast, false)
 	b.Settle()
 	require.NotNil(t, b.Get(holder))
-	_, err = east.Verify.Verify(t.Context(), shadow.Verification{Repair: true, Report: func(shadow.Difference) error { return nil }})
+	_, err = east.Verify.Verify(t.Context(), shadow.Verification{Repair: true, Report: func(shadow.Difference) error {
+		return nil
+	}})
 	require.NoError(t, err)
 	b.Settle()
 	b.Gone(holder)

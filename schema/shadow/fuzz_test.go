@@ -19,7 +19,8 @@ import (
 func FuzzLists(f *testing.F) {
 	b := harness.NewBox(f, services, nil, aWest)
 	store := b.Stores[b.ID(aWest)]
-	_, err := store.Write.Save(context.Background(), []peer.Write{{Name: "targets/t", Labels: map[string]string{"a": "b"}, Body: body{"x": 1, "y": body{"z": "w"}}}})
+	_, err := store.Write.Save(context.Background(),
+		[]peer.Write{{Name: "targets/t", Labels: map[string]string{"a": "b"}, Body: body{"x": 1, "y": body{"z": "w"}}}})
 	require.NoError(f, err)
 	for _, seed := range [][3]string{
 		{`labels.a = "b"`, "name", ""},
@@ -34,20 +35,24 @@ func FuzzLists(f *testing.F) {
 		f.Add(seed[0], seed[1], seed[2])
 	}
 	f.Fuzz(func(t *testing.T, filter, order, token string) {
-		_, _, err := store.Read.List(t.Context(), shadow.ListRequest{Filter: filter, OrderBy: order, Token: token, Limit: 10})
+		_, _, err := store.Read.List(t.Context(), shadow.ListRequest{Filter: filter, OrderBy: order, Token: token,
+			Limit: 10})
 		if err != nil && !errors.As(err, new(*peer.InvalidError)) {
 			t.Fatalf("filter %q, order %q, token %q: %v", filter, order, token, err)
 		}
 	})
 }
 
-// Messages about one blockade in any order and number, from its holder's deployment and from another: the final state follows
-// from the attempt's decision alone, and no other row protects the target (I5, I7, I8).
+// Messages about one blockade in any order and number, from its holder's deployment and from another: the
+// final state follows from the attempt's decision alone, and no other row protects the target (I5, I7, I8).
 func FuzzBlockades(f *testing.F) {
-	b := harness.NewBox(f, services, func(c *shadow.Config) { c.Times.TentativeTTL = time.Millisecond }, aWest, bEast, bWest)
+	b := harness.NewBox(f, services, func(c *shadow.Config) {
+		c.Times.TentativeTTL = time.Millisecond
+	}, aWest, bEast, bWest)
 	at, holder, other := b.ID(aWest), b.ID(bEast), b.ID(bWest)
 	target, pool := b.Stores[at], b.Pools[at]
-	for _, seed := range []string{"", "ec", "er", "ecr", "rec", "cer", "eec", "erc", "eac", "aec", "eEcR", "eCcA", "ecx", "xec", "erex", "ececrr", "e"} {
+	for _, seed := range []string{"", "ec", "er", "ecr", "rec", "cer", "eec", "erc", "eac", "aec", "eEcR", "eCcA",
+		"ecx", "xec", "erex", "ececrr", "e"} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, messages []byte) {
@@ -71,11 +76,13 @@ func FuzzBlockades(f *testing.F) {
 			switch m {
 			case 'e':
 				_, err := target.Targets.Establish(ctx, holder, attempt, []peer.EstablishReference{{
-					HolderUID: uid, HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target", TargetName: name, Behaviour: schema.Block,
+					HolderUID: uid, HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target",
+					TargetName: name, Behaviour: schema.Block,
 				}})
 				require.Equal(t, over, err != nil, "%q: %v", messages, err)
 			case 'c':
-				_, _ = target.Targets.Confirm(ctx, by, peer.Confirm{Epoch: epoch, Attempts: []peer.AttemptID{attempt}, Delegable: true})
+				_, _ = target.Targets.Confirm(ctx, by, peer.Confirm{Epoch: epoch, Attempts: []peer.AttemptID{attempt},
+					Delegable: true})
 			case 'r':
 				require.NoError(t, target.Targets.Release(ctx, by, epoch, []peer.BlockadeKey{key}, nil))
 				over = over || fromHolder

@@ -30,7 +30,8 @@ func occupyDelete(t *testing.T, b *harness.Box) (release func()) {
 }
 
 // deleteAll deletes resources at once, and returns the outcomes by name.
-func deleteAll(ctx context.Context, store *shadow.Store, requests map[string]shadow.DeleteRequest) (map[string]peer.DeleteResult, map[string]error) {
+func deleteAll(ctx context.Context, store *shadow.Store,
+	requests map[string]shadow.DeleteRequest) (map[string]peer.DeleteResult, map[string]error) {
 	results, errs := map[string]peer.DeleteResult{}, map[string]error{}
 	var mu sync.Mutex
 	var g sync.WaitGroup
@@ -79,14 +80,15 @@ func TestDeletesAtTheSameTimeShareTransactions(t *testing.T) {
 	b.Audit()
 }
 
-// A delete that is refused, finds nothing, or waits for a lock neither fails nor delays its neighbours, and a repeated request id takes
-// effect once (I20, I29).
+// A delete that is refused, finds nothing, or waits for a lock neither fails nor delays its neighbours, and a
+// repeated request id takes effect once (I20, I29).
 func TestGatheredDeletesHaveTheirOwnOutcomes_I20_I29(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
 	store := b.Stores[b.ID(aWest)]
 	at := func(name string) string { return "//" + aWest + "/targets/" + name }
-	for _, name := range []string{"plain", "asked", "old", "uid", "blocked", "cascades", "holds", "far", "referred", "waits"} {
+	for _, name := range []string{"plain", "asked", "old", "uid", "blocked", "cascades", "holds", "far",
+		"referred", "waits"} {
 		b.MustPut(at(name), nil)
 	}
 	uid := b.Get(at("uid")).UID
@@ -108,7 +110,8 @@ func TestGatheredDeletesHaveTheirOwnOutcomes_I20_I29(t *testing.T) {
 	request, farRequest := uuid.New(), uuid.New()
 	of := func(name string) shadow.DeleteRequest { return shadow.DeleteRequest{Name: "targets/" + name} }
 	requests := map[string]shadow.DeleteRequest{
-		"plain": of("plain"), "blocked": of("blocked"), "cascades": of("cascades"), "missing": of("missing"), "referred": of("referred"),
+		"plain": of("plain"), "blocked": of("blocked"), "cascades": of("cascades"), "missing": of("missing"),
+		"referred":  of("referred"),
 		"old":       {Name: "targets/old", Revision: old},
 		"wrong uid": {Name: "targets/uid", UID: uuid.New()},
 		"asked":     {Name: "targets/asked", RequestID: request},
@@ -150,12 +153,13 @@ func TestGatheredDeletesHaveTheirOwnOutcomes_I20_I29(t *testing.T) {
 		require.Equal(t, results[what].Deletion, again.Deletion, what)
 	}
 	b.Settle()
-	b.Gone(at("plain"), at("asked"), at("cascades"), at("far"), at("waits"), at("more0"), at("more9"), "//"+bEast+"/holders/goes", "//"+bEast+"/holders/far")
+	b.Gone(at("plain"), at("asked"), at("cascades"), at("far"), at("waits"), at("more0"), at("more9"),
+		"//"+bEast+"/holders/goes", "//"+bEast+"/holders/far")
 	b.Audit()
 }
 
-// Deletes that mark, since other deployments have to act, run beside deletes that remove: each is answered with its own resource,
-// deletion and removal, and its request id with the same again (I20, I29).
+// Deletes that mark, since other deployments have to act, run beside deletes that remove: each is answered
+// with its own resource, deletion and removal, and its request id with the same again (I20, I29).
 func TestGatheredDeletesThatMarkHaveTheirOwnOutcomes_I20_I29(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -220,7 +224,8 @@ func TestTwoDeletesOfOneNameRemoveItOnce_I2_I20(t *testing.T) {
 	var g sync.WaitGroup
 	for i := range errs {
 		g.Go(func() {
-			results[i], errs[i] = b.Stores[b.ID(aWest)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: fmt.Sprintf("targets/n%d", i/2)})
+			results[i], errs[i] = b.Stores[b.ID(aWest)].Deletions.Delete(t.Context(),
+				shadow.DeleteRequest{Name: fmt.Sprintf("targets/n%d", i/2)})
 		})
 	}
 	g.Wait()
@@ -254,7 +259,8 @@ func TestGatheredDeletesLookAfterTheLock_I3(t *testing.T) {
 	conn, err := b.Pools[b.ID(aWest)].Acquire(ctx)
 	require.NoError(t, err)
 	defer conn.Release()
-	_, err = conn.Exec(ctx, `CREATE TEMPORARY TABLE late AS SELECT * FROM dbcontroller.blockade; DELETE FROM dbcontroller.blockade`)
+	_, err = conn.Exec(ctx,
+		`CREATE TEMPORARY TABLE late AS SELECT * FROM dbcontroller.blockade; DELETE FROM dbcontroller.blockade`)
 	require.NoError(t, err)
 	tx, err := conn.Begin(ctx)
 	require.NoError(t, err)
@@ -294,13 +300,15 @@ func TestAFailedBatchKeepsItsOtherDeletes_I20_I29(t *testing.T) {
 	shared, errs := uuid.New(), make([]error, 6)
 	for i := range errs {
 		g.Go(func() {
-			_, errs[i] = store.Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: fmt.Sprintf("targets/shared%d", i), RequestID: shared})
+			_, errs[i] = store.Deletions.Delete(t.Context(),
+				shadow.DeleteRequest{Name: fmt.Sprintf("targets/shared%d", i), RequestID: shared})
 		})
 	}
 	ids := make([]uuid.UUID, 6)
 	for i := range ids {
 		g.Go(func() {
-			result, err := store.Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t", RequestID: request})
+			result, err := store.Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t",
+				RequestID: request})
 			require.NoError(t, err)
 			ids[i] = result.Deletion
 		})

@@ -20,7 +20,8 @@ func occupyHolders(t *testing.T, b *harness.Box) (release func()) {
 	for i := range 4 {
 		b.MustPut(locked(i), nil)
 	}
-	unlock := sync.OnceFunc(hold(t, b, bEast, `SELECT FROM dbcontroller.shadow WHERE name LIKE 'holders/locked%' FOR UPDATE`))
+	unlock := sync.OnceFunc(hold(t, b, bEast,
+		`SELECT FROM dbcontroller.shadow WHERE name LIKE 'holders/locked%' FOR UPDATE`))
 	var g sync.WaitGroup
 	for i := range 4 {
 		g.Go(func() { b.MustPut(locked(i), body{"n": 1.0}) })
@@ -68,8 +69,9 @@ WHERE s.name = $1`, "holders/"+name)
 	return delegated
 }
 
-// Concurrent writes under rights share transactions with one another and with the others. Each has its own outcome: one whose right has
-// ended, ends, or is locked asks or waits by itself, and neither fails nor delays its neighbours (I20).
+// Concurrent writes under rights share transactions with one another and with the others. Each has its own
+// outcome: one whose right has ended, ends, or is locked asks or waits by itself, and neither fails nor
+// delays its neighbours (I20).
 func TestGatheredWritesUnderRights_I20_I30(t *testing.T) {
 	t.Parallel()
 	b := blocking(t)
@@ -88,10 +90,13 @@ func TestGatheredWritesUnderRights_I20_I30(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 1, tag.RowsAffected())
 	}
-	exec(`UPDATE dbcontroller.foreign_target SET acting_epoch = NULL, turn = nextval('dbcontroller.object_id') WHERE name = 'targets/t1'`)
-	exec(`INSERT INTO dbcontroller.ending (target_id, until) SELECT id, now() + interval '30 s' FROM dbcontroller.foreign_target WHERE name = 'targets/t2'`)
+	exec(
+		`UPDATE dbcontroller.foreign_target SET acting_epoch = NULL, turn = nextval('dbcontroller.object_id') WHERE name = 'targets/t1'`)
+	exec(
+		`INSERT INTO dbcontroller.ending (target_id, until) SELECT id, now() + interval '30 s' FROM dbcontroller.foreign_target WHERE name = 'targets/t2'`)
 	b.MustDelete(targetNumber(3)) // and no process has heard of it
-	unlock := sync.OnceFunc(hold(t, b, bEast, `SELECT FROM dbcontroller.foreign_target WHERE name = 'targets/t4' FOR UPDATE`))
+	unlock := sync.OnceFunc(hold(t, b, bEast,
+		`SELECT FROM dbcontroller.foreign_target WHERE name = 'targets/t4' FOR UPDATE`))
 	defer unlock()
 	release := occupyHolders(t, b)
 
@@ -155,7 +160,8 @@ func TestARecallBesideABatch_I3_I31(t *testing.T) {
 	release := occupyHolders(t, b)
 	tx, err := b.Pools[b.ID(bEast)].Begin(context.Background())
 	require.NoError(t, err)
-	_, err = tx.Exec(context.Background(), `LOCK TABLE dbcontroller.reference IN SHARE MODE`) // stops the batch between its check and its commit
+	// stops the batch between its check and its commit
+	_, err = tx.Exec(context.Background(), `LOCK TABLE dbcontroller.reference IN SHARE MODE`)
 	require.NoError(t, err)
 	unlock := sync.OnceFunc(func() { require.NoError(t, tx.Rollback(context.Background())) })
 	defer unlock()
@@ -186,8 +192,8 @@ func TestARecallBesideABatch_I3_I31(t *testing.T) {
 	b.Audit()
 }
 
-// This process knows where it found the right to a name. When another uid has a right of that name meanwhile, its target's deployment
-// decides which of the two is meant.
+// This process knows where it found the right to a name. When another uid has a right of that name meanwhile,
+// its target's deployment decides which of the two is meant.
 func TestARightThatIsKnownIsThatOfItsName_I2_I30(t *testing.T) {
 	t.Parallel()
 	b := delegating(t)
@@ -202,7 +208,8 @@ SELECT gen_random_uuid(), deployment_id, kind_id, name, acting_epoch, acting_own
 	require.NoError(t, err)
 	b.MustPut(holderNumber(3), body{"unset": target})
 	require.Equal(t, map[string]bool{"unset": false}, storedAs(t, b, "d3"))
-	_, err = b.Pools[b.ID(bEast)].Exec(t.Context(), `DELETE FROM dbcontroller.foreign_target f WHERE NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = f.id)`)
+	_, err = b.Pools[b.ID(bEast)].Exec(t.Context(),
+		`DELETE FROM dbcontroller.foreign_target f WHERE NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = f.id)`)
 	require.NoError(t, err)
 	b.Settle()
 	unasked(t, b, holderNumber(4), body{"unset": target})

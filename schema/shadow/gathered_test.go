@@ -28,8 +28,8 @@ type outcome struct {
 	err   error
 }
 
-// occupy starts writes that wait for a row, so that the writes after them are gathered. It returns when all of them wait; release
-// lets them go on, and returns when they have ended.
+// occupy starts writes that wait for a row, so that the writes after them are gathered. It returns when all
+// of them wait; release lets them go on, and returns when they have ended.
 func occupy(t *testing.T, b *harness.Box) (release func()) {
 	t.Helper()
 	b.MustPut("//"+aWest+"/targets/locked", nil)
@@ -116,7 +116,8 @@ func TestGatheredWritesHaveTheirOwnOutcomes_I20(t *testing.T) {
 	}
 	var transactions int
 	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(),
-		`SELECT count(DISTINCT xmin::text) FROM dbcontroller.shadow WHERE name LIKE 'targets/new%'`).Scan(&transactions))
+		`SELECT count(DISTINCT xmin::text) FROM dbcontroller.shadow WHERE name LIKE 'targets/new%'`).
+		Scan(&transactions))
 	require.Less(t, transactions, 20, "the creates shared transactions")
 	b.Settle()
 	b.Audit()
@@ -135,7 +136,8 @@ func TestGatheredWritesOfOneResourceLoseNothing_I10(t *testing.T) {
 	for i := range 8 {
 		g.Go(func() {
 			_, err := store.Write.Save(ctx, []peer.Write{{
-				Name: "targets/t", Mode: peer.Update, Mask: []string{fmt.Sprintf("body.n%d", i)}, Body: body{fmt.Sprintf("n%d", i): 1.0},
+				Name: "targets/t", Mode: peer.Update, Mask: []string{fmt.Sprintf("body.n%d", i)},
+				Body: body{fmt.Sprintf("n%d", i): 1.0},
 			}})
 			require.NoError(t, err)
 		})
@@ -225,7 +227,8 @@ func TestAFailedBatchKeepsItsOtherWrites_I20_I29(t *testing.T) {
 			require.NoError(t, err)
 		})
 		g.Go(func() {
-			_, errs[i] = store.Write.SaveRequested(t.Context(), shared, []peer.Write{{Name: fmt.Sprintf("targets/shared%d", i)}})
+			_, errs[i] = store.Write.SaveRequested(t.Context(), shared,
+				[]peer.Write{{Name: fmt.Sprintf("targets/shared%d", i)}})
 		})
 		g.Go(func() {
 			_, err := store.Write.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("targets/other%d", i)}})
@@ -265,7 +268,8 @@ func TestAWriteThatWaitsForATransactionEndsWithItsDeadline(t *testing.T) {
 	require.NotErrorIs(t, err, peer.ErrUnknown)
 }
 
-// The caller of a write whose shared transaction runs when the deadline passes is told that the write may take effect, and it does.
+// The caller of a write whose shared transaction runs when the deadline passes is told that the write may
+// take effect, and it does.
 func TestAWriteWhoseTransactionRunsAtItsDeadlineIsUnknown_I29(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -273,7 +277,8 @@ func TestAWriteWhoseTransactionRunsAtItsDeadlineIsUnknown_I29(t *testing.T) {
 	tx, err := b.Pools[b.ID(aWest)].Begin(context.Background())
 	require.NoError(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	_, err = tx.Exec(context.Background(), `LOCK TABLE dbcontroller.resource IN SHARE MODE`) // stops transactions before their commit
+	// stops transactions before their commit
+	_, err = tx.Exec(context.Background(), `LOCK TABLE dbcontroller.resource IN SHARE MODE`)
 	require.NoError(t, err)
 	save := func(ctx context.Context, name string, waiting int) (answered chan error) {
 		answered = make(chan error, 1)
@@ -290,7 +295,8 @@ func TestAWriteWhoseTransactionRunsAtItsDeadlineIsUnknown_I29(t *testing.T) {
 	require.NoError(t, <-first)
 	require.Eventually(t, func() bool {
 		var n int
-		err := b.Pools[b.ID(aWest)].QueryRow(context.Background(), `SELECT count(*) FROM dbcontroller.shadow WHERE name = 'targets/late'`).Scan(&n)
+		err := b.Pools[b.ID(aWest)].QueryRow(context.Background(),
+			`SELECT count(*) FROM dbcontroller.shadow WHERE name = 'targets/late'`).Scan(&n)
 		return err == nil && n == 1
 	}, wait.Limit, 5*time.Millisecond)
 	b.Audit()
@@ -314,9 +320,13 @@ func TestAttemptsOfOneCallHaveTheirOwnOutcomes_I7_I8_I20(t *testing.T) {
 		}
 		return peer.EstablishAttempt{Attempt: newAttempt(), Refs: []peer.EstablishReference{ref}}
 	}
-	good, missing, other := attempt(nil), attempt(func(r *peer.EstablishReference) { r.TargetName = "targets/none" }), attempt(nil)
+	good, missing, other := attempt(nil), attempt(func(r *peer.EstablishReference) {
+		r.TargetName = "targets/none"
+	}), attempt(nil)
 	locked := attempt(func(r *peer.EstablishReference) { r.TargetName = "targets/t2" })
-	replaced, kind := attempt(func(r *peer.EstablishReference) { r.TargetUID = uuid.New() }), attempt(func(r *peer.EstablishReference) { r.TargetKind = "Robot" })
+	replaced, kind := attempt(func(r *peer.EstablishReference) {
+		r.TargetUID = uuid.New()
+	}), attempt(func(r *peer.EstablishReference) { r.TargetKind = "Robot" })
 	closed, late, large := attempt(nil), attempt(nil), attempt(nil)
 	late.Until = time.Now().Add(-time.Second)
 	for range peer.MaxTogether {
@@ -342,7 +352,9 @@ func TestAttemptsOfOneCallHaveTheirOwnOutcomes_I7_I8_I20(t *testing.T) {
 		}
 		var established []peer.AttemptID
 		var transactions int
-		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT array_agg(attempt), count(DISTINCT xmin::text) FROM dbcontroller.blockade`).Scan(&established, &transactions))
+		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx,
+			`SELECT array_agg(attempt), count(DISTINCT xmin::text) FROM dbcontroller.blockade`).
+			Scan(&established, &transactions))
 		require.ElementsMatch(t, []peer.AttemptID{good.Attempt, other.Attempt}, established)
 		require.Equal(t, 1, transactions)
 	}
@@ -352,8 +364,8 @@ func TestAttemptsOfOneCallHaveTheirOwnOutcomes_I7_I8_I20(t *testing.T) {
 	require.Empty(t, store.Targets.EstablishTogether(ctx, from, nil))
 }
 
-// An attempt whose values PostgreSQL refuses makes the transaction fail that it shares: none of the attempts counts as established, and each can
-// be repeated by itself (I8, I20).
+// An attempt whose values PostgreSQL refuses makes the transaction fail that it shares: none of the attempts
+// counts as established, and each can be repeated by itself (I8, I20).
 func TestAFailedBatchKeepsItsOtherAttempts_I8_I20(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -361,11 +373,13 @@ func TestAFailedBatchKeepsItsOtherAttempts_I8_I20(t *testing.T) {
 	b.MustPut(target, nil)
 	asked := make([]peer.EstablishAttempt, 3)
 	for i := range asked {
-		asked[i] = peer.EstablishAttempt{Attempt: newAttempt(), Refs: []peer.EstablishReference{reference("block", schema.Block, uuid.New())}}
+		asked[i] = peer.EstablishAttempt{Attempt: newAttempt(),
+			Refs: []peer.EstablishReference{reference("block", schema.Block, uuid.New())}}
 	}
 	asked[1].Refs[0].HolderName = "holders/\x00"
 	established := func() (attempts []peer.AttemptID) {
-		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT array_agg(attempt) FROM dbcontroller.blockade`).Scan(&attempts))
+		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT array_agg(attempt) FROM dbcontroller.blockade`).
+			Scan(&attempts))
 		return attempts
 	}
 	for _, o := range store.Targets.EstablishTogether(ctx, from, asked) {

@@ -16,12 +16,14 @@ import (
 // A caller does not shorten the retention of a kind: only Now does without it.
 func TestTheRetentionOfAKindIsAMinimum(t *testing.T) {
 	t.Parallel()
-	b := harness.NewBox(t, strings.Replace(services, "kind: Target\n", "kind: Target\n    retention: 7d\n", 1), nil, aWest, bEast)
+	b := harness.NewBox(t, strings.Replace(services, "kind: Target\n", "kind: Target\n    retention: 7d\n", 1), nil,
+		aWest, bEast)
 	b.MustPut(target, nil)
 	found, err := b.Stores[b.ID(aWest)].Deletions.PlanDelete(t.Context(), "targets/t")
 	require.NoError(t, err)
 	require.Equal(t, 7*24*time.Hour, found.Retention)
-	r, err := b.Stores[b.ID(aWest)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t", Retention: time.Second})
+	r, err := b.Stores[b.ID(aWest)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t",
+		Retention: time.Second})
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, r.Resource.PurgeAt.Sub(r.Resource.DeletedAt), 7*24*time.Hour)
 }
@@ -29,7 +31,8 @@ func TestTheRetentionOfAKindIsAMinimum(t *testing.T) {
 // A list of removals has each removed resource once, and none that still has a finalizer.
 func TestRemovalsOfHiddenResources(t *testing.T) {
 	t.Parallel()
-	b := harness.NewBox(t, strings.Replace(services, "kind: Holder\n", "kind: Holder\n    finalizers: [{name: clean, holder: user/cleaner}]\n", 1), nil, aWest, bEast)
+	b := harness.NewBox(t, strings.Replace(services, "kind: Holder\n",
+		"kind: Holder\n    finalizers: [{name: clean, holder: user/cleaner}]\n", 1), nil, aWest, bEast)
 	since := func(token string) (names []string) {
 		found, _, err := b.Stores[b.ID(bEast)].Operate.Removals(t.Context(), shadow.RemovalQuery{Since: token}, "", 100)
 		require.NoError(t, err)
@@ -91,7 +94,9 @@ func TestADecommissioningBesideAScheduledDeletion_I36(t *testing.T) {
 		schedule(t, b, target)
 		requireHidden(t, b, target, goes, stays, ownee)
 		for _, d := range []string{aWest, aEast, bEast} {
-			require.NoError(t, b.Stores[b.ID(d)].Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(bWest), Blocking: schema.Unset, Reason: "burnt down", By: "operator/ann"}))
+			require.NoError(t, b.Stores[b.ID(d)].Admin.Decommission(t.Context(),
+				shadow.Decommissioned{Deployment: b.ID(bWest), Blocking: schema.Unset, Reason: "burnt down",
+					By: "operator/ann"}))
 		}
 		b.SetDown(bWest, true)
 		b.Settle()
@@ -125,7 +130,8 @@ func TestAHiddenTargetKeepsNoComparison_I1_I36(t *testing.T) {
 	b.SetDown(bEast, true)
 	b.Recover(aWest)
 	b.Settle()
-	require.NoError(t, b.Stores[b.ID(aWest)].Operate.WaiveComparison(t.Context(), b.ID(bEast), "it is away", "operator/ann"))
+	require.NoError(t, b.Stores[b.ID(aWest)].Operate.WaiveComparison(t.Context(), b.ID(bEast), "it is away",
+		"operator/ann"))
 	_, err := tryToSchedule(t.Context(), b, target)
 	require.NoError(t, err)
 	b.SetDown(bEast, false)
@@ -187,7 +193,8 @@ func TestAHiddenHolderIsAReferrer_I36(t *testing.T) {
 	require.ErrorContains(t, err, holder)
 	full, err := schema.ParseFullName(target)
 	require.NoError(t, err)
-	found, err := b.Stores[b.ID(bEast)].Operate.Referrers(t.Context(), shadow.ReferrersRequest{Target: full, UID: b.Get(target).UID, Limit: 10})
+	found, err := b.Stores[b.ID(bEast)].Operate.Referrers(t.Context(), shadow.ReferrersRequest{Target: full,
+		UID: b.Get(target).UID, Limit: 10})
 	require.NoError(t, err)
 	require.Len(t, found.List, 1)
 }

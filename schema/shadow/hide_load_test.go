@@ -21,8 +21,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// A resource of a kind that hides DELETING ones ends exactly once for watchers, and its uid never appears again, while blockers
-// come and go, deletes give up, and block_deletion is set and cleared.
+// A resource of a kind that hides DELETING ones ends exactly once for watchers, and its uid never appears
+// again, while blockers come and go, deletes give up, and block_deletion is set and cleared.
 func TestWhatIsHiddenStaysHiddenUnderLoad(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, hiding, nil, aWest, aEast, bEast)
@@ -58,7 +58,8 @@ func TestWhatIsHiddenStaysHiddenUnderLoad(t *testing.T) {
 	for k := range 3 {
 		readers.Go(func() {
 			away := map[int]bool{}
-			for r := rand.New(rand.NewPCG(1, uint64(k))); ctx.Err() == nil; <-time.After(time.Millisecond) { // the deleters go on meanwhile
+			// the deleters go on meanwhile
+			for r := rand.New(rand.NewPCG(1, uint64(k))); ctx.Err() == nil; <-time.After(time.Millisecond) {
 				i := r.IntN(n)
 				got, err := store.Read.Get(ctx, fmt.Sprintf("targets/t%d", i))
 				switch {

@@ -64,7 +64,8 @@ func (r *resting) QueryRow(_ context.Context, sql string, _ ...any) pgx.Row {
 		r.mu.Lock()
 		r.looks = append(r.looks, time.Now())
 		r.mu.Unlock()
-		values := []any{&epoch, "server", "server", "timeline", false, epoch, true, int64(1), int64(64), true, "", int64(1), "", []int32{}, false, false}
+		values := []any{&epoch, "server", "server", "timeline", false, epoch, true, int64(1), int64(64), true, "",
+			int64(1), "", []int32{}, false, false}
 		if renews {
 			shards := make([]uint32, schema.RingSize)
 			for i := range shards {
@@ -141,7 +142,8 @@ func inRest(t *testing.T, ttl time.Duration, refused error, test func(r *resting
 		require.NoError(t, err)
 		file, err := schema.ParseFile("services.yaml", strings.NewReader("service: a.example.com\nversion: v1\n"))
 		require.NoError(t, err)
-		env := &schema.Environment{Services: file.Services, Deployments: []schema.Deployment{{DeploymentID: id, Version: "v1"}}}
+		env := &schema.Environment{Services: file.Services,
+			Deployments: []schema.Deployment{{DeploymentID: id, Version: "v1"}}}
 		environments, renewed := make(chan *schema.Environment, 1), make(chan struct{}, 1)
 		environments <- env
 		keeps := func(context.Context) (*schema.Environment, error) { return env, nil }
@@ -152,7 +154,8 @@ func inRest(t *testing.T, ttl time.Duration, refused error, test func(r *resting
 				PointedTo: store.Attempts.ReferencedDeployments, Renewed: renewed,
 			},
 			Others: nodemanager.Others{
-				Look: store.Attempts.Look, Superseded: store.Gate.Superseded(), Kept: keeps, Follows: func(*schema.Environment) {},
+				Look: store.Attempts.Look, Superseded: store.Gate.Superseded(), Kept: keeps,
+				Follows: func(*schema.Environment) {},
 			},
 			Sharing: nodemanager.Sharing{Leases: joined{store.Leases("one", ttl)}, TTL: ttl, Nodes: 1},
 			NewNode: func(s nodemanager.Share) (nodemanager.Runner, error) { return restingNode(s), nil },
@@ -167,7 +170,9 @@ func inRest(t *testing.T, ttl time.Duration, refused error, test func(r *resting
 			func(ctx context.Context) error { return store.RightRequests.RunRequests(ctx, leads) },
 			func(ctx context.Context) error {
 				return store.Admin.FollowEpochs(ctx, shadow.EpochConfig{
-					Ask: keeps, Kept: keeps, Renewed: renewed, Latest: func() *schema.Environment { return &schema.Environment{} },
+					Ask: keeps, Kept: keeps, Renewed: renewed, Latest: func() *schema.Environment {
+						return &schema.Environment{}
+					},
 				})
 			},
 		} {

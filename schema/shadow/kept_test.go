@@ -47,8 +47,8 @@ kinds:
   - { kind: Back, previous_name: Gone, patterns: ["gones/{gone}"] }
 `
 
-// Kept resources, whose kind or pattern the running version lacks, can be read, listed, planned and deleted, and status reports
-// them; until then their references stay.
+// Kept resources, whose kind or pattern the running version lacks, can be read, listed, planned and deleted,
+// and status reports them; until then their references stay.
 func TestWhatAVersionHasNoPlaceForIsKept_I13_I26(t *testing.T) {
 	t.Parallel()
 	b, ctx := harness.NewBox(t, dropping, nil, aWest, bEast), context.Background()
@@ -70,7 +70,8 @@ func TestWhatAVersionHasNoPlaceForIsKept_I13_I26(t *testing.T) {
 	b.Settle()
 	kept, err = store.Read.Kept(ctx)
 	require.NoError(t, err)
-	require.Equal(t, []shadow.Kept{{Kind: "Gone", Resources: 1, Sample: gone}, {Kind: "Holder", Resources: 1, Sample: old}}, kept)
+	require.Equal(t, []shadow.Kept{{Kind: "Gone", Resources: 1, Sample: gone},
+		{Kind: "Holder", Resources: 1, Sample: old}}, kept)
 	page, _, err := store.Read.List(ctx, shadow.ListRequest{Limit: 10})
 	require.NoError(t, err)
 	var listed []string
@@ -167,18 +168,21 @@ func TestWhatIsKeptComesBack_I26(t *testing.T) {
 	b.Audit()
 }
 
-// References to a kept resource are established again after a failover: its unknown kind is no reason to lose them.
+// References to a kept resource are established again after a failover: its unknown kind is no reason to lose
+// them.
 func TestWhatRefersToWhatIsKeptIsEstablishedAgain_I8_I15(t *testing.T) {
 	t.Parallel()
 	b, ctx := harness.NewBox(t, dropping, nil, aWest, bEast), context.Background()
 	r := b.MustPut("//"+bEast+"/gones/g", nil)
 	b.Switch(bEast, "v2")
 	ask := func(ref peer.EstablishReference) error {
-		_, err := b.Stores[b.ID(bEast)].Targets.Establish(ctx, b.ID(bWest), newAttempt(), []peer.EstablishReference{ref})
+		_, err := b.Stores[b.ID(bEast)].Targets.Establish(ctx, b.ID(bWest), newAttempt(),
+			[]peer.EstablishReference{ref})
 		return err
 	}
 	ref := peer.EstablishReference{
-		HolderUID: newAttempt(), HolderKind: "Holder", HolderName: "holders/w", Path: "block", TargetKind: "Gone", TargetName: "gones/g", Behaviour: schema.Block,
+		HolderUID: newAttempt(), HolderKind: "Holder", HolderName: "holders/w", Path: "block", TargetKind: "Gone",
+		TargetName: "gones/g", Behaviour: schema.Block,
 	}
 	require.Equal(t, peer.UnknownKind, refusals(t, ask(ref))[0].Reason, "nothing new refers to it")
 	ref.TargetUID = r.UID
@@ -187,8 +191,8 @@ func TestWhatRefersToWhatIsKeptIsEstablishedAgain_I8_I15(t *testing.T) {
 	require.Equal(t, peer.UnknownKind, refusals(t, ask(ref))[0].Reason, "the kind is unknown")
 }
 
-// Another process of the deployment, such as an application with a pool of its own, adopts the running version: its lists have the
-// resources of kinds that the version lacks.
+// Another process of the deployment, such as an application with a pool of its own, adopts the running
+// version: its lists have the resources of kinds that the version lacks.
 func TestAProcessThatAdoptsAVersionListsWhatIsKept_I26(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, dropping, nil, aWest, bEast)
@@ -204,7 +208,8 @@ func TestAProcessThatAdoptsAVersionListsWhatIsKept_I26(t *testing.T) {
 	}
 }
 
-// A kept resource owns its former ownees, and resources that name it as an owner later: both stay while it exists, and go with it.
+// A kept resource owns its former ownees, and resources that name it as an owner later: both stay while it
+// exists, and go with it.
 func TestKeptResourcesOwn_I16_I17(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, dropping, graceless, aWest, bEast)
@@ -237,8 +242,9 @@ func TestKeptResourcesOwn_I16_I17(t *testing.T) {
 	b.Audit()
 }
 
-// S10: the running version has no place for the target any more, and the holder's version changes the behaviour of a stored reference. It is
-// no new reference: it is derived, and a target in DELETING for which it blocked is removed.
+// S10: the running version has no place for the target any more, and the holder's version changes the
+// behaviour of a stored reference. It is no new reference: it is derived, and a target in DELETING for which
+// it blocked is removed.
 func TestAReferenceToWhatIsKeptChangesItsBehaviour_I13_I26(t *testing.T) {
 	t.Parallel()
 	for name, kind := range map[string]string{

@@ -25,12 +25,13 @@ import (
 func keyOf(t *testing.T, b *harness.Box, holder peer.Resource, target uuid.UUID) peer.BlockadeKey {
 	t.Helper()
 	var attempt uuid.UUID
-	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT attempt FROM dbcontroller.blockade`).Scan(&attempt))
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT attempt FROM dbcontroller.blockade`).
+		Scan(&attempt))
 	return peer.BlockadeKey{Attempt: attempt, HolderUID: holder.UID, Path: "block", TargetUID: target}
 }
 
-// A release that arrives last (the holder refers again; holder and target were created anew; no holder exists) removes nothing
-// newer than its blockade, and a released attempt cannot establish any more.
+// A release that arrives last (the holder refers again; holder and target were created anew; no holder
+// exists) removes nothing newer than its blockade, and a released attempt cannot establish any more.
 func TestAReleaseThatArrivesLastTakesNothing_I7_I8_I9(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -41,7 +42,8 @@ func TestAReleaseThatArrivesLastTakesNothing_I7_I8_I9(t *testing.T) {
 			require.NoError(t, store.Targets.Release(ctx, from, b.Stores[from].Gate.PresentEpoch(), late, nil))
 		}
 		for _, key := range late {
-			_, err := store.Targets.Establish(ctx, from, key.Attempt, []peer.EstablishReference{reference(key.Path, 1, key.HolderUID)})
+			_, err := store.Targets.Establish(ctx, from, key.Attempt,
+				[]peer.EstablishReference{reference(key.Path, 1, key.HolderUID)})
 			require.Error(t, err, "a late establish of a released attempt")
 		}
 		b.Settle()
@@ -161,11 +163,13 @@ func (h hearing) TraceBatchEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceBat
 	}
 }
 
-// A commit takes effect and its answer is lost: the write reads the decision, finds COMMITTED, and does not release its blockade.
+// A commit takes effect and its answer is lost: the write reads the decision, finds COMMITTED, and does not
+// release its blockade.
 func TestACommitWhoseAnswerIsLostStands_I8_I29(t *testing.T) {
 	t.Parallel()
 	t.Run("asked at once", func(t *testing.T) { commitUnanswered(t, false) })
-	t.Run("asked when the decision is forgotten", func(t *testing.T) { commitUnanswered(t, true) }) // as after a pause of hours
+	// as after a pause of hours
+	t.Run("asked when the decision is forgotten", func(t *testing.T) { commitUnanswered(t, true) })
 }
 
 func commitUnanswered(t *testing.T, forgotten bool) {
@@ -205,7 +209,8 @@ func commitUnanswered(t *testing.T, forgotten bool) {
 }
 
 // throughProxy opens a second process of a deployment, whose database connections pass a proxy.
-func throughProxy(t *testing.T, b *harness.Box, deployment string, configure func(*pgxpool.Config)) (*shadow.Store, *harness.Proxy) {
+func throughProxy(t *testing.T, b *harness.Box, deployment string,
+	configure func(*pgxpool.Config)) (*shadow.Store, *harness.Proxy) {
 	t.Helper()
 	id := b.ID(deployment)
 	cfg := b.Pools[id].Config().Copy()

@@ -36,7 +36,8 @@ func renew(t *testing.T, l *shadow.Leases, member uuid.UUID) schema.Grant {
 // expire ends the time of a member.
 func expire(t *testing.T, b *harness.Box, member uuid.UUID) {
 	t.Helper()
-	_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `UPDATE dbcontroller.member SET expires_at = clock_timestamp() - interval '1 ms' WHERE id = $1`, member)
+	_, err := b.Pools[b.ID(aWest)].Exec(t.Context(),
+		`UPDATE dbcontroller.member SET expires_at = clock_timestamp() - interval '1 ms' WHERE id = $1`, member)
 	require.NoError(t, err)
 }
 
@@ -59,7 +60,8 @@ func TestAMemberThatWasGivenUpChangesNothing_I18(t *testing.T) {
 	expire(t, b, old.Member)
 	fenced := first.Fenced(t.Context(), old.Member)
 	err := b.Stores[b.ID(aWest)].InTx(fenced, func(tx pgx.Tx) error {
-		_, err := tx.Exec(t.Context(), `DELETE FROM dbcontroller.notice`) // the lease is checked with the first statement
+		// the lease is checked with the first statement
+		_, err := tx.Exec(t.Context(), `DELETE FROM dbcontroller.notice`)
 		return err
 	})
 	require.ErrorIs(t, err, schema.ErrFenced, "its time is over, though no other member has taken its shards yet")
@@ -72,10 +74,13 @@ func TestAMemberThatWasGivenUpChangesNothing_I18(t *testing.T) {
 	east := b.Stores[b.ID(bEast)].Leases("east", ttl)
 	paused := renew(t, east, uuid.Nil)
 	exec(t, b, bEast, `UPDATE dbcontroller.member SET expires_at = clock_timestamp() - interval '1 ms'`)
-	_, err = b.Stores[b.ID(bEast)].Act(east.Fenced(t.Context(), paused.Member), b.ID(aWest), []uuid.UUID{deletions[0].UID})
+	_, err = b.Stores[b.ID(bEast)].Act(east.Fenced(t.Context(), paused.Member), b.ID(aWest),
+		[]uuid.UUID{deletions[0].UID})
 	require.ErrorIs(t, err, schema.ErrFenced)
 	require.NotNil(t, b.Get(holder))
-	require.NoError(t, b.Stores[b.ID(aWest)].InTx(second.Fenced(t.Context(), next.Member), func(pgx.Tx) error { return nil }))
+	require.NoError(t, b.Stores[b.ID(aWest)].InTx(second.Fenced(t.Context(), next.Member), func(pgx.Tx) error {
+		return nil
+	}))
 	again := renew(t, first, uuid.Nil)
 	require.NotEqual(t, old.Member, again.Member, "a member that joins again has another term")
 	require.Empty(t, again.Shards, "none before the other one releases them")
@@ -85,7 +90,8 @@ func TestAMemberThatWasGivenUpChangesNothing_I18(t *testing.T) {
 	require.ElementsMatch(t, next.Surplus, renew(t, first, again.Member).Shards)
 }
 
-// An open transaction delays the takeover of its shards; PostgreSQL ends it when it is idle for longer than the lease.
+// An open transaction delays the takeover of its shards; PostgreSQL ends it when it is idle for longer than
+// the lease.
 func TestATransactionThatPausesTooLongIsEnded_I18(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -109,7 +115,8 @@ func TestATransactionThatPausesTooLongIsEnded_I18(t *testing.T) {
 	expire(t, b, old.Member)
 	next := renew(t, second, uuid.Nil)
 	var lives bool // still, after the renewal
-	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation = 'dbcontroller.meta'::regclass AND mode = 'RowExclusiveLock')`).Scan(&lives))
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(),
+		`SELECT EXISTS (SELECT FROM pg_locks WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation = 'dbcontroller.meta'::regclass AND mode = 'RowExclusiveLock')`).Scan(&lives))
 	t.Logf("the transaction lives: %t", lives)
 	if lives {
 		require.Empty(t, next.Shards, "the transaction may still commit")
@@ -121,7 +128,8 @@ func TestATransactionThatPausesTooLongIsEnded_I18(t *testing.T) {
 	resume()
 	require.Error(t, <-done)
 	var kept []byte
-	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT environment FROM dbcontroller.meta`).Scan(&kept))
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT environment FROM dbcontroller.meta`).
+		Scan(&kept))
 	require.Empty(t, kept)
 }
 
@@ -145,7 +153,8 @@ func TestAProcessThatStartsAgainTakesItsPlace(t *testing.T) {
 	require.Empty(t, members)
 }
 
-// Takeovers race with transactions of the former member, aligned as closely as possible: a commit of the former member comes before the takeover.
+// Takeovers race with transactions of the former member, aligned as closely as possible: a commit of the
+// former member comes before the takeover.
 func TestRaceOfATransactionAgainstATakeover_I18(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -170,7 +179,8 @@ func TestRaceOfATransactionAgainstATakeover_I18(t *testing.T) {
 			next = renew(t, second, next.Member)
 		}
 		count := func() (n int) {
-			require.NoError(t, pool.QueryRow(ctx, `SELECT count(*) FROM public.written WHERE member = $1`, old.Member).Scan(&n))
+			require.NoError(t, pool.QueryRow(ctx, `SELECT count(*) FROM public.written WHERE member = $1`, old.Member).
+				Scan(&n))
 			return n
 		}
 		atTakeover := count()
@@ -186,8 +196,8 @@ func TestRaceOfATransactionAgainstATakeover_I18(t *testing.T) {
 	t.Logf("%d committed before the takeover, %d were fenced off", committed, fencedOff)
 }
 
-// Processes join, leave, pause and crash at random: at any time each shard has at most one member, and at rest all shards are
-// assigned in equal parts.
+// Processes join, leave, pause and crash at random: at any time each shard has at most one member, and at
+// rest all shards are assigned in equal parts.
 func TestProcessesComeAndGo_I18(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -262,11 +272,13 @@ func TestALateReleaseTakesNoShardsOfOthers_I18(t *testing.T) {
 	require.Len(t, present.Shards, schema.RingSize)
 	require.NoError(t, one.Release(t.Context(), former.Member, former.Shards))
 	var held int
-	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.lease WHERE member_id = $1`, present.Member).Scan(&held))
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(),
+		`SELECT count(*) FROM dbcontroller.lease WHERE member_id = $1`, present.Member).Scan(&held))
 	require.Equal(t, schema.RingSize, held)
 }
 
-// The lead is left to a process that wants it, beyond its part of the shards: it releases another shard instead.
+// The lead is left to a process that wants it, beyond its part of the shards: it releases another shard
+// instead.
 func TestTheLeadGoesToAProcessThatWantsIt_I18(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -16,12 +16,14 @@ import (
 // without is the environment of a registry that has lost some deployments.
 func without(b *harness.Box, lost ...string) *schema.Environment {
 	env := b.Environment()
-	env.Deployments = slices.DeleteFunc(env.Deployments, func(d schema.Deployment) bool { return slices.Contains(lost, d.String()) })
+	env.Deployments = slices.DeleteFunc(env.Deployments, func(d schema.Deployment) bool {
+		return slices.Contains(lost, d.String())
+	})
 	return env
 }
 
-// A target's database and the registry are restored to a state before a holder's deployment existed. When that deployment appears
-// in the environment again, or opens its watch by itself, it is waited for.
+// A target's database and the registry are restored to a state before a holder's deployment existed. When
+// that deployment appears in the environment again, or opens its watch by itself, it is waited for.
 func TestAHolderThatTheRegistryHasLostIsWaitedFor_I2_I3_I15(t *testing.T) {
 	t.Parallel()
 	for name, appears := range map[string]func(*testing.T, *harness.Box){
@@ -59,7 +61,8 @@ func TestAHolderThatTheRegistryHasLostIsWaitedFor_I2_I3_I15(t *testing.T) {
 			require.Empty(t, unconfirmed(t, b, aWest))
 			_, err = b.Delete(target)
 			require.ErrorAs(t, err, new(*peer.BlockedError))
-			require.NoError(t, store.Gate.Recover(t.Context(), b.Environment()), "a confirmed deployment is not asked again")
+			require.NoError(t, store.Gate.Recover(t.Context(), b.Environment()),
+				"a confirmed deployment is not asked again")
 			require.Empty(t, unconfirmed(t, b, aWest))
 			require.Zero(t, b.Count(aWest, "work"), "nor told again")
 			b.Audit()
@@ -90,7 +93,8 @@ func TestARefusalThatPassesConfirmsNothing_I2_I15(t *testing.T) {
 	b.Settle()
 	restore()
 	b.Recover(aWest)
-	b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error { // as the service answers for it
+	// as the service answers for it
+	b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error {
 		return &peer.UnavailableError{Deployments: []schema.DeploymentID{b.ID(bEast)}, Err: peer.ErrNotSent}
 	}
 	b.Settle()
@@ -105,8 +109,8 @@ func TestARefusalThatPassesConfirmsNothing_I2_I15(t *testing.T) {
 	b.Audit()
 }
 
-// A deployment that announces an epoch and then crashes halts deletes only in the deployments to which it has ever referred; an
-// operator can waive its comparison.
+// A deployment that announces an epoch and then crashes halts deletes only in the deployments to which it has
+// ever referred; an operator can waive its comparison.
 func TestAnEpochHaltsOnlyThoseItConcerns_I13_I20(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -118,7 +122,8 @@ func TestAnEpochHaltsOnlyThoseItConcerns_I13_I20(t *testing.T) {
 	b.MustPut(holder, nil) // the database may lose this removal
 	b.Settle()
 	for _, d := range []string{aWest, aEast, bWest} {
-		_, err := b.Stores[b.ID(d)].Gate.RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), peer.TargetKinds{})
+		_, err := b.Stores[b.ID(d)].Gate.RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()),
+			peer.TargetKinds{})
 		require.NoError(t, err)
 	}
 	b.SetDown(bEast, true)
@@ -130,7 +135,8 @@ func TestAnEpochHaltsOnlyThoseItConcerns_I13_I20(t *testing.T) {
 	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
 	require.Error(t, store.Operate.WaiveComparison(t.Context(), b.ID(bEast), "", "operator/eve"))
 	for range 2 {
-		require.NoError(t, store.Operate.WaiveComparison(t.Context(), b.ID(bEast), "lost in a fire; it held nothing", "operator/eve"))
+		require.NoError(t, store.Operate.WaiveComparison(t.Context(), b.ID(bEast), "lost in a fire; it held nothing",
+			"operator/eve"))
 	}
 	require.Empty(t, unconfirmed(t, b, aWest))
 	b.MustDelete(target)
@@ -140,8 +146,8 @@ func TestAnEpochHaltsOnlyThoseItConcerns_I13_I20(t *testing.T) {
 	require.Equal(t, "COMPARISON_WAIVED", words[0].What)
 }
 
-// A holder's database is restored to a state before its first reference: it learns from the targets' deployments which deletions
-// to watch.
+// A holder's database is restored to a state before its first reference: it learns from the targets'
+// deployments which deletions to watch.
 func TestWhoIsToldOfItsEntriesStaysInterested_I13(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -153,7 +159,8 @@ func TestWhoIsToldOfItsEntriesStaysInterested_I13(t *testing.T) {
 	b.Settle()
 	restore()
 	b.Recover(bEast)
-	require.Equal(t, []schema.DeploymentID{b.ID(bWest)}, unconfirmed(t, b, bEast), "nobody else may refer to its resources")
+	require.Equal(t, []schema.DeploymentID{b.ID(bWest)}, unconfirmed(t, b, bEast),
+		"nobody else may refer to its resources")
 	pointedTo, err := b.Stores[b.ID(bEast)].Attempts.ReferencedDeployments(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, pointedTo)
@@ -163,8 +170,8 @@ func TestWhoIsToldOfItsEntriesStaysInterested_I13(t *testing.T) {
 	require.Equal(t, []schema.DeploymentID{b.ID(aWest)}, pointedTo)
 }
 
-// An ownee's database is restored to a state before its owner, whose reference requires the owner, let go: the restore's
-// comparison asks the owner's deployment again, and so does verify.
+// An ownee's database is restored to a state before its owner, whose reference requires the owner, let go:
+// the restore's comparison asks the owner's deployment again, and so does verify.
 func TestAnOwnerThatHasLetGoIsAskedAgainAfterARestore_I17(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, graceless)

@@ -21,8 +21,9 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// A batch takes a time in proportion to its rows: no step of a plan reads a multiple of them, as a nested loop of two lists of the batch does. The
-// tables were emptied and analysed before, as by autovacuum; the statistics are renewed once they have grown, as RunStatistics does.
+// A batch takes a time in proportion to its rows: no step of a plan reads a multiple of them, as a nested
+// loop of two lists of the batch does. The tables were emptied and analysed before, as by autovacuum; the
+// statistics are renewed once they have grown, as RunStatistics does.
 func TestTheStepsOfABatchAreLinear(t *testing.T) {
 	t.Parallel()
 	const n = 200
@@ -55,14 +56,17 @@ func TestTheStepsOfABatchAreLinear(t *testing.T) {
 		root := body{"cascade": "holders/root"}
 		save(aWest, "targets/root/children/", func(int) body { return nil })
 		save(aWest, "targets/own", func(int) body { return body{"next": "targets/root"} })
-		save(bEast, "holders/cascade", func(int) body { return body{"cascade": west + "targets/cascade", "block": west + "targets/guard"} })
+		save(bEast, "holders/cascade", func(int) body {
+			return body{"cascade": west + "targets/cascade", "block": west + "targets/guard"}
+		})
 		save(bEast, "holders/unset", func(int) body {
 			return body{"unset": west + "targets/unset", "block": west + "targets/guard", "near": root}
 		})
 		save(bEast, "holders/async", func(int) body { return body{"asyncCascade": west + "targets/async"} })
 		save(bEast, "holders/owned", func(int) body { return nil }, owner)
 		save(bEast, "holders/own", func(i int) body {
-			return body{"block": fmt.Sprint(west, "targets/own", i), "near": body{"cascade": "holders/root", "unset": fmt.Sprint("holders/cascade", i)}}
+			return body{"block": fmt.Sprint(west, "targets/own", i), "near": body{"cascade": "holders/root",
+				"unset": fmt.Sprint("holders/cascade", i)}}
 		})
 		save(bEast, "holders/moved", func(i int) body {
 			own := fmt.Sprint(west, "targets/own", i)
@@ -76,14 +80,16 @@ func TestTheStepsOfABatchAreLinear(t *testing.T) {
 		b.Settle()
 		// One write, among all these, reads the rows that concern it.
 		p.limit(n / 2)
-		for _, content := range []body{{"block": west + "targets/guard", "unset": west + "targets/own0"}, {"block": west + "targets/own1"}} {
+		for _, content := range []body{{"block": west + "targets/guard", "unset": west + "targets/own0"},
+			{"block": west + "targets/own1"}} {
 			b.MustPut(east+"holders/one", content)
 			b.Settle()
 		}
 		b.MustDelete(east + "holders/one")
 		b.Settle()
 		p.limit(20 * n)
-		for _, name := range []string{west + "targets/cascade", west + "targets/unset", west + "targets/async", west + "targets/owner", east + "holders/root", west + "targets/root"} {
+		for _, name := range []string{west + "targets/cascade", west + "targets/unset", west + "targets/async",
+			west + "targets/owner", east + "holders/root", west + "targets/root"} {
 			b.MustDelete(name)
 			b.Settle()
 		}
@@ -191,7 +197,8 @@ func TestAnAnswerReadsTheAskedReferencesByAnyStatistics(t *testing.T) {
 	require.Positive(t, p.seen)
 }
 
-// plans looks at the plans of all statements of the processes of a test, with the numbers of rows of their steps.
+// plans looks at the plans of all statements of the processes of a test, with the numbers of rows of their
+// steps.
 type plans struct {
 	mu   sync.Mutex
 	rows int  // that a step may read; guarded by mu
@@ -231,7 +238,8 @@ func (p *plans) pool(t *testing.T, cfg *pgxpool.Config) *pgxpool.Pool {
 		if err := conn.QueryRow(ctx, `SELECT current_user`).Scan(&role); err != nil {
 			return err
 		}
-		_, err := conn.Exec(ctx, explainSQL+`SET ROLE `+pgx.Identifier{role}.Sanitize(), pgx.QueryExecModeSimpleProtocol)
+		_, err := conn.Exec(ctx, explainSQL+`SET ROLE `+pgx.Identifier{role}.Sanitize(),
+			pgx.QueryExecModeSimpleProtocol)
 		return err
 	}
 	cfg.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { p.hear(t, n.Message) }
@@ -280,7 +288,8 @@ type planNode struct {
 
 func (p *plans) walk(t *testing.T, sql string, n planNode) {
 	if read := (n.Rows + n.Filtered + n.Joined) * n.Loops; read > float64(p.rows) {
-		t.Errorf("a step of a plan reads %.0f rows, want at most %d: %s %s%s%s in %s", read, p.rows, n.Type, n.Relation, n.CTE, n.Index, sql)
+		t.Errorf("a step of a plan reads %.0f rows, want at most %d: %s %s%s%s in %s", read, p.rows, n.Type, n.Relation,
+			n.CTE, n.Index, sql)
 	}
 	for _, below := range n.Plans {
 		p.walk(t, sql, below)

@@ -13,9 +13,9 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// A confirm arrives while a cascade has marked its target and not committed yet: the confirm waits for the mark, and then creates
-// a notice for the holder's deployment. Without the lock there would be a holder entry without a notice, and the target would
-// wait for ever.
+// A confirm arrives while a cascade has marked its target and not committed yet: the confirm waits for the
+// mark, and then creates a notice for the holder's deployment. Without the lock there would be a holder entry
+// without a notice, and the target would wait for ever.
 func TestAConfirmBesideAMarkThatIsUnderWayIsTold_I4(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -26,7 +26,8 @@ func TestAConfirmBesideAMarkThatIsUnderWayIsTold_I4(t *testing.T) {
 	b.MustDelete(target)
 	h := b.MustPut(holder, body{"near": body{"asyncCascade": near}}) // its confirm is not delivered yet
 	var attempt uuid.UUID
-	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT id FROM dbcontroller.attempt ORDER BY decided_at DESC LIMIT 1`).Scan(&attempt))
+	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(),
+		`SELECT id FROM dbcontroller.attempt ORDER BY decided_at DESC LIMIT 1`).Scan(&attempt))
 	deletions, _ := b.Seen(b.ID(bWest), b.ID(aWest))
 	require.Len(t, deletions, 1)
 	g := newGate("commit") // stops the commit of the transaction that marks
@@ -37,7 +38,8 @@ func TestAConfirmBesideAMarkThatIsUnderWayIsTold_I4(t *testing.T) {
 	g.arm(0)
 	acted := make(chan error, 1)
 	go func() {
-		failed, err := (&handlers.SubscribedDeleting{Store: process.Follow, Epoch: process.Gate, Peers: peers}).Handle(context.Background(), b.ID(aWest), deletions, "", nil, true)
+		failed, err := (&handlers.SubscribedDeleting{Store: process.Follow, Epoch: process.Gate, Peers: peers}).
+			Handle(context.Background(), b.ID(aWest), deletions, "", nil, true)
 		for _, e := range failed {
 			err = e
 		}
@@ -49,7 +51,8 @@ func TestAConfirmBesideAMarkThatIsUnderWayIsTold_I4(t *testing.T) {
 		require.FailNow(t, "no mark", "%v", err)
 	}
 	require.NoError(t, beside(t, b.Pools[b.ID(bWest)], func() error {
-		confirmed, err := b.Stores[b.ID(bWest)].Targets.Confirm(context.Background(), b.ID(bEast), peer.Confirm{Epoch: b.Stores[b.ID(bEast)].Gate.PresentEpoch(), Attempts: []peer.AttemptID{attempt}})
+		confirmed, err := b.Stores[b.ID(bWest)].Targets.Confirm(context.Background(), b.ID(bEast),
+			peer.Confirm{Epoch: b.Stores[b.ID(bEast)].Gate.PresentEpoch(), Attempts: []peer.AttemptID{attempt}})
 		if err == nil && len(confirmed.Unknown) > 0 {
 			t.Errorf("the attempt of %s is not known", h.Name)
 		}
@@ -61,8 +64,8 @@ func TestAConfirmBesideAMarkThatIsUnderWayIsTold_I4(t *testing.T) {
 	b.Audit()
 }
 
-// A deployment is decommissioned while an establish of it is in progress: Decommission waits for it, and its blockade is worked
-// off as well.
+// A deployment is decommissioned while an establish of it is in progress: Decommission waits for it, and its
+// blockade is worked off as well.
 func TestADecommissionBesideAnEstablish_I15(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -75,13 +78,15 @@ func TestADecommissionBesideAnEstablish_I15(t *testing.T) {
 	g.arm(0)
 	established := make(chan error, 1)
 	go func() {
-		_, err := process.Targets.Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
+		_, err := process.Targets.Establish(context.Background(), b.ID(bEast), newAttempt(),
+			[]peer.EstablishReference{ref})
 		established <- err
 	}()
 	<-g.reached
 	b.SetDown(bEast, true)
 	require.NoError(t, beside(t, b.Pools[b.ID(aWest)], func() error {
-		err := b.Stores[b.ID(aWest)].Admin.Decommission(context.Background(), shadow.Decommissioned{Deployment: b.ID(bEast), Blocking: schema.Unset, Reason: "fire", By: "eve"})
+		err := b.Stores[b.ID(aWest)].Admin.Decommission(context.Background(),
+			shadow.Decommissioned{Deployment: b.ID(bEast), Blocking: schema.Unset, Reason: "fire", By: "eve"})
 		if len(established) == 0 && !waiting(t, b.Pools[b.ID(aWest)]) {
 			b.Settle() // working off starts before the establish commits
 		}
@@ -93,8 +98,8 @@ func TestADecommissionBesideAnEstablish_I15(t *testing.T) {
 	b.MustDelete(target)
 }
 
-// A verdict given in an epoch of either deployment that has ended settles nothing, and a process whose database has begun an
-// epoch that it has not noticed gives none.
+// A verdict given in an epoch of either deployment that has ended settles nothing, and a process whose
+// database has begun an epoch that it has not noticed gives none.
 func TestAVerdictOfAnOldEpochSettlesNothing_I5_I8(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -110,7 +115,8 @@ func TestAVerdictOfAnOldEpochSettlesNothing_I5_I8(t *testing.T) {
 	b.Recover(bEast)
 	announced(t, b, bEast)
 	late := b.SecondProcess(aWest, shadow.Config{})
-	require.ErrorIs(t, b.Stores[b.ID(aWest)].Targets.Settle(t.Context(), b.ID(bEast), question, answers), peer.ErrStaleEpoch)
+	require.ErrorIs(t, b.Stores[b.ID(aWest)].Targets.Settle(t.Context(), b.ID(bEast), question, answers),
+		peer.ErrStaleEpoch)
 	require.Equal(t, 1, b.Count(aWest, "tentative"))
 	b.Expire(aWest)
 	b.Settle()
@@ -125,12 +131,14 @@ func TestAVerdictOfAnOldEpochSettlesNothing_I5_I8(t *testing.T) {
 	require.ErrorAs(t, err, new(*peer.UnavailableError))
 	for _, verdict := range []peer.Verdict{peer.Held, peer.GoneVerdict} {
 		of := &peer.Answers{Verdicts: []peer.Verdict{verdict}, Epoch: b.Stores[b.ID(bEast)].Gate.PresentEpoch()}
-		require.ErrorAs(t, late.Targets.Settle(t.Context(), b.ID(bEast), question, of), new(*peer.UnavailableError), "it caches numbers of the lost history")
+		require.ErrorAs(t, late.Targets.Settle(t.Context(), b.ID(bEast), question, of), new(*peer.UnavailableError),
+			"it caches numbers of the lost history")
 	}
 }
 
-// A late duplicate of an Establish commits between the lock of a confirm and its statement: the confirm leaves the blockade on a target that it has not
-// locked, which is resolved when it expires. Else an entry would stand beside a mark that has not seen it.
+// A late duplicate of an Establish commits between the lock of a confirm and its statement: the confirm
+// leaves the blockade on a target that it has not locked, which is resolved when it expires. Else an entry
+// would stand beside a mark that has not seen it.
 func TestAConfirmTakesNoBlockadeOfATargetThatItHasNotLocked_I4_I7(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -139,7 +147,8 @@ func TestAConfirmTakesNoBlockadeOfATargetThatItHasNotLocked_I4_I7(t *testing.T) 
 	attempt, uid := newAttempt(), uuid.New()
 	establish := func(store *shadow.Store, name, path string) {
 		_, err := store.Targets.Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{{
-			HolderUID: uid, HolderKind: "Holder", HolderName: "holders/h", Path: path, TargetKind: "Target", TargetName: name, Behaviour: schema.Unset,
+			HolderUID: uid, HolderKind: "Holder", HolderName: "holders/h", Path: path, TargetKind: "Target",
+			TargetName: name, Behaviour: schema.Unset,
 		}})
 		require.NoError(t, err)
 	}
@@ -149,7 +158,8 @@ func TestAConfirmTakesNoBlockadeOfATargetThatItHasNotLocked_I4_I7(t *testing.T) 
 	g.arm(0)
 	confirmed := make(chan error, 1)
 	go func() {
-		_, err := process.Targets.Confirm(context.Background(), b.ID(bEast), peer.Confirm{Epoch: b.Stores[b.ID(bEast)].Gate.PresentEpoch(), Attempts: []peer.AttemptID{attempt}})
+		_, err := process.Targets.Confirm(context.Background(), b.ID(bEast),
+			peer.Confirm{Epoch: b.Stores[b.ID(bEast)].Gate.PresentEpoch(), Attempts: []peer.AttemptID{attempt}})
 		confirmed <- err
 	}()
 	<-g.reached
@@ -160,8 +170,8 @@ func TestAConfirmTakesNoBlockadeOfATargetThatItHasNotLocked_I4_I7(t *testing.T) 
 	require.Equal(t, 1, b.Count(aWest, "tentative"), "of targets/t2")
 }
 
-// A release arrives while an establish of the same attempt is under way: it waits for it, and removes its blockade. Else the blockade of a closed attempt
-// would stand until it expires, and block.
+// A release arrives while an establish of the same attempt is under way: it waits for it, and removes its
+// blockade. Else the blockade of a closed attempt would stand until it expires, and block.
 func TestAReleaseWaitsForAnEstablishOfItsAttempt_I5_I7(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -174,7 +184,8 @@ func TestAReleaseWaitsForAnEstablishOfItsAttempt_I5_I7(t *testing.T) {
 	established := make(chan error, 1)
 	go func() {
 		_, err := process.Targets.Establish(context.Background(), b.ID(bEast), attempt, []peer.EstablishReference{{
-			HolderUID: holderUID, HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.Block,
+			HolderUID: holderUID, HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target",
+			TargetName: "targets/t", Behaviour: schema.Block,
 		}})
 		established <- err
 	}()
@@ -185,7 +196,8 @@ func TestAReleaseWaitsForAnEstablishOfItsAttempt_I5_I7(t *testing.T) {
 	}
 	key := peer.BlockadeKey{Attempt: attempt, HolderUID: holderUID, Path: "block", TargetUID: uid}
 	require.NoError(t, beside(t, b.Pools[b.ID(aWest)], func() error {
-		return b.Stores[b.ID(aWest)].Targets.Release(context.Background(), b.ID(bEast), b.Stores[b.ID(bEast)].Gate.PresentEpoch(), []peer.BlockadeKey{key}, nil)
+		return b.Stores[b.ID(aWest)].Targets.Release(context.Background(), b.ID(bEast),
+			b.Stores[b.ID(bEast)].Gate.PresentEpoch(), []peer.BlockadeKey{key}, nil)
 	}, func() { close(g.open) }))
 	require.NoError(t, <-established)
 	require.Zero(t, b.Count(aWest, "blockade"))

@@ -73,7 +73,8 @@ func TestADeleteAsksALevelAtTheSameTime(t *testing.T) {
 	b.Gone(rootOfMany, nodeOf(1), nodeOf(n-1))
 }
 
-// A deployment answers only after the walk of all others has ended: it delays none of them, and its answer counts.
+// A deployment answers only after the walk of all others has ended: it delays none of them, and its answer
+// counts.
 func TestASlowDeploymentIsWaitedForAndDelaysNoOther_I20(t *testing.T) {
 	t.Parallel()
 	b := newMany(t, 6, nil)
@@ -114,8 +115,8 @@ func TestASlowDeploymentIsWaitedForAndDelaysNoOther_I20(t *testing.T) {
 	require.Equal(t, plan, late, "the plan does not depend on the order of answers")
 }
 
-// Each call has a time limit of its own: a deployment that never answers leaves the others their time, and the answer and the log
-// name it with the reason.
+// Each call has a time limit of its own: a deployment that never answers leaves the others their time, and
+// the answer and the log name it with the reason.
 func TestADeleteSaysWhyADeploymentWasNotAsked_I15(t *testing.T) {
 	t.Parallel()
 	core, logs := observer.New(zap.InfoLevel)
@@ -135,7 +136,8 @@ func TestADeleteSaysWhyADeploymentWasNotAsked_I15(t *testing.T) {
 	result, err := b.Delete(rootOfMany)
 	require.NoError(t, err)
 	require.Equal(t, []string{"a.example.com/r1", "a.example.com/r2", "a.example.com/r5"}, unaskedIDs(result.Unasked))
-	require.Equal(t, []peer.Why{peer.TimedOut, peer.Unreachable, peer.TimedOut}, []peer.Why{result.Unasked[0].Why, result.Unasked[1].Why, result.Unasked[2].Why})
+	require.Equal(t, []peer.Why{peer.TimedOut, peer.Unreachable, peer.TimedOut}, []peer.Why{result.Unasked[0].Why,
+		result.Unasked[1].Why, result.Unasked[2].Why})
 	require.Contains(t, result.Unasked[0].Error(), "did not answer within")
 	require.Contains(t, result.Unasked[1].Error(), "cut off")
 	told := logs.FilterMessageSnippet("cannot ask a deployment").All()
@@ -183,20 +185,23 @@ func TestWhoAsksADeploymentThatIsSilentAnswersAllTheSame_I15(t *testing.T) {
 	_, err := b.Delete(rootOfMany)
 	requireBlocked(t, err, "//a.example.com/r3/nodes/blocker") // the confirmed blockade counts
 	require.ErrorContains(t, err, "a.example.com/r2/nodes/n, which would be deleted with it")
-	require.ErrorContains(t, err, "could not be asked whether their holders still refer: a.example.com/r3", "and not r2, which is healthy")
+	require.ErrorContains(t, err, "could not be asked whether their holders still refer: a.example.com/r3",
+		"and not r2, which is healthy")
 	plan, err := b.Stores[b.ID("a.example.com/r0")].Deletions.PlanDelete(t.Context(), "nodes/root")
 	require.NoError(t, err)
 	require.Empty(t, plan.Unasked)
 	require.True(t, plan.Blockers[0].Unanswered)
 }
 
-// The deadline of a delete passes during its last question: earlier answers count, and deployments without time for an answer are
-// not reported as unreachable.
+// The deadline of a delete passes during its last question: earlier answers count, and deployments without
+// time for an answer are not reported as unreachable.
 func TestADeleteThatRunsOutOfTimeSaysWhatItKnew_I29(t *testing.T) {
 	t.Parallel()
-	b := newPair(t, func(cfg *shadow.Config) { cfg.Times.DeleteTimeout = 5 * time.Second }) // the first question ends within a part of it
+	// the first question ends within a part of it
+	b := newPair(t, func(cfg *shadow.Config) { cfg.Times.DeleteTimeout = 5 * time.Second })
 	b.MustPut(target, nil)
-	_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
+	_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), newAttempt(),
+		[]peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 	require.NoError(t, err)
 	asked := false
 	b.OnResolveIn = func(ctx context.Context, _ schema.DeploymentID) error {

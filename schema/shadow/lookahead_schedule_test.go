@@ -26,7 +26,8 @@ kinds:
       - {path: needs, targets: [Job], behaviour: BLOCK}
 `
 
-// A job is deleted with its target, later and in the same database: block_deletion of the job refuses the delete of the target.
+// A job is deleted with its target, later and in the same database: block_deletion of the job refuses the
+// delete of the target.
 func TestBlockDeletionOfWhatGoesLaterRefuses(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, asyncServices, nil, aWest)
@@ -58,12 +59,13 @@ func TestABlockerOfWhatGoesLaterRefuses(t *testing.T) {
 	require.ErrorAs(t, err, new(*peer.BlockedError))
 }
 
-// x is a member in two ways: its only owner is r, and it cascades from y, which cascades from r. A holder from outside blocks x, so that a delete of
-// r is refused, by each way on which the walk reaches x first.
+// x is a member in two ways: its only owner is r, and it cascades from y, which cascades from r. A holder
+// from outside blocks x, so that a delete of r is refused, by each way on which the walk reaches x first.
 func TestACollectedResourceThatAlsoCascadesRefuses(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
-	r, y, x, z := "//a.example.com/us/nodes/r", "//a.example.com/as/nodes/y", "//a.example.com/eu/nodes/x", "//a.example.com/eu/nodes/z"
+	r, y, x, z := "//a.example.com/us/nodes/r", "//a.example.com/as/nodes/y", "//a.example.com/eu/nodes/x",
+		"//a.example.com/eu/nodes/z"
 	b.MustPut(r, nil)
 	b.MustPut(y, body{"c": []any{r}})
 	mustOwn(t, b, x, body{"c": []any{y}}, owner(t, r, "Node"))
@@ -88,7 +90,8 @@ func TestADeleteIsRefusedEachTime(t *testing.T) {
 	b := harness.NewBox(t, graphServices, patient, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
 	accepted := 0
 	for i := range 40 {
-		r, y, x := fmt.Sprint("//a.example.com/us/nodes/r", i), fmt.Sprint("//a.example.com/as/nodes/y", i), fmt.Sprint("//a.example.com/eu/nodes/x", i)
+		r, y, x := fmt.Sprint("//a.example.com/us/nodes/r", i), fmt.Sprint("//a.example.com/as/nodes/y", i),
+			fmt.Sprint("//a.example.com/eu/nodes/x", i)
 		b.MustPut(r, nil)
 		b.MustPut(y, body{"c": []any{r}})
 		mustOwn(t, b, x, body{"c": []any{y}}, owner(t, r, "Node"))
@@ -102,8 +105,8 @@ func TestADeleteIsRefusedEachTime(t *testing.T) {
 	require.Zero(t, accepted, "of 40 deletes that reach a resource with block_deletion")
 }
 
-// A committed holder whose confirm is not delivered yet, and an entry of another deployment: members that the delete learns of by
-// resolving have to be walked over as well.
+// A committed holder whose confirm is not delivered yet, and an entry of another deployment: members that the
+// delete learns of by resolving have to be walked over as well.
 func TestWhatIsLearntByAskingIsLookedAheadToo(t *testing.T) {
 	for _, other := range []bool{false, true} {
 		b := newBox(t, nil)
@@ -174,7 +177,8 @@ func newJudged(t *testing.T) *harness.Box {
 
 const judgedHolder = "//b.example.com/us/holders/h"
 
-// All deployments that could remove the blocker answer, and none does: it blocks, with any other deployments unreachable.
+// All deployments that could remove the blocker answer, and none does: it blocks, with any other deployments
+// unreachable.
 func TestABlockerOfWhichAllIsKnownIsNamed(t *testing.T) {
 	t.Parallel()
 	b := newJudged(t)
@@ -187,8 +191,8 @@ func TestABlockerOfWhichAllIsKnownIsNamed(t *testing.T) {
 	requireBlocked(t, err, judgedHolder)
 }
 
-// The deletion removes the blocker's only owner, in a deployment that cannot be reached: whether the blocker is removed is
-// unknown.
+// The deletion removes the blocker's only owner, in a deployment that cannot be reached: whether the blocker
+// is removed is unknown.
 func TestABlockerThatIsOwnedByWhatIsAwayIsUnknown(t *testing.T) {
 	t.Parallel()
 	b := newJudged(t)
@@ -203,14 +207,16 @@ func TestABlockerThatIsOwnedByWhatIsAwayIsUnknown(t *testing.T) {
 	b.Gone(project, place, judgedHolder)
 }
 
-// For a tentative blockade whose holder's deployment cannot be reached, the plan reports the same as the delete.
+// For a tentative blockade whose holder's deployment cannot be reached, the plan reports the same as the
+// delete.
 func TestPlanAndATentativeBlockadeThatCannotBeAsked(t *testing.T) {
 	t.Parallel()
 	b := newJudged(t)
 	b.MustPut("//a.example.com/us/projects/q", nil)
 	store := b.Stores[b.ID("a.example.com/us")]
 	_, err := store.Targets.Establish(t.Context(), b.ID("b.example.com/us"), newAttempt(), []peer.EstablishReference{{
-		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "blocks", TargetKind: "Project", TargetName: "projects/q", Behaviour: schema.Block,
+		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "blocks", TargetKind: "Project",
+		TargetName: "projects/q", Behaviour: schema.Block,
 	}})
 	require.NoError(t, err)
 	b.SetDown("b.example.com/us", true)

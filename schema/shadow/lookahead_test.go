@@ -15,7 +15,8 @@ import (
 	"github.com/db-controller/db-controller/test/rounds"
 )
 
-// A project cascades to places and fleets of other services; deliveries cascade with their fleet, and block their place.
+// A project cascades to places and fleets of other services; deliveries cascade with their fleet, and block
+// their place.
 const deliveries = `
 service: a.example.com
 version: v1
@@ -64,7 +65,8 @@ func newDeliveries(t *testing.T, n int) *harness.Box {
 			cfg.Times.DeleteTimeout = 20 * time.Second // these tests do not depend on time
 		}
 	}
-	b := harness.NewBox(t, deliveries, patient, "a.example.com/us", "a.example.com/eu", "b.example.com/us", "c.example.com/us")
+	b := harness.NewBox(t, deliveries, patient, "a.example.com/us", "a.example.com/eu", "b.example.com/us",
+		"c.example.com/us")
 	b.MustPut(project, nil)
 	b.MustPut(place, body{"project": project})
 	b.MustPut("//b.example.com/us/fleets/p", body{"project": project})
@@ -88,7 +90,8 @@ func putMany(t *testing.T, b *harness.Box, deployment, prefix string, n int, con
 // Any number of excused blockers refuses nothing; one blocker from outside among them refuses the delete.
 func TestBlockersAreJudgedOneByOneHoweverMany_I3(t *testing.T) {
 	t.Parallel()
-	for _, n := range rounds.Of([]int{1100, 10_300}, []int{1100}) { // more than one question holds, and more than a walk's limit
+	// more than one question holds, and more than a walk's limit
+	for _, n := range rounds.Of([]int{1100, 10_300}, []int{1100}) {
 		b := newDeliveries(t, n)
 		if n < peer.PlanLimit {
 			b.MustPut(outside, body{"place": place})
@@ -101,7 +104,8 @@ func TestBlockersAreJudgedOneByOneHoweverMany_I3(t *testing.T) {
 		b.MustDelete(project)
 		b.Settle()
 		b.Gone(project, place, "//b.example.com/us/fleets/p")
-		require.LessOrEqual(t, b.Count("b.example.com/us", "shadow"), 2, "the other fleet, and the delivery from outside")
+		require.LessOrEqual(t, b.Count("b.example.com/us", "shadow"), 2,
+			"the other fleet, and the delivery from outside")
 		b.Audit()
 	}
 }
@@ -111,7 +115,8 @@ func TestLocalBlockersThatGoByWayOfAnotherRegionAreExcused_I14(t *testing.T) {
 	t.Parallel()
 	b := newDeliveries(t, 0)
 	b.MustPut("//a.example.com/eu/labels/l", body{"project": project})
-	putMany(t, b, "a.example.com/us", "holders/h", 1200, body{"label": "//a.example.com/eu/labels/l", "blocks": project})
+	putMany(t, b, "a.example.com/us", "holders/h", 1200, body{"label": "//a.example.com/eu/labels/l",
+		"blocks": project})
 	b.Settle()
 	b.MustDelete(project)
 	b.Settle()
@@ -123,7 +128,8 @@ func TestLocalBlockersThatGoByWayOfAnotherRegionAreExcused_I14(t *testing.T) {
 // blocker elsewhere can be one of them.
 func TestABlockerThatWasOnlyCountedIsExcused_I14(t *testing.T) {
 	t.Parallel()
-	const root, member, holder, outside = "//a.example.com/us/nodes/t", "//a.example.com/eu/nodes/m", "//a.example.com/as/nodes/h", "//a.example.com/as/nodes/o"
+	const root, member, holder, outside = "//a.example.com/us/nodes/t", "//a.example.com/eu/nodes/m",
+		"//a.example.com/as/nodes/h", "//a.example.com/as/nodes/o"
 	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
 	b.MustPut(root, nil)
 	b.MustPut(member, body{"c": map[string]any{"x": root}})
@@ -147,13 +153,15 @@ func TestHoldersAreCountedAndNotTheirReferences(t *testing.T) {
 	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu")
 	b.MustPut(root, nil)
 	for i := range 3 {
-		b.MustPut(fmt.Sprint("//a.example.com/eu/nodes/h", i), body{"c": map[string]any{"x": root, "y": root}, "ac": map[string]any{"z": root}})
+		b.MustPut(fmt.Sprint("//a.example.com/eu/nodes/h", i), body{"c": map[string]any{"x": root, "y": root},
+			"ac": map[string]any{"z": root}})
 	}
 	b.Settle()
 	for limit := 1; limit <= 10; limit++ {
 		for _, names := range []bool{true, false} {
 			plan, err := b.Stores[b.ID("a.example.com/eu")].Deletions.Plan(t.Context(), peer.PlanQuestion{
-				Targets: []peer.PlanTarget{{Deployment: b.ID("a.example.com/us"), UID: b.Get(root).UID}}, Limit: limit, Compact: true, CountLeaves: !names,
+				Targets: []peer.PlanTarget{{Deployment: b.ID("a.example.com/us"), UID: b.Get(root).UID}}, Limit: limit,
+				Compact: true, CountLeaves: !names,
 			})
 			require.NoError(t, err)
 			require.Equal(t, min(limit, 3), plan.Leaves+len(plan.Members))
@@ -215,7 +223,8 @@ func TestWhatConcernsSomebodyIsNotOnlyCounted_I3(t *testing.T) {
 	b.Audit()
 }
 
-// An unreachable deployment may have members of the deletion: the delete is neither refused with a named resource nor accepted.
+// An unreachable deployment may have members of the deletion: the delete is neither refused with a named
+// resource nor accepted.
 func TestADeploymentThatIsAwayIsNamedAndNotItsResources_I15(t *testing.T) {
 	t.Parallel()
 	b := newDeliveries(t, 3)
@@ -242,7 +251,8 @@ func TestABlockerThatLosesItsLastOwnerIsExcused(t *testing.T) {
 	t.Parallel()
 	b := newDeliveries(t, 0)
 	b.MustPut("//a.example.com/eu/projects/other", nil)
-	mustOwn(t, b, outside, body{"place": place}, owner(t, project, "Project"), owner(t, "//a.example.com/eu/projects/other", "Project"))
+	mustOwn(t, b, outside, body{"place": place}, owner(t, project, "Project"),
+		owner(t, "//a.example.com/eu/projects/other", "Project"))
 	b.Settle()
 	_, err := b.Delete(project)
 	requireBlocked(t, err, outside) // it has another owner
@@ -272,7 +282,9 @@ func TestAPlanCountsWhatItLeavesOut(t *testing.T) {
 	require.Len(t, plan.Members, 5)
 	require.Len(t, plan.Unsets, 5)
 	require.ElementsMatch(t, []peer.PlanCount{
-		{Path: "cascade", Behaviour: schema.CascadeDelete, Count: 8}, {Path: "near.cascade", Behaviour: schema.CascadeDelete, Count: 1}, {Path: "unset", Behaviour: schema.Unset, Count: 8},
+		{Path: "cascade", Behaviour: schema.CascadeDelete, Count: 8},
+		{Path: "near.cascade", Behaviour: schema.CascadeDelete, Count: 1},
+		{Path: "unset", Behaviour: schema.Unset, Count: 8},
 	}, plan.Counts, "holders that are deleted lose no value")
 	require.Equal(t, 9, plan.Holders)
 	q.Limit = 9

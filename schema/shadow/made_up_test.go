@@ -13,8 +13,9 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// A deployment that releases attempts, or asks about attempts, that it has made up leaves as many rows as its quota allows: the default
-// one with DBCONTROLLER_TEST_HOSTILE (make hostile). Other deployments, and attempts that are known, are not affected.
+// A deployment that releases attempts, or asks about attempts, that it has made up leaves as many rows as its
+// quota allows: the default one with DBCONTROLLER_TEST_HOSTILE (make hostile). Other deployments, and
+// attempts that are known, are not affected.
 func TestMadeUpAttemptsLeaveFewRows_I15(t *testing.T) {
 	t.Parallel()
 	quota, pages := 100, 1
@@ -36,7 +37,8 @@ func TestMadeUpAttemptsLeaveFewRows_I15(t *testing.T) {
 	ask := func(by schema.DeploymentID, n int) error {
 		questions := make([]peer.Question, n)
 		for i := range questions {
-			questions[i] = peer.Question{Expired: true, Key: peer.BlockadeKey{Attempt: uuid.Must(uuid.NewV7()), HolderUID: uuid.New(), Path: "block", TargetUID: uuid.New()}}
+			questions[i] = peer.Question{Expired: true, Key: peer.BlockadeKey{Attempt: uuid.Must(uuid.NewV7()),
+				HolderUID: uuid.New(), Path: "block", TargetUID: uuid.New()}}
 		}
 		_, err := store.Attempts.Answer(ctx, by, questions)
 		return err
@@ -52,18 +54,23 @@ func TestMadeUpAttemptsLeaveFewRows_I15(t *testing.T) {
 		require.ErrorIs(t, ask(hostile, 50), peer.ErrQuota)
 	}
 	var closed, decided int
-	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT (SELECT count(*) FROM dbcontroller.closed_attempt), (SELECT count(*) FROM dbcontroller.attempt)`).Scan(&closed, &decided))
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx,
+		`SELECT (SELECT count(*) FROM dbcontroller.closed_attempt), (SELECT count(*) FROM dbcontroller.attempt)`).
+		Scan(&closed, &decided))
 	require.Equal(t, 60*pages, closed)
 	require.Equal(t, 40*pages, decided)
 	var disk string
-	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT pg_size_pretty(pg_total_relation_size('dbcontroller.closed_attempt') + pg_total_relation_size('dbcontroller.attempt'))`).Scan(&disk))
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx,
+		`SELECT pg_size_pretty(pg_total_relation_size('dbcontroller.closed_attempt') + pg_total_relation_size('dbcontroller.attempt'))`).Scan(&disk))
 	t.Logf("%d rows of one deployment take %s", closed+decided, disk)
 	known := uuid.Must(uuid.NewV7())
 	_, err := store.Targets.Establish(ctx, hostile, known, []peer.EstablishReference{{
-		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "cascade", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.CascadeDelete,
+		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "cascade", TargetKind: "Target",
+		TargetName: "targets/t", Behaviour: schema.CascadeDelete,
 	}})
 	require.NoError(t, err)
-	require.NoError(t, store.Targets.Release(ctx, hostile, uuid.Nil, nil, []peer.AttemptID{known}), "it had a blockade here")
+	require.NoError(t, store.Targets.Release(ctx, hostile, uuid.Nil, nil, []peer.AttemptID{known}),
+		"it had a blockade here")
 	require.NoError(t, store.Targets.Release(ctx, hostile, uuid.Nil, nil, []peer.AttemptID{known}), "again")
 	require.NoError(t, release(other, 50))
 	require.NoError(t, ask(other, 50))

@@ -10,8 +10,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// These tests mostly wait: for locks, commits, time limits. Twice as many run at once as there are processors, or as many as
-// -parallel says.
+// These tests mostly wait: for locks, commits, time limits. Twice as many run at once as there are
+// processors, or as many as -parallel says.
 func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
 		panic(err)

@@ -18,8 +18,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// An older copy replaces the database under a running process, between two calls of NoticeEpoch: on the same server with the same
-// timeline. The copy lacks a blocking reference.
+// An older copy replaces the database under a running process, between two calls of NoticeEpoch: on the same
+// server with the same timeline. The copy lacks a blocking reference.
 func TestAnOlderCopyOfTheDatabaseDecidesNothing_I3(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -43,8 +43,8 @@ func TestAnOlderCopyOfTheDatabaseDecidesNothing_I3(t *testing.T) {
 	b.Audit()
 }
 
-// swapped is a process of a deployment on a server that can be replaced by an older copy of its files: system identifier and timeline
-// do not distinguish the two.
+// swapped is a process of a deployment on a server that can be replaced by an older copy of its files: system
+// identifier and timeline do not distinguish the two.
 type swapped struct {
 	t             *testing.T
 	store         *shadow.Store
@@ -105,9 +105,11 @@ func TestAnOlderCopyOfTheServersFilesDecidesNothing_I3(t *testing.T) {
 		_, err := s.store.Deletions.Delete(s.t.Context(), shadow.DeleteRequest{Name: "targets/t0"})
 		require.ErrorAs(t, err, &unavailable)
 	}
-	_, err := s.store.Targets.Confirm(t.Context(), peerOfA, peer.Confirm{Epoch: uuid.Must(uuid.NewV7()), Attempts: []peer.AttemptID{newAttempt()}})
+	_, err := s.store.Targets.Confirm(t.Context(), peerOfA, peer.Confirm{Epoch: uuid.Must(uuid.NewV7()),
+		Attempts: []peer.AttemptID{newAttempt()}})
 	require.ErrorAs(t, err, &unavailable)
-	_, err = s.store.Attempts.Answer(t.Context(), peerOfA, []peer.Question{{Key: peer.BlockadeKey{Attempt: newAttempt()}, Expired: true}})
+	_, err = s.store.Attempts.Answer(t.Context(), peerOfA,
+		[]peer.Question{{Key: peer.BlockadeKey{Attempt: newAttempt()}, Expired: true}})
 	require.ErrorAs(t, err, &unavailable)
 	_, err = s.store.Write.Save(t.Context(), []peer.Write{{Name: "targets/new"}})
 	require.ErrorIs(t, err, peer.ErrAborted)
@@ -155,13 +157,15 @@ func TestATokenThatIsAheadRevealsARestoredCopy_I2_I3(t *testing.T) {
 	t.Parallel()
 	for name, tell := range map[string]func(*testing.T, *shadow.Store, string) error{
 		"a watch": resumed,
-		"a stored position of a deployment whose processes have all restarted": func(t *testing.T, store *shadow.Store, token string) error {
+		"a stored position of a deployment whose processes have all restarted": func(t *testing.T, store *shadow.Store,
+			token string) error {
 			t.Helper()
 			return store.Read.CheckKept(t.Context(), peerOfA, token)
 		},
 		"an acknowledgement": func(t *testing.T, store *shadow.Store, token string) error {
 			t.Helper()
-			_, err := store.Targets.AcknowledgeFor(t.Context(), peerOfA, uuid.Must(uuid.NewV7()), token, nil, time.Second)
+			_, err := store.Targets.AcknowledgeFor(t.Context(), peerOfA, uuid.Must(uuid.NewV7()), token, nil,
+				time.Second)
 			return err
 		},
 	} {
@@ -195,8 +199,9 @@ func TestATokenThatIsAheadRevealsARestoredCopy_I2_I3(t *testing.T) {
 	}
 }
 
-// A copy of before the present epoch has the identity of its own time, so the process finds it unchanged. A stored position of the later
-// epoch, which the copy has never begun, reveals it. One of an epoch that has begun here does not, even if the clock went back since.
+// A copy of before the present epoch has the identity of its own time, so the process finds it unchanged. A
+// stored position of the later epoch, which the copy has never begun, reveals it. One of an epoch that has
+// begun here does not, even if the clock went back since.
 func TestATokenOfALaterEpochRevealsARestoredCopy_I2_I3(t *testing.T) {
 	t.Parallel()
 	s, ctx := newSwapped(t), t.Context()
@@ -258,8 +263,9 @@ func TestADeploymentThatKnowsALaterEpochIsBelievedOnce_I2_I13(t *testing.T) {
 	require.NoError(t, store.Gate.OutdoEpoch(ctx, by, uuid.Must(uuid.NewV7())))
 }
 
-// The end of a comparison in a later epoch than the present one tells the database of an epoch that it has lost, or that another one has
-// announced in its name: its deployment begins a later epoch, and compares, so that the other one waits for it no longer.
+// The end of a comparison in a later epoch than the present one tells the database of an epoch that it has
+// lost, or that another one has announced in its name: its deployment begins a later epoch, and compares, so
+// that the other one waits for it no longer.
 func TestAConfirmationInALaterEpochOutdoesIt_I13_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -298,7 +304,8 @@ func TestAStoredPositionOfThePresentShowsNothing(t *testing.T) {
 	for _, kept := range []string{token, token[:len(token)-1], "made up"} {
 		require.NoError(t, store.Read.CheckKept(t.Context(), peerOfA, kept))
 	}
-	require.NoError(t, store.Read.CheckKept(t.Context(), schema.DeploymentID{Service: "b.example.com", Region: "eastus2"}, token), "of another deployment")
+	require.NoError(t, store.Read.CheckKept(t.Context(), schema.DeploymentID{Service: "b.example.com",
+		Region: "eastus2"}, token), "of another deployment")
 	awaiting, err := store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	require.False(t, awaiting)
@@ -311,7 +318,8 @@ func TestAPositionIsReplacedByWhoHasToldIt_I2(t *testing.T) {
 	_, store := movingPool(t, newServer(t), &atomic.Value{})
 	keep := func(was, token string) bool {
 		// Another deployment of the statement has no part in it.
-		kept, err := store.Follow.KeepPositions(t.Context(), []peer.Position{{Of: store.Deployment(), Was: "x"}, {Of: peerOfA, Was: was, Token: token}})
+		kept, err := store.Follow.KeepPositions(t.Context(), []peer.Position{{Of: store.Deployment(), Was: "x"},
+			{Of: peerOfA, Was: was, Token: token}})
 		require.NoError(t, err)
 		require.False(t, kept[0])
 		return kept[1]
@@ -330,7 +338,8 @@ func TestAPositionIsReplacedByWhoHasToldIt_I2(t *testing.T) {
 	require.Equal(t, "c", position())
 }
 
-// NoticeEpoch detects an older copy before any transaction has; and a process counts the commits of another process that NoticeEpoch has read.
+// NoticeEpoch detects an older copy before any transaction has; and a process counts the commits of another
+// process that NoticeEpoch has read.
 func TestNoticeEpochDetectsAnOlderCopy(t *testing.T) {
 	t.Parallel()
 	s := newSwapped(t)

@@ -20,8 +20,8 @@ func numbered(t *testing.T, b *harness.Box, deployment string) (n int) {
 	return n
 }
 
-// An owner of a wrong kind would never be found, and its ownee collected: a name that no described version gives to the kind is refused. Of a
-// renamed kind each name and pattern counts.
+// An owner of a wrong kind would never be found, and its ownee collected: a name that no described version
+// gives to the kind is refused. Of a renamed kind each name and pattern counts.
 func TestAnOwnersNameFitsItsKind_I16(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, `
@@ -39,14 +39,17 @@ version: v1
 kinds: [{ kind: Holder, patterns: ["holders/{holder}"] }]
 `, nil, aWest, bEast)
 	require.NoError(t, b.Stores[b.ID(bEast)].Gate.Recover(t.Context(), b.Environment()))
-	for name, kinds := range map[string][]string{"targets/t": {"Other"}, "things/t": {"Other"}, "others/o": {"Target", "Thing"}, "nothings/n": {"Target", "Other"}} {
+	for name, kinds := range map[string][]string{"targets/t": {"Other"}, "things/t": {"Other"},
+		"others/o": {"Target", "Thing"}, "nothings/n": {"Target", "Other"}} {
 		for _, kind := range kinds {
 			_, err := b.PutOwned(holder, nil, owner(t, "//"+aWest+"/"+name, kind))
 			require.ErrorAs(t, err, new(*peer.UnavailableError), "the environment may know the version later")
-			require.EqualError(t, err, "the name "+name+" fits no pattern of kind "+kind+" in any version of a.example.com "+peer.ErrUndescribed.Error())
+			require.EqualError(t, err, "the name "+name+" fits no pattern of kind "+kind+
+				" in any version of a.example.com "+peer.ErrUndescribed.Error())
 		}
 	}
-	for name, kinds := range map[string][]string{"targets/t": {"Target", "Thing"}, "things/t": {"Target", "Thing"}, "others/o": {"Other"}} {
+	for name, kinds := range map[string][]string{"targets/t": {"Target", "Thing"}, "things/t": {"Target", "Thing"},
+		"others/o": {"Other"}} {
 		for _, kind := range kinds {
 			_, err := b.PutOwned(holder, nil, owner(t, "//"+aWest+"/"+name, kind))
 			require.NoError(t, err, "%s %s", kind, name)
@@ -84,7 +87,8 @@ func TestMadeUpNamesAreNotStored_I20(t *testing.T) {
 	var gone []peer.PlanTarget
 	renamed := map[string]string{}
 	for i := range 10_000 {
-		gone = append(gone, peer.PlanTarget{Deployment: schema.DeploymentID{Service: "a.example.com", Region: fmt.Sprintf("mars-%d", i)}, UID: uuid.New()})
+		gone = append(gone, peer.PlanTarget{Deployment: schema.DeploymentID{Service: "a.example.com",
+			Region: fmt.Sprintf("mars-%d", i)}, UID: uuid.New()})
 		renamed[fmt.Sprintf("Old%d", i)] = fmt.Sprintf("New%d", i)
 	}
 	plan, err := store.Deletions.Plan(t.Context(), peer.PlanQuestion{Targets: gone, Limit: 5})
@@ -102,7 +106,8 @@ func TestMadeUpNamesAreNotStored_I20(t *testing.T) {
 		roles[fmt.Sprintf("key%d", i)] = map[string]any{"who": target}
 	}
 	fields := func() (n int) {
-		require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.field`).Scan(&n))
+		require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.field`).
+			Scan(&n))
 		return n
 	}
 	was := fields()

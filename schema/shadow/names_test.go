@@ -27,9 +27,11 @@ func TestGoAndPostgreSQLAcceptTheSameNames(t *testing.T) {
 	require.NoError(t, pool.QueryRow(t.Context(), `
 SELECT pg_get_expr(conbin, conrelid) FROM pg_constraint WHERE conname = 'shadow_name_grammar' AND conrelid = 'dbcontroller.shadow'::regclass AND convalidated`).Scan(&constraint))
 
-	names := []string{"", "a", "a/b", "a/b/c", "a/b/c/d", "a//b", "/a/b", "a/b/", "A/b", "1a/b", "aB1/b", "a/.", "a/..", "a/...", "a/./b/c", "a/../b/c", "a/b/c/..", "a/.b", "a/b\nc/d", "a/b\n"}
+	names := []string{"", "a", "a/b", "a/b/c", "a/b/c/d", "a//b", "/a/b", "a/b/", "A/b", "1a/b", "aB1/b", "a/.", "a/..",
+		"a/...", "a/./b/c", "a/../b/c", "a/b/c/..", "a/.b", "a/b\nc/d", "a/b\n"}
 	for n := range 256 {
-		names = append(names, "a/"+string([]byte{byte(n)}), "a/x"+string([]byte{byte(n)})+"y", string([]byte{byte(n)})+"/b", "a"+string([]byte{byte(n)})+"/b")
+		names = append(names, "a/"+string([]byte{byte(n)}), "a/x"+string([]byte{byte(n)})+"y", string([]byte{byte(n)})+
+			"/b", "a"+string([]byte{byte(n)})+"/b")
 	}
 	const hex = "0123456789ABCDEFabcdefg/."
 	for _, high := range hex {
@@ -38,9 +40,11 @@ SELECT pg_get_expr(conbin, conrelid) FROM pg_constraint WHERE conname = 'shadow_
 		}
 	}
 	for n := 505; n < 516; n++ {
-		names = append(names, "a/"+strings.Repeat("b", n), "a/b/"+strings.Repeat("c", n-4)+"/d", "a/"+strings.Repeat("%2F", n/3)+strings.Repeat("b", n%3))
+		names = append(names, "a/"+strings.Repeat("b", n), "a/b/"+strings.Repeat("c", n-4)+"/d",
+			"a/"+strings.Repeat("%2F", n/3)+strings.Repeat("b", n%3))
 	}
-	pieces := []string{"a", "b9", "/", "/", ".", "..", "%", "%2F", "%2f", "%41", "%C3", "é", "~", "@", ":", "'", "*", "+", " ", "|", "\\", "-", "Z"}
+	pieces := []string{"a", "b9", "/", "/", ".", "..", "%", "%2F", "%2f", "%41", "%C3", "é", "~", "@", ":", "'", "*",
+		"+", " ", "|", "\\", "-", "Z"}
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 20_000 {
 		var s strings.Builder
@@ -78,7 +82,8 @@ SELECT pg_get_expr(conbin, conrelid) FROM pg_constraint WHERE conname = 'shadow_
 func FuzzNamesInSQL(f *testing.F) {
 	b := harness.NewBox(f, services, nil, aWest)
 	pool := b.Pools[b.ID(aWest)]
-	for _, seed := range []string{"a/b", "a/%2F", "a/%2f", "a/..", "a/b/c/.", "a/!$&'()*+,;=:@", "aA0/é", "a/" + strings.Repeat("x", 511)} {
+	for _, seed := range []string{"a/b", "a/%2F", "a/%2f", "a/..", "a/b/c/.", "a/!$&'()*+,;=:@", "aA0/é",
+		"a/" + strings.Repeat("x", 511)} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
@@ -86,7 +91,8 @@ func FuzzNamesInSQL(f *testing.F) {
 		tx, err := pool.Begin(t.Context())
 		require.NoError(t, err)
 		defer func() { _ = tx.Rollback(t.Context()) }()
-		_, err = tx.Exec(t.Context(), `INSERT INTO dbcontroller.shadow (uid, kind_id, state, shard, revision, generation, name) VALUES (gen_random_uuid(), 1, 1, 1, 1, 1, $1)`, name)
+		_, err = tx.Exec(t.Context(),
+			`INSERT INTO dbcontroller.shadow (uid, kind_id, state, shard, revision, generation, name) VALUES (gen_random_uuid(), 1, 1, 1, 1, 1, $1)`, name)
 		if (goErr == nil) != (err == nil) {
 			t.Fatalf("%q: in Go %v, in PostgreSQL %v", name, goErr, err)
 		}
@@ -95,7 +101,8 @@ func FuzzNamesInSQL(f *testing.F) {
 
 // Ids may contain characters with a meaning in SQL, filters, page tokens and paths.
 var nasty = []string{
-	"a%2Fb", "..%2Fetc", "a*", "*", "a%25b", "a_b", "it's", "'%20OR%201=1--", "a,b", "$1", "a=b", "a@b.example:80", "(x)&;y!", "-", "~", "...", "a%00b", "%C3%A9", "a+b", "auth0%7C5f",
+	"a%2Fb", "..%2Fetc", "a*", "*", "a%25b", "a_b", "it's", "'%20OR%201=1--", "a,b", "$1", "a=b", "a@b.example:80",
+	"(x)&;y!", "-", "~", "...", "a%00b", "%C3%A9", "a+b", "auth0%7C5f",
 }
 
 func TestNamesAreQuotedInSQLFiltersPagesAndPaths_I1(t *testing.T) {
@@ -106,7 +113,8 @@ func TestNamesAreQuotedInSQLFiltersPagesAndPaths_I1(t *testing.T) {
 		there, here := "//"+aWest+"/targets/"+id, "//"+bEast+"/holders/"+id
 		b.MustPut(there, nil)
 		b.MustPut(there+"/children/"+id, nil)
-		b.MustPut(here, body{"block": there, "list": []any{there}, "roles": map[string]any{id: map[string]any{"who": there}}})
+		b.MustPut(here, body{"block": there, "list": []any{there},
+			"roles": map[string]any{id: map[string]any{"who": there}}})
 	}
 	b.Settle()
 	for _, id := range nasty {
@@ -122,7 +130,9 @@ func TestNamesAreQuotedInSQLFiltersPagesAndPaths_I1(t *testing.T) {
 			require.Len(t, found, 1, filter)
 			require.Equal(t, "targets/"+id, found[0].Name)
 		}
-		holders, _, err := b.Stores[b.ID(bEast)].Read.List(ctx, shadow.ListRequest{Filter: fmt.Sprintf(`body.block = "%s"`, strings.ReplaceAll(full, "*", `\\*`)), Limit: 100})
+		holders, _, err := b.Stores[b.ID(bEast)].Read.List(ctx,
+			shadow.ListRequest{Filter: fmt.Sprintf(`body.block = "%s"`, strings.ReplaceAll(full, "*", `\\*`)),
+				Limit: 100})
 		require.NoError(t, err)
 		require.Len(t, holders, 1, id)
 	}
@@ -157,13 +167,14 @@ func TestNamesAreQuotedInSQLFiltersPagesAndPaths_I1(t *testing.T) {
 	b.Audit()
 }
 
-// A version of many kinds and fields is stored in as many statements as one of few; processes that switch at the same time store
-// each name once.
+// A version of many kinds and fields is stored in as many statements as one of few; processes that switch at
+// the same time store each name once.
 func TestAVersionsNamesAreStoredTogether(t *testing.T) {
 	t.Parallel()
 	var kinds strings.Builder
 	for i := range 60 {
-		fmt.Fprintf(&kinds, "  - kind: K%d\n    patterns: [\"k%ds/{k}\"]\n    references: [{ path: to%d, targets: [K0], behaviour: BLOCK }]\n", i, i, i)
+		fmt.Fprintf(&kinds,
+			"  - kind: K%d\n    patterns: [\"k%ds/{k}\"]\n    references: [{ path: to%d, targets: [K0], behaviour: BLOCK }]\n", i, i, i)
 	}
 	many := "service: a.example.com\nversion: v1\nkinds: [{ kind: K0, patterns: [\"k0s/{k}\"] }]\n---\nservice: a.example.com\nversion: v2\nkinds:\n" + kinds.String()
 	b := harness.NewBox(t, many, nil, aWest)
@@ -179,7 +190,8 @@ func TestAVersionsNamesAreStoredTogether(t *testing.T) {
 	require.NoError(t, err)
 	var processes []*shadow.Store
 	for range 3 {
-		store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: b.ID(aWest), Peers: b.Peers(aWest)})
+		store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: b.ID(aWest),
+			Peers: b.Peers(aWest)})
 		require.NoError(t, err)
 		processes = append(processes, store)
 	}
@@ -187,9 +199,12 @@ func TestAVersionsNamesAreStoredTogether(t *testing.T) {
 	require.NoError(t, processes[0].Admin.Switch(t.Context(), model))
 	require.LessOrEqual(t, statements.Load(), int64(20), "60 kinds and 60 fields")
 	var stored int
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.kind WHERE service = 'a.example.com'`).Scan(&stored))
+	require.NoError(t,
+		pool.QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.kind WHERE service = 'a.example.com'`).
+			Scan(&stored))
 	require.Equal(t, 60, stored)
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.field WHERE path LIKE 'to%'`).Scan(&stored))
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.field WHERE path LIKE 'to%'`).
+		Scan(&stored))
 	require.Equal(t, 60, stored)
 
 	_, err = pool.Exec(t.Context(), `DELETE FROM dbcontroller.kind WHERE kind <> 'K0'; DELETE FROM dbcontroller.field`)

@@ -54,9 +54,9 @@ kinds:
       - { path: u2, targets: [Item, a.example.com/Node], behaviour: UNSET }
 `
 
-// All constraints are deferred. PostgreSQL runs the actions of ON DELETE at once all the same, but checks have to wait: a row
-// that loses two values and is then removed is checked after the first change, and would fail although its holders are removed as
-// well.
+// All constraints are deferred. PostgreSQL runs the actions of ON DELETE at once all the same, but checks
+// have to wait: a row that loses two values and is then removed is checked after the first change, and would
+// fail although its holders are removed as well.
 const nativeSQL = `
 CREATE TABLE node (
     id text PRIMARY KEY,
@@ -154,14 +154,16 @@ func play(t *testing.T, b *harness.Box, n *native, names []string, seed uint64, 
 			for _, f := range fields {
 				target := names[r.IntN(len(names))]
 				_, exists := there[target]
-				if r.IntN(2) > 0 || !exists && r.IntN(20) > 0 || strings.HasPrefix(name, "//a.") && !strings.HasPrefix(target, "//a.") {
+				if r.IntN(2) > 0 || !exists && r.IntN(20) > 0 || strings.HasPrefix(name, "//a.") &&
+					!strings.HasPrefix(target, "//a.") {
 					continue
 				}
 				values[f], content[f] = target, target
 			}
 			want := n.put(name, values)
 			_, got := b.Put(name, content)
-			require.Equal(t, want == nil, got == nil, "seed %d step %d: put %s %v: native %v, here %v", seed, step, name, values, want, got)
+			require.Equal(t, want == nil, got == nil, "seed %d step %d: put %s %v: native %v, here %v", seed, step,
+				name, values, want, got)
 		} else {
 			before := len(n.state())
 			want := n.delete(name)
@@ -169,7 +171,8 @@ func play(t *testing.T, b *harness.Box, n *native, names []string, seed uint64, 
 			if errors.Is(got, peer.ErrNotFound) {
 				got = nil // native keys do not mind
 			}
-			require.Equal(t, want == nil, got == nil, "seed %d step %d: delete %s: native %v, here %v", seed, step, name, want, got)
+			require.Equal(t, want == nil, got == nil, "seed %d step %d: delete %s: native %v, here %v", seed, step,
+				name, want, got)
 			switch gone := before - len(n.state()); {
 			case want != nil:
 				refused++
@@ -219,7 +222,8 @@ func TestOneDatabaseDecidesAsNativeKeysDo_I1_I3_I14(t *testing.T) {
 	}
 }
 
-// Also over three deployments, one operation at a time: a delete looks ahead and excuses the members of the deletion.
+// Also over three deployments, one operation at a time: a delete looks ahead and excuses the members of the
+// deletion.
 func TestDeploymentsAtRestEqualNativeKeys_I1_I8_I14(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -229,7 +233,8 @@ func TestDeploymentsAtRestEqualNativeKeys_I1_I8_I14(t *testing.T) {
 		b := harness.NewBox(t, nodes, nil, aWest, bWest, bEast)
 		var names []string
 		for i := range 3 {
-			names = append(names, fmt.Sprintf("//%s/nodes/n%d", aWest, i), fmt.Sprintf("//%s/items/n%d", bWest, i), fmt.Sprintf("//%s/items/n%d", bEast, i))
+			names = append(names, fmt.Sprintf("//%s/nodes/n%d", aWest, i), fmt.Sprintf("//%s/items/n%d", bWest, i),
+				fmt.Sprintf("//%s/items/n%d", bEast, i))
 		}
 		slices.Sort(names)
 		play(t, b, newNative(t), names, seed+11, 100)

@@ -12,7 +12,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// asOfABusierServer gives the rows of a database ids of transactions as a server has them that has used a million more.
+// asOfABusierServer gives the rows of a database ids of transactions as a server has them that has used a
+// million more.
 const asOfABusierServer = `
 UPDATE dbcontroller.notice SET xid = (xid::text::bigint + 1000000)::text::xid8;
 UPDATE dbcontroller.work SET xid = (xid::text::bigint + 1000000)::text::xid8;
@@ -85,7 +86,8 @@ func TestAPromotedSubscriber_I1_I10(t *testing.T) {
 	}
 	second := b.MustPut(target, body{"label": "second"})
 	require.Greater(t, second.Revision, first.Revision)
-	_, err := b.Stores[b.ID(aWest)].Write.Save(t.Context(), []peer.Write{{Name: "targets/t", Mode: peer.Update, UID: first.UID, Revision: first.Revision}})
+	_, err := b.Stores[b.ID(aWest)].Write.Save(t.Context(),
+		[]peer.Write{{Name: "targets/t", Mode: peer.Update, UID: first.UID, Revision: first.Revision}})
 	require.ErrorIs(t, err, peer.ErrConflict)
 	b.Audit()
 }
@@ -93,7 +95,8 @@ func TestAPromotedSubscriber_I1_I10(t *testing.T) {
 func restartSequences(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	ctx := context.Background()
-	rows, err := pool.Query(ctx, `SELECT format('ALTER SEQUENCE %s RESTART', seqrelid::regclass) FROM pg_sequence JOIN pg_class c ON c.oid = seqrelid WHERE relnamespace = 'dbcontroller'::regnamespace`)
+	rows, err := pool.Query(ctx,
+		`SELECT format('ALTER SEQUENCE %s RESTART', seqrelid::regclass) FROM pg_sequence JOIN pg_class c ON c.oid = seqrelid WHERE relnamespace = 'dbcontroller'::regnamespace`)
 	require.NoError(t, err)
 	statements, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)

@@ -10,8 +10,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// A transaction tells its watches the id under which its rows are written, and the epoch in which it runs; not when its commit does not wait for
-// the disk, and none before it has written.
+// A transaction tells its watches the id under which its rows are written, and the epoch in which it runs;
+// not when its commit does not wait for the disk, and none before it has written.
 func TestATransactionKnowsWhetherItsRowsAreOnDisk_I23(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -39,7 +39,8 @@ func TestATransactionKnowsWhetherItsRowsAreOnDisk_I23(t *testing.T) {
 			}
 			exec("SET LOCAL synchronous_commit = " + commit)
 			require.Empty(t, own())
-			exec("INSERT INTO dbcontroller.work (action, shard, deployment_id) SELECT 1, 0, id FROM dbcontroller.deployment LIMIT 1")
+			exec(
+				"INSERT INTO dbcontroller.work (action, shard, deployment_id) SELECT 1, 0, id FROM dbcontroller.deployment LIMIT 1")
 			var xid string
 			require.NoError(t, tx.QueryRow(t.Context(), "SELECT max(xid)::text FROM dbcontroller.work").Scan(&xid))
 			if tells {

@@ -18,7 +18,8 @@ func unsets(o peer.OwnerReference) peer.OwnerReference {
 	return o
 }
 
-// Of two owners in one deletion, the one without unset_on_delete decides: in any order, in any database, by any message.
+// Of two owners in one deletion, the one without unset_on_delete decides: in any order, in any database, by
+// any message.
 func TestAnOwnerWithoutUnsetOnDeleteDecidesInAnyOrder_I17(t *testing.T) {
 	t.Parallel()
 	holderAt := func(deployment, id string) string { return "//" + deployment + "/holders/" + id }
@@ -78,9 +79,11 @@ func goes(t *testing.T, b *harness.Box, ownee, gone, how string, again []peer.Ow
 			}
 		}
 		require.Len(t, uid, 1)
-		removals, _, err := b.Stores[at].Operate.Removals(t.Context(), shadow.RemovalQuery{Name: full.Name, UID: uid[0].UID}, "", 1)
+		removals, _, err := b.Stores[at].Operate.Removals(t.Context(), shadow.RemovalQuery{Name: full.Name,
+			UID: uid[0].UID}, "", 1)
 		require.NoError(t, err)
-		_, _, err = store.Owners.DropOwners(t.Context(), at, b.Stores[at].Gate.PresentEpoch(), []schema.Deletion{{UID: uid[0].UID, Cause: removals[0].Cause}}, nil)
+		_, _, err = store.Owners.DropOwners(t.Context(), at, b.Stores[at].Gate.PresentEpoch(),
+			[]schema.Deletion{{UID: uid[0].UID, Cause: removals[0].Cause}}, nil)
 		require.NoError(t, err)
 		return
 	}

@@ -55,7 +55,8 @@ func TestOwnersUnderLoad_I16_I17(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(pool.Close)
 		b.Pools[id] = pool
-		b.Stores[id] = b.SecondProcess(id.String(), shadow.Config{Times: shadow.Times{OwnerGrace: time.Hour, TentativeTTL: time.Second}})
+		b.Stores[id] = b.SecondProcess(id.String(),
+			shadow.Config{Times: shadow.Times{OwnerGrace: time.Hour, TentativeTTL: time.Second}})
 	}
 	end := time.Now().Add(rounds.Of(2*time.Second, time.Second))
 	deadline := end.Add(time.Minute)
@@ -68,7 +69,9 @@ func TestOwnersUnderLoad_I16_I17(t *testing.T) {
 			succeeded[what]++
 			return
 		}
-		for _, fine := range []string{"not found", "is being deleted", "DELETING", "is not there", "does not exist", "referred to", "cannot be asked", "changed while", "aborted", "closing", "did not answer", "deadline exceeded", "for now"} {
+		for _, fine := range []string{"not found", "is being deleted", "DELETING", "is not there", "does not exist",
+			"referred to", "cannot be asked", "changed while", "aborted", "closing", "did not answer",
+			"deadline exceeded", "for now"} {
 			if strings.Contains(err.Error(), fine) {
 				return
 			}
@@ -126,7 +129,8 @@ func TestOwnersUnderLoad_I16_I17(t *testing.T) {
 	}
 	b.Settle()
 	b.Audit()
-	// A resource that lost its owners is DELETING for as long as a blocking reference stands; nothing else may wait.
+	// A resource that lost its owners is DELETING for as long as a blocking reference stands; nothing else
+	// may wait.
 	const waitsForNothingSQL = `
 SELECT count(*) FROM dbcontroller.shadow s
 WHERE state = 2
@@ -139,7 +143,8 @@ WHERE state = 2
 	}
 }
 
-// Random steps, one at a time, with other steps between the answer of an owners' deployment and its application.
+// Random steps, one at a time, with other steps between the answer of an owners' deployment and its
+// application.
 func TestOwnersInRandomSteps_I16_I17(t *testing.T) {
 	t.Parallel()
 	for seed := range 3 * seeds(t) {

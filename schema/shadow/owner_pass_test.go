@@ -57,7 +57,8 @@ func boxOfOwnees(t *testing.T) *harness.Box {
 	for _, name := range []string{"bad", "good"} {
 		var writes []peer.Write
 		for n := range 40 {
-			writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/%s%d", name, n), Owners: []peer.OwnerReference{owner(t, targetName("t"), "Target")}})
+			writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/%s%d", name, n),
+				Owners: []peer.OwnerReference{owner(t, targetName("t"), "Target")}})
 		}
 		_, err := b.Stores[b.ID(bEast)].Write.Save(t.Context(), writes)
 		require.NoError(t, err)
@@ -70,7 +71,8 @@ func boxOfOwnees(t *testing.T) *harness.Box {
 
 func repaired(t *testing.T, b *harness.Box) {
 	t.Helper()
-	_, err := b.Pools[b.ID(bEast)].Exec(t.Context(), `DROP TRIGGER fails ON dbcontroller.shadow; DROP TRIGGER fails ON dbcontroller.resource`)
+	_, err := b.Pools[b.ID(bEast)].Exec(t.Context(),
+		`DROP TRIGGER fails ON dbcontroller.shadow; DROP TRIGGER fails ON dbcontroller.resource`)
 	require.NoError(t, err)
 	b.Settle()
 }

@@ -16,8 +16,8 @@ import (
 
 func withUID(o peer.OwnerReference, uid uuid.UUID) peer.OwnerReference { o.UID = uid; return o }
 
-// In v2 of a, Target is called Goal and has a reference, whose path is stored between the two transactions of Switch. In
-// v3, Target is another kind.
+// In v2 of a, Target is called Goal and has a reference, whose path is stored between the two transactions of
+// Switch. In v3, Target is another kind.
 const renames = `
 service: a.example.com
 version: v1
@@ -46,7 +46,8 @@ kinds:
   - { kind: Holder, patterns: ["holders/{holder}"] }
 `
 
-// halted lets Switch stop between its two transactions: the database has the new version, the process not yet.
+// halted lets Switch stop between its two transactions: the database has the new version, the process not
+// yet.
 func halted(t *testing.T, b *harness.Box, deployment, version string) (goOn func()) {
 	t.Helper()
 	ctx := context.Background()
@@ -60,8 +61,8 @@ func halted(t *testing.T, b *harness.Box, deployment, version string) (goOn func
 	return func() { require.NoError(t, tx.Rollback(ctx)); <-done }
 }
 
-// The owner's deployment is about to run v2 (its database does, this process does not yet), which renames the kind; a newer
-// region has sent the new name before. The living owner must not be reported absent.
+// The owner's deployment is about to run v2 (its database does, this process does not yet), which renames the
+// kind; a newer region has sent the new name before. The living owner must not be reported absent.
 func TestALivingOwnerIsThereWhileItsDeploymentSwitches_I16(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"one process", "two processes"} {
@@ -100,8 +101,9 @@ func TestALivingOwnerIsThereWhileItsDeploymentSwitches_I16(t *testing.T) {
 	}
 }
 
-// The work to send the new version exists as soon as the first transaction of Switch commits, while the process still has the old
-// model: it must not send old names with the new generation, since nothing would correct them.
+// The work to send the new version exists as soon as the first transaction of Switch commits, while the
+// process still has the old model: it must not send old names with the new generation, since nothing would
+// correct them.
 func TestAnUpgradeNeverSendsOldKindsWithANewGeneration(t *testing.T) {
 	t.Parallel()
 	for _, action := range []schema.Action{schema.UpgradeOwners, schema.CheckOwners} {
@@ -128,8 +130,8 @@ func TestAnUpgradeNeverSendsOldKindsWithANewGeneration(t *testing.T) {
 	}
 }
 
-// Between question and answer the user stops requiring that the owner refers to the resource: the answer to the old
-// question must not take the living owner, and the resource with it.
+// Between question and answer the user stops requiring that the owner refers to the resource: the answer to
+// the old question must not take the living owner, and the resource with it.
 func TestAnAnswerToAnOutdatedQuestionIsIgnored_I16(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, graceless)
@@ -151,7 +153,8 @@ func TestAnOwnerAddedAgainHasANewGracePeriod_I17(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(cfg *shadow.Config) { cfg.Times.OwnerGrace = time.Hour })
 	mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"))
-	_, err := b.Pools[b.ID(aEast)].Exec(context.Background(), `UPDATE dbcontroller.owner_reference SET created_at = created_at - interval '2 hours'`)
+	_, err := b.Pools[b.ID(aEast)].Exec(context.Background(),
+		`UPDATE dbcontroller.owner_reference SET created_at = created_at - interval '2 hours'`)
 	require.NoError(t, err)
 	b.AfterCheckOwners = func() {
 		b.AfterCheckOwners = nil
@@ -162,8 +165,8 @@ func TestAnOwnerAddedAgainHasANewGracePeriod_I17(t *testing.T) {
 	require.NotNil(t, b.Get(ownee))
 }
 
-// The ownee's deployment switches to a version that imports a newer one of the owner's service, which renames the
-// kind; the process is started again. The owner that a user drops is dropped by either name.
+// The ownee's deployment switches to a version that imports a newer one of the owner's service, which renames
+// the kind; the process is started again. The owner that a user drops is dropped by either name.
 func TestAnOwnerDroppedByAUserCollectsNothing_I17(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
@@ -219,7 +222,9 @@ func TestAFlagThatIsChangedMakesNoSecondRow_I20(t *testing.T) {
 
 func spoil(t *testing.T, b *harness.Box, deployment string, r peer.Resource) {
 	t.Helper()
-	_, err := b.Pools[b.ID(deployment)].Exec(context.Background(), `UPDATE dbcontroller.resource SET owners = '{}' WHERE id = (SELECT id FROM dbcontroller.shadow WHERE uid = $1)`, r.UID)
+	_, err := b.Pools[b.ID(deployment)].Exec(context.Background(),
+		`UPDATE dbcontroller.resource SET owners = '{}' WHERE id = (SELECT id FROM dbcontroller.shadow WHERE uid = $1)`,
+		r.UID)
 	require.NoError(t, err)
 }
 
@@ -320,7 +325,8 @@ func TestTheKindFollowsTheOwnersVersion(t *testing.T) {
 	require.Equal(t, "Goal", b.Get(holder).Owners[0].Kind)
 }
 
-// An owner's kind is renamed, then the import of its service is removed, then the owner is deleted: the resource has it no more.
+// An owner's kind is renamed, then the import of its service is removed, then the owner is deleted: the
+// resource has it no more.
 func TestADeletedOwnerIsRemovedFromTheResource(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
@@ -339,8 +345,8 @@ func TestADeletedOwnerIsRemovedFromTheResource(t *testing.T) {
 	b.Audit()
 }
 
-// The answer is about an owner that is gone. Its name belongs to another resource when the user adds it again: the late answer must
-// not pin the new owner reference to the old owner.
+// The answer is about an owner that is gone. Its name belongs to another resource when the user adds it
+// again: the late answer must not pin the new owner reference to the old owner.
 func TestALateAnswerDoesNotPinAnOwnerAddedAgain_I9(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(cfg *shadow.Config) { cfg.Times.OwnerGrace = time.Hour })
@@ -363,8 +369,8 @@ func TestALateAnswerDoesNotPinAnOwnerAddedAgain_I9(t *testing.T) {
 	require.NotNil(t, b.Get(ownee), "collected while its owner lives")
 }
 
-// A name that no deployment takes is not stored: the call with it would be refused as a whole, with all others of the
-// batch.
+// A name that no deployment takes is not stored: the call with it would be refused as a whole, with all
+// others of the batch.
 func TestAnOwnersNameIsChecked_I20(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)

@@ -52,7 +52,8 @@ func TestAnOwnerIsPinnedAndItsDeletionCollectsTheOwnee_I17(t *testing.T) {
 	require.False(t, deleted.Removed, "the owner goes after its ownees' deployment has acted")
 	conditions, err := b.Stores[b.ID(bEast)].Read.Conditions(context.Background(), "holders/h")
 	require.NoError(t, err)
-	require.Equal(t, []shadow.Condition{{Type: "WAITING", Message: "for " + aEast + " to drop it as an owner"}}, conditions)
+	require.Equal(t, []shadow.Condition{{Type: "WAITING", Message: "for " + aEast + " to drop it as an owner"}},
+		conditions)
 	require.NotNil(t, b.Get(ownee), "nothing happens before the drop is delivered")
 	b.Settle()
 	b.Gone(holder, ownee)
@@ -120,7 +121,8 @@ func TestAnOwnerThatIsMissingMayComeUntilTheGraceIsOver(t *testing.T) {
 	b.Settle()
 	require.Equal(t, o.UID, b.Get(ownee).Owners[0].UID, "it came")
 	require.Equal(t, uuid.Nil, b.Get(ownee2).Owners[0].UID)
-	_, err := b.Pools[b.ID(aEast)].Exec(context.Background(), `UPDATE dbcontroller.owner_reference SET created_at = created_at - interval '2 hours'`)
+	_, err := b.Pools[b.ID(aEast)].Exec(context.Background(),
+		`UPDATE dbcontroller.owner_reference SET created_at = created_at - interval '2 hours'`)
 	require.NoError(t, err)
 	b.Settle()
 	b.Gone(ownee2)
@@ -144,7 +146,9 @@ func TestAnOwnerWithAWrongUIDRemovesNobodyUnnoticed_I17(t *testing.T) {
 		"of this deployment": owner(t, "//"+aEast+"/targets/nobody", "Target"),
 		"of the former one":  owner(t, holder, "Holder"),
 	}
-	for name, uid := range map[string]uuid.UUID{"that never was": uuid.Must(uuid.NewV7()), "of another name": present.UID, "of another region": present.UID, "of this deployment": other.UID, "of the former one": former.UID} {
+	for name, uid := range map[string]uuid.UUID{"that never was": uuid.Must(uuid.NewV7()),
+		"of another name": present.UID, "of another region": present.UID, "of this deployment": other.UID,
+		"of the former one": former.UID} {
 		o := wrong[name]
 		o.UID = uid
 		wrong[name] = o
@@ -171,7 +175,8 @@ func TestAnOwnerWithAWrongUIDRemovesNobodyUnnoticed_I17(t *testing.T) {
 	for name := range wrong {
 		require.NotNil(t, b.Get(child(name)), name)
 	}
-	_, err := b.Pools[b.ID(aEast)].Exec(context.Background(), `UPDATE dbcontroller.owner_reference SET created_at = created_at - interval '2 hours'`)
+	_, err := b.Pools[b.ID(aEast)].Exec(context.Background(),
+		`UPDATE dbcontroller.owner_reference SET created_at = created_at - interval '2 hours'`)
 	require.NoError(t, err)
 	b.Settle()
 	for name := range wrong {
@@ -197,7 +202,8 @@ func TestAnOwnerThatIsCreatedAgainIsAnotherOne_I9(t *testing.T) {
 	other := mustOwn(t, b, ownee, nil, owner(t, holder, "Holder"))
 	b.Settle()
 	// A late message about the first owner does not affect the second one's ownee.
-	_, more, err := b.Stores[b.ID(aEast)].Owners.DropOwners(context.Background(), b.ID(bEast), b.Stores[b.ID(bEast)].Gate.PresentEpoch(), []schema.Deletion{{UID: first.UID}}, nil)
+	_, more, err := b.Stores[b.ID(aEast)].Owners.DropOwners(context.Background(), b.ID(bEast),
+		b.Stores[b.ID(bEast)].Gate.PresentEpoch(), []schema.Deletion{{UID: first.UID}}, nil)
 	require.NoError(t, err)
 	require.False(t, more)
 	require.Equal(t, other.UID, b.Get(ownee).UID)
@@ -313,7 +319,8 @@ func TestRingsOfOwners(t *testing.T) {
 	require.ErrorContains(t, err, "a resource cannot own itself")
 }
 
-// A user gives a resource a new owner while its last one is being dropped: both orders are valid, and no owner is lost.
+// A user gives a resource a new owner while its last one is being dropped: both orders are valid, and no
+// owner is lost.
 func TestACollectionIsConditionalOnTheOwnersJustRead_I17(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -354,7 +361,8 @@ func TestACollectedResourceCascadesAndMayBeBlocked(t *testing.T) {
 	b.Audit()
 }
 
-// A user's own removal of the last owner reference keeps the resource; owners are compared by name unless a uid is given.
+// A user's own removal of the last owner reference keeps the resource; owners are compared by name unless a
+// uid is given.
 func TestOwnersAreReplacedAsAWhole(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -403,22 +411,26 @@ func TestOwnerMessagesAreIdempotentAndCommute_I7(t *testing.T) {
 	}
 	require.Equal(t, "v7", b.Get(ownee).Owners[0].Version)
 	// A let-go that comes when the owner does not have to refer at all.
-	_, _, err := at.Owners.DropOwners(ctx, from, uuid.Nil, nil, []peer.OwnerRelease{{Owner: o.UID, Ownee: b.Get(ownee).UID}})
+	_, _, err := at.Owners.DropOwners(ctx, from, uuid.Nil, nil,
+		[]peer.OwnerRelease{{Owner: o.UID, Ownee: b.Get(ownee).UID}})
 	require.NoError(t, err)
 	b.Settle()
 	require.NotNil(t, b.Get(ownee))
 	// A drop from another deployment than the owner's has no effect.
-	_, _, err = at.Owners.DropOwners(ctx, b.ID(bWest), b.Stores[b.ID(bWest)].Gate.PresentEpoch(), []schema.Deletion{{UID: o.UID}}, nil)
+	_, _, err = at.Owners.DropOwners(ctx, b.ID(bWest), b.Stores[b.ID(bWest)].Gate.PresentEpoch(),
+		[]schema.Deletion{{UID: o.UID}}, nil)
 	require.NoError(t, err)
 	require.Len(t, b.Get(ownee).Owners, 1)
 	for range 2 {
-		_, more, err := at.Owners.DropOwners(ctx, from, b.Stores[from].Gate.PresentEpoch(), []schema.Deletion{{UID: o.UID}}, nil)
+		_, more, err := at.Owners.DropOwners(ctx, from, b.Stores[from].Gate.PresentEpoch(),
+			[]schema.Deletion{{UID: o.UID}}, nil)
 		require.NoError(t, err)
 		require.False(t, more)
 		b.Gone(ownee)
 	}
 	for range 3 { // checks leave one entry
-		_, err := b.Stores[from].Owners.CheckOwners(ctx, b.ID(aEast), []peer.OwnerQuestion{{Kind: "Holder", Name: "holders/h"}, {Kind: "Holder", Name: "holders/h", UID: o.UID}})
+		_, err := b.Stores[from].Owners.CheckOwners(ctx, b.ID(aEast),
+			[]peer.OwnerQuestion{{Kind: "Holder", Name: "holders/h"}, {Kind: "Holder", Name: "holders/h", UID: o.UID}})
 		require.NoError(t, err)
 	}
 	require.Equal(t, 1, b.Count(bEast, "ownee_entry"))
@@ -448,7 +460,8 @@ func TestAnOwnerOfThousands_I21(t *testing.T) {
 	b.MustPut(holder, nil)
 	var writes []peer.Write
 	for i := range 300 {
-		writes = append(writes, peer.Write{Name: fmt.Sprintf("targets/n%d", i), Owners: []peer.OwnerReference{owner(t, holder, "Holder")}})
+		writes = append(writes, peer.Write{Name: fmt.Sprintf("targets/n%d", i),
+			Owners: []peer.OwnerReference{owner(t, holder, "Holder")}})
 	}
 	_, err := b.Stores[b.ID(aEast)].Write.Save(context.Background(), writes)
 	require.NoError(t, err)

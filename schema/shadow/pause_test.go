@@ -71,8 +71,8 @@ func TestPausedDeletionsGoOnWhenTheyAreResumed(t *testing.T) {
 	b.Audit()
 }
 
-// Each handler stops by itself, as a whole or for one deployment, in every process and after a restart; the others go on, and nothing is
-// lost. A resume rings the bell that ends back-offs.
+// Each handler stops by itself, as a whole or for one deployment, in every process and after a restart; the
+// others go on, and nothing is lost. A resume rings the bell that ends back-offs.
 func TestAPausedHandlerGoesOnWhenItIsResumed(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -88,11 +88,15 @@ func TestAPausedHandlerGoesOnWhenItIsResumed(t *testing.T) {
 	b.MustPut(holder, body{"asyncCascade": target})
 	_, err := b.Do(holders, schema.Confirm)
 	require.ErrorIs(t, err, peer.ErrHandlerPaused)
-	require.ErrorContains(t, err, "owned-pending: an operator has paused the handler until db-controller resume --handler")
+	require.ErrorContains(t, err,
+		"owned-pending: an operator has paused the handler until db-controller resume --handler")
 	second := b.SecondProcess(bEast, shadow.Config{})
-	require.ErrorIs(t, second.Operate.CheckHandler(t.Context(), schema.OwnedPending, a), peer.ErrHandlerPaused, "the pause is in the database")
-	require.NoError(t, b.Stores[holders].Operate.CheckHandler(t.Context(), schema.OwnedPending, b.ID(aEast)), "the other deployments are served")
-	require.NoError(t, b.Stores[holders].Operate.CheckHandler(t.Context(), schema.SubscribedDeleting, a), "the other handlers work")
+	require.ErrorIs(t, second.Operate.CheckHandler(t.Context(), schema.OwnedPending, a), peer.ErrHandlerPaused,
+		"the pause is in the database")
+	require.NoError(t, b.Stores[holders].Operate.CheckHandler(t.Context(), schema.OwnedPending, b.ID(aEast)),
+		"the other deployments are served")
+	require.NoError(t, b.Stores[holders].Operate.CheckHandler(t.Context(), schema.SubscribedDeleting, a),
+		"the other handlers work")
 	retries := b.Stores[holders].Operate.ListenRetries(t.Context())
 	pause(holders, a, schema.OwnedPending, false)
 	require.Equal(t, a, <-retries)
@@ -129,11 +133,15 @@ func TestAPausedHandlerGoesOnWhenItIsResumed(t *testing.T) {
 	b.Audit()
 }
 
-// While deletions are paused, no row of an attached table is deleted: not for a deletion elsewhere, not because its target is missing.
+// While deletions are paused, no row of an attached table is deleted: not for a deletion elsewhere, not
+// because its target is missing.
 func TestPausedDeletionsKeepRowsOfTables(t *testing.T) {
 	t.Parallel()
-	services := strings.Replace(attachedServices, "region: eu, behaviour: CASCADE_DELETE", "region: eu, behaviour: CASCADE_DELETE, missing: delete", 1)
-	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations, cfg.Times.MissingGrace = true, time.Millisecond }, crm, shop), t: t}
+	services := strings.Replace(attachedServices, "region: eu, behaviour: CASCADE_DELETE",
+		"region: eu, behaviour: CASCADE_DELETE, missing: delete", 1)
+	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) {
+		cfg.Delegations, cfg.Times.MissingGrace = true, time.Millisecond
+	}, crm, shop), t: t}
 	a.tables()
 	a.exec(a.crm, `INSERT INTO customers VALUES (1), (2)`)
 	a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (1, 'cascades')`)

@@ -36,7 +36,8 @@ func TestEqualQuestionsGiveEqualPlans(t *testing.T) {
 	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
 	for seed := range seeds(t) {
 		for round := range rounds.Of(12, 3) {
-			ns := randomGraph(rand.New(rand.NewPCG(seed, uint64(100+round))), fmt.Sprintf("e%d-%d", seed, round), 8+round)
+			ns := randomGraph(rand.New(rand.NewPCG(seed, uint64(100+round))), fmt.Sprintf("e%d-%d", seed, round),
+				8+round)
 			putGraph(t, b, ns)
 			root, err := schema.ParseFullName(ns[0].name)
 			require.NoError(t, err)
@@ -97,17 +98,22 @@ func TestACompactPlanHasTheSameMembers(t *testing.T) {
 			root := peer.PlanTarget{Deployment: target.Deployment, UID: b.Get(n.name).UID}
 			for _, limit := range []int{1, peer.PlanLimit} {
 				for id, s := range b.Stores {
-					full, err := s.Deletions.Plan(t.Context(), peer.PlanQuestion{Targets: []peer.PlanTarget{root}, Limit: limit})
+					full, err := s.Deletions.Plan(t.Context(), peer.PlanQuestion{Targets: []peer.PlanTarget{root},
+						Limit: limit})
 					require.NoError(t, err)
-					compact, err := s.Deletions.Plan(t.Context(), peer.PlanQuestion{Targets: []peer.PlanTarget{root}, Limit: limit, Compact: true})
+					compact, err := s.Deletions.Plan(t.Context(), peer.PlanQuestion{Targets: []peer.PlanTarget{root},
+						Limit: limit, Compact: true})
 					require.NoError(t, err)
-					count, err := s.Deletions.Plan(t.Context(), peer.PlanQuestion{Targets: []peer.PlanTarget{root}, Limit: limit, Compact: true, CountLeaves: true})
+					count, err := s.Deletions.Plan(t.Context(), peer.PlanQuestion{Targets: []peer.PlanTarget{root},
+						Limit: limit, Compact: true, CountLeaves: true})
 					require.NoError(t, err)
 					if count.Leaves > 0 {
 						counted++
 						require.Equal(t, &peer.Plan{Leaves: len(full.Members), Truncated: full.Truncated}, count)
 						require.Empty(t, full.Blockers)
-						require.False(t, slices.ContainsFunc(compact.Members, func(m peer.PlanMember) bool { return !m.Leaf() }))
+						require.False(t, slices.ContainsFunc(compact.Members, func(m peer.PlanMember) bool {
+							return !m.Leaf()
+						}))
 					} else {
 						require.ElementsMatch(t, uidsOf(compact.Members), uidsOf(count.Members))
 						require.ElementsMatch(t, compact.Blockers, count.Blockers)

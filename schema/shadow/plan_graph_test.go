@@ -31,7 +31,8 @@ kinds:
       - {path: d.*, targets: [Node], behaviour: ALLOW_DANGLING}
 `
 
-// A graphNode is a resource of a random graph: by path and as owners, the numbers of the nodes that it refers to.
+// A graphNode is a resource of a random graph: by path and as owners, the numbers of the nodes that it refers
+// to.
 type graphNode struct {
 	name           string
 	refs           map[string][]int
@@ -39,8 +40,8 @@ type graphNode struct {
 	blocksDeletion bool
 }
 
-// Random graphs over three deployments: the plan, the delete, and a short walk over the graph agree on the refusal, its kind of
-// error, and the removed resources.
+// Random graphs over three deployments: the plan, the delete, and a short walk over the graph agree on the
+// refusal, its kind of error, and the removed resources.
 func TestAPlanMatchesItsDelete(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu", "a.example.com/as")
@@ -125,8 +126,8 @@ func putGraph(t *testing.T, b *harness.Box, ns []graphNode) {
 	}
 }
 
-// The members of the deletion of the first node, and its blockers: by cascades alone, since ownees are not collected before their
-// owners are gone.
+// The members of the deletion of the first node, and its blockers: by cascades alone, since ownees are not
+// collected before their owners are gone.
 func expected(ns []graphNode) (gone map[int]bool, why string) {
 	gone = map[int]bool{0: true}
 	cascaded := map[int]bool{0: true}
@@ -175,7 +176,8 @@ func planAndDelete(t *testing.T, b *harness.Box, ns []graphNode, gone map[int]bo
 	switch {
 	case (plan.Refusal == nil) != (deleteErr == nil) || (why == "") != (deleteErr == nil):
 		t.Errorf("the plan says %v, the delete %v, the graph %q", plan.Refusal, deleteErr, why)
-	case deleteErr != nil && fmt.Sprintf("%T", errors.Unwrap(deleteErr)) != fmt.Sprintf("%T", errors.Unwrap(plan.Refusal)):
+	case deleteErr != nil && fmt.Sprintf("%T", errors.Unwrap(deleteErr)) != fmt.Sprintf("%T",
+		errors.Unwrap(plan.Refusal)):
 		t.Errorf("the plan says %T %v, the delete %T %v", plan.Refusal, plan.Refusal, deleteErr, deleteErr)
 	case deleteErr != nil && deleteErr.Error() != plan.Refusal.Error():
 		t.Errorf("the plan says %v, the delete %v", plan.Refusal, deleteErr)
@@ -226,7 +228,8 @@ func takeDown(t *testing.T, b *harness.Box, ns []graphNode) {
 
 func draw(ns []graphNode) (s string) {
 	for i, n := range ns {
-		s += fmt.Sprintf("  %d %s refers to %v, is owned by %v, blocks its deletion: %v\n", i, n.name, n.refs, n.owners, n.blocksDeletion)
+		s += fmt.Sprintf("  %d %s refers to %v, is owned by %v, blocks its deletion: %v\n", i, n.name, n.refs, n.owners,
+			n.blocksDeletion)
 	}
 	return s
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// An operator accepts a database at one process. Another process, which had compared the replaced one, compares again within its next
-// look at the epoch.
+// An operator accepts a database at one process. Another process, which had compared the replaced one,
+// compares again within its next look at the epoch.
 func TestAnAcceptedDatabaseIsComparedByAllProcesses_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -40,7 +40,8 @@ func TestOneProcessBeginsAnEpoch_I8(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	pool := b.Pools[b.ID(aWest)]
-	stores := []*shadow.Store{b.Stores[b.ID(aWest)], b.SecondProcess(aWest, shadow.Config{}), b.SecondProcess(aWest, shadow.Config{})}
+	stores := []*shadow.Store{b.Stores[b.ID(aWest)], b.SecondProcess(aWest, shadow.Config{}),
+		b.SecondProcess(aWest, shadow.Config{})}
 	_, err := pool.Exec(t.Context(), `UPDATE dbcontroller.meta SET server = 'another'`)
 	require.NoError(t, err)
 	tx, err := pool.Begin(t.Context())
@@ -74,7 +75,9 @@ func TestADatabaseThatWasMetBeforeAnotherOneIsNotBelieved_I2_I15(t *testing.T) {
 	back := b.Replace(bEast)
 	empty := b.Stores[b.ID(bEast)].Gate.Database()
 	require.NoError(t, b.Stores[b.ID(aWest)].Gate.CheckDatabase(t.Context(), b.ID(bEast), empty))
-	_, err := b.Stores[b.ID(aWest)].Gate.RecordPeerEpoch(t.Context(), b.ID(bEast), b.Stores[b.ID(bEast)].Gate.PresentEpoch(), peer.TargetKinds{}) // later than the right one's
+	// later than the right one's
+	_, err := b.Stores[b.ID(aWest)].Gate.RecordPeerEpoch(t.Context(), b.ID(bEast),
+		b.Stores[b.ID(bEast)].Gate.PresentEpoch(), peer.TargetKinds{})
 	require.NoError(t, err)
 	restore := b.Backup(aWest)
 	back()
@@ -98,7 +101,8 @@ func TestADatabaseThatWasMetBeforeAnotherOneIsNotBelieved_I2_I15(t *testing.T) {
 	b.Audit()
 }
 
-// An announcement that arrives again, or an earlier one, confirms nothing: the announcer is waited for until it has compared.
+// An announcement that arrives again, or an earlier one, confirms nothing: the announcer is waited for until
+// it has compared.
 func TestARepeatedAnnouncementConfirmsNothing_I2_I3(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -107,7 +111,8 @@ func TestARepeatedAnnouncementConfirmsNothing_I2_I3(t *testing.T) {
 	b.Settle()
 	earlier, epoch := uuid.Must(uuid.NewV7()), uuid.Must(uuid.NewV7())
 	for _, announced := range []uuid.UUID{epoch, epoch, earlier} {
-		known, err := b.Stores[b.ID(aWest)].Gate.RecordPeerEpoch(t.Context(), b.ID(bEast), announced, peer.TargetKinds{})
+		known, err := b.Stores[b.ID(aWest)].Gate.RecordPeerEpoch(t.Context(), b.ID(bEast), announced,
+			peer.TargetKinds{})
 		require.NoError(t, err)
 		require.Equal(t, epoch, known)
 		require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
@@ -122,8 +127,9 @@ func TestARepeatedAnnouncementConfirmsNothing_I2_I3(t *testing.T) {
 	require.Equal(t, epoch, known)
 }
 
-// A deployment that a restored database has forgotten is waited for, and compares: it has none of its references any more. When its own
-// database is restored to the time of such a reference, it is waited for again.
+// A deployment that a restored database has forgotten is waited for, and compares: it has none of its
+// references any more. When its own database is restored to the time of such a reference, it is waited for
+// again.
 func TestWhoWasWaitedForIsWaitedForAgain_I2_I3(t *testing.T) {
 	t.Parallel()
 	for name, recover := range map[string]func(*testing.T, *harness.Box){
@@ -171,7 +177,8 @@ func waitedForAgain(t *testing.T, recover func(*testing.T, *harness.Box)) {
 	b.Audit()
 }
 
-// The registry has lost the deployment of a target, and the holder's database the reference: the blockade is removed all the same.
+// The registry has lost the deployment of a target, and the holder's database the reference: the blockade is
+// removed all the same.
 func TestATargetsDeploymentThatTheRegistryHasLostIsToldOfAnEpoch_I8(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -192,7 +199,8 @@ func TestATargetsDeploymentThatTheRegistryHasLostIsToldOfAnEpoch_I8(t *testing.T
 	b.Audit()
 }
 
-// A message of a deployment is under way when it announces an epoch: the epoch is recorded after the message, whose effect is compared.
+// A message of a deployment is under way when it announces an epoch: the epoch is recorded after the message,
+// whose effect is compared.
 func TestAnAnnouncementWaitsForMessagesUnderWay_I8(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -213,7 +221,8 @@ func TestAnAnnouncementWaitsForMessagesUnderWay_I8(t *testing.T) {
 	<-g.reached
 	recorded := make(chan error, 1)
 	go func() {
-		_, err := b.Stores[b.ID(aWest)].Gate.RecordPeerEpoch(context.Background(), b.ID(bEast), uuid.Must(uuid.NewV7()), peer.TargetKinds{})
+		_, err := b.Stores[b.ID(aWest)].Gate.RecordPeerEpoch(context.Background(), b.ID(bEast), uuid.Must(uuid.NewV7()),
+			peer.TargetKinds{})
 		recorded <- err
 	}()
 	stopped(t, b, aWest, 1)
@@ -223,7 +232,8 @@ func TestAnAnnouncementWaitsForMessagesUnderWay_I8(t *testing.T) {
 	require.NoError(t, <-recorded)
 }
 
-// An older copy lacks a switch of the version, and another process switches that copy: its switch is not taken for the lost one.
+// An older copy lacks a switch of the version, and another process switches that copy: its switch is not
+// taken for the lost one.
 func TestASwitchAfterALostOneIsAnotherOne_I26(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
@@ -234,7 +244,8 @@ func TestASwitchAfterALostOneIsAnotherOne_I26(t *testing.T) {
 	require.NoError(t, second.Admin.Switch(t.Context(), modelOf(t, versions, "b.example.com", "v3")))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	require.ErrorIs(t, within(ctx, store, b.Pools[b.ID(bEast)], peer.Write{Name: "holders/h"}), peer.ErrAborted, "validated by v2")
+	require.ErrorIs(t, within(ctx, store, b.Pools[b.ID(bEast)], peer.Write{Name: "holders/h"}), peer.ErrAborted,
+		"validated by v2")
 }
 
 // An older copy lacks a decommissioning: the process goes by the copy at once.
@@ -266,8 +277,8 @@ func TestTheEpochOfAnAcceptedDatabaseCounts_I13(t *testing.T) {
 	require.Empty(t, unconfirmed(t, b, aWest), "its confirmation is of no earlier epoch")
 }
 
-// While lost references are established again, the target's database begins another epoch, or its deployment is decommissioned: they
-// are not taken for established.
+// While lost references are established again, the target's database begins another epoch, or its deployment
+// is decommissioned: they are not taken for established.
 func TestNothingIsEstablishedAgainInAnEpochThatHasEnded_I2(t *testing.T) {
 	t.Parallel()
 	for name, meanwhile := range map[string]func(*testing.T, *harness.Box){
@@ -304,8 +315,8 @@ func TestNothingIsEstablishedAgainInAnEpochThatHasEnded_I2(t *testing.T) {
 	}
 }
 
-// A holder's database is restored to the time of a reference whose target is being deleted, or is gone: it dangles. It does not any more
-// when the target's database is restored as well.
+// A holder's database is restored to the time of a reference whose target is being deleted, or is gone: it
+// dangles. It does not any more when the target's database is restored as well.
 func TestADanglingReferenceWhoseTargetIsRestored_I1(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)

@@ -15,7 +15,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// Two processes begin the recovery of an epoch. The second one does not remove the work that the first one has made, and which is made once.
+// Two processes begin the recovery of an epoch. The second one does not remove the work that the first one
+// has made, and which is made once.
 func TestOneProcessBeginsARecovery_I13(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -39,7 +40,8 @@ func TestOneProcessBeginsARecovery_I13(t *testing.T) {
 	g.arm(0)
 	one := recovers(first)
 	<-g.reached
-	tx, err := pool.Begin(t.Context()) // between the statements of the second process, when it does not wait before them
+	// between the statements of the second process, when it does not wait before them
+	tx, err := pool.Begin(t.Context())
 	require.NoError(t, err)
 	locked := make(chan error, 1)
 	go func() {
@@ -71,7 +73,8 @@ func TestWhoIsKnownByANoticeIsWaitedFor_I2_I15(t *testing.T) {
 	_, err := b.Do(b.ID(bEast), schema.Release)
 	require.NoError(t, err)
 	exec(t, b, aWest, `DELETE FROM dbcontroller.holder_entry`) // as if it had had a right, which it has returned
-	require.Equal(t, [3]int{0, 0, 1}, [3]int{b.Count(aWest, "blockade"), b.Count(aWest, "holder_entry"), b.Count(aWest, "notice")})
+	require.Equal(t, [3]int{0, 0, 1}, [3]int{b.Count(aWest, "blockade"), b.Count(aWest, "holder_entry"),
+		b.Count(aWest, "notice")})
 	restore := b.Backup(aWest)
 	b.MustPut(holder, body{"block": target2}) // lost by the restore
 	b.Settle()
@@ -87,7 +90,8 @@ func TestWhoIsKnownByANoticeIsWaitedFor_I2_I15(t *testing.T) {
 	b.Audit()
 }
 
-// A target waits for the acknowledgement of a deployment that has no reference any more, and whose database loses that it ever had one.
+// A target waits for the acknowledgement of a deployment that has no reference any more, and whose database
+// loses that it ever had one.
 func TestWhoIsToldOfItsNoticesStaysInterested_I13(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -157,8 +161,9 @@ func TestAComparisonIsOfTheEpochInWhichItBegan_I2_I3(t *testing.T) {
 	require.Empty(t, unconfirmed(t, b, aWest))
 }
 
-// A deployment calls between the beginning of an epoch and of its recovery, and the registry has lost it: it is waited for, and told, and the wait is
-// one of the changes that keep away from a decommissioning under way.
+// A deployment calls between the beginning of an epoch and of its recovery, and the registry has lost it: it
+// is waited for, and told, and the wait is one of the changes that keep away from a decommissioning under
+// way.
 func TestWhoCallsBeforeARecoveryIsWaitedFor_I2_I13_I15(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -210,9 +215,12 @@ func TestALaterEnvironmentIsTriedAgain_I2_I15(t *testing.T) {
 	b.MustPut(target, nil)
 	b.Renew(aWest)
 	b.Settle()
-	exec(t, b, aWest, `UPDATE dbcontroller.deployment SET counted_in = NULL`) // the environment has had no other deployment
-	exec(t, b, aWest, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'stopped'; END $$`)
-	exec(t, b, aWest, `CREATE TRIGGER stop BEFORE UPDATE ON dbcontroller.deployment FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	// the environment has had no other deployment
+	exec(t, b, aWest, `UPDATE dbcontroller.deployment SET counted_in = NULL`)
+	exec(t, b, aWest,
+		`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'stopped'; END $$`)
+	exec(t, b, aWest,
+		`CREATE TRIGGER stop BEFORE UPDATE ON dbcontroller.deployment FOR EACH ROW EXECUTE FUNCTION refuse()`)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended, env := make(chan error, 1), b.Environment()
 	looks := make(chan struct{}, 100)
@@ -265,15 +273,19 @@ func TestANoteThatFailedIsWrittenAgain_I13_I15(t *testing.T) {
 		defer cancel()
 		require.Error(t, step(soon))
 		require.Eventually(t, func() bool { // the statement ends before its lock is free
-			return countRows(t, b.Pools[b.ID(deployment)], `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 0
+			return countRows(t, b.Pools[b.ID(deployment)],
+				`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 0
 		}, wait.Limit, 10*time.Millisecond)
 	}
 	there, here := b.Stores[b.ID(aWest)], b.Stores[b.ID(bEast)]
-	for deployment, other := range map[string]string{aWest: bEast, bEast: aWest} { // the numbers of the names, and the databases
-		require.NoError(t, b.Stores[b.ID(deployment)].Gate.CheckDatabase(t.Context(), b.ID(other), b.Stores[b.ID(other)].Gate.Database()))
+	// the numbers of the names, and the databases
+	for deployment, other := range map[string]string{aWest: bEast, bEast: aWest} {
+		require.NoError(t, b.Stores[b.ID(deployment)].Gate.CheckDatabase(t.Context(), b.ID(other),
+			b.Stores[b.ID(other)].Gate.Database()))
 	}
 	fails(aWest, func(ctx context.Context) error {
-		_, err := there.Targets.Establish(ctx, b.ID(bEast), newAttempt(), []peer.EstablishReference{reference("block", schema.Block, uuid.New())})
+		_, err := there.Targets.Establish(ctx, b.ID(bEast), newAttempt(),
+			[]peer.EstablishReference{reference("block", schema.Block, uuid.New())})
 		return err
 	})
 	require.Zero(t, countRows(t, b.Pools[b.ID(bEast)], `SELECT count(*) FROM dbcontroller.deployment WHERE pointed_to`))
@@ -283,9 +295,11 @@ func TestANoteThatFailedIsWrittenAgain_I13_I15(t *testing.T) {
 	})
 	_, err := here.Attempts.Answer(t.Context(), b.ID(aWest), nil)
 	require.NoError(t, err)
-	require.Equal(t, 1, countRows(t, b.Pools[b.ID(bEast)], `SELECT count(*) FROM dbcontroller.deployment WHERE pointed_to`))
+	require.Equal(t, 1, countRows(t, b.Pools[b.ID(bEast)],
+		`SELECT count(*) FROM dbcontroller.deployment WHERE pointed_to`))
 	b.MustPut(holder, body{"cascade": target})
-	require.Equal(t, 1, countRows(t, b.Pools[b.ID(aWest)], `SELECT count(*) FROM dbcontroller.deployment WHERE referred`))
+	require.Equal(t, 1, countRows(t, b.Pools[b.ID(aWest)],
+		`SELECT count(*) FROM dbcontroller.deployment WHERE referred`))
 }
 
 // Two processes meet two databases of one deployment at once, on which rows depend: one of the databases
@@ -327,7 +341,8 @@ func TestADatabaseIsMetAfterWritesUnderWay_I15_I17(t *testing.T) {
 	store, ctx := b.Stores[b.ID(aEast)], t.Context()
 	require.NoError(t, store.Gate.CheckDatabase(ctx, b.ID(bEast), b.Stores[b.ID(bEast)].Gate.Database()))
 	process := b.SecondProcess(aEast, shadow.Config{})
-	end := opened(t, store, b.Pools[b.ID(aEast)], peer.Write{Name: "targets/owned", Owners: []peer.OwnerReference{owner(t, holder, "Holder")}})
+	end := opened(t, store, b.Pools[b.ID(aEast)], peer.Write{Name: "targets/owned",
+		Owners: []peer.OwnerReference{owner(t, holder, "Holder")}})
 	met := make(chan error, 1)
 	go func() { met <- process.Gate.CheckDatabase(context.Background(), b.ID(bEast), uuid.New()) }()
 	stopped(t, b, aEast, 1)
@@ -335,7 +350,8 @@ func TestADatabaseIsMetAfterWritesUnderWay_I15_I17(t *testing.T) {
 	require.ErrorAs(t, <-met, new(*peer.DatabaseError))
 }
 
-// The process at which an operator accepts a database compares with that one at once, and tells it no position of the former one.
+// The process at which an operator accepts a database compares with that one at once, and tells it no
+// position of the former one.
 func TestAnAcceptedDatabaseIsComparedAtOnce_I2_I15(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

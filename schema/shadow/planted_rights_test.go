@@ -28,8 +28,8 @@ func TestAnIdleRightOfALostEpochIsReturned_I30(t *testing.T) {
 	b.Audit()
 }
 
-// A deployment has acknowledged a deletion that its right to block keeps waiting, and its database is restored to before: it is told
-// again, though it has no entry at the target.
+// A deployment has acknowledged a deletion that its right to block keeps waiting, and its database is
+// restored to before: it is told again, though it has no entry at the target.
 func TestADeploymentWithARightIsToldAgain_I1_I30(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, services, withBlockRights, aWest, aEast, bEast)
@@ -77,7 +77,8 @@ func TestARecallInAnEpochThatHasEndedEndsNothing_I8_I30(t *testing.T) {
 	b := blocking(t)
 	idleRight(t, b)
 	var attempt uuid.UUID
-	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT block_attempt FROM dbcontroller.foreign_target`).Scan(&attempt))
+	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(),
+		`SELECT block_attempt FROM dbcontroller.foreign_target`).Scan(&attempt))
 	g := newGate("INSERT INTO dbcontroller.ending")
 	process := gatedProcess(t, b, bEast, g, b.Stores[b.ID(bEast)].Model())
 	open := sync.OnceFunc(func() { close(g.open) })
@@ -87,7 +88,8 @@ func TestARecallInAnEpochThatHasEndedEndsNothing_I8_I30(t *testing.T) {
 	recalled := make(chan error, 1)
 	go func() {
 		key := peer.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: peer.RightPath, TargetUID: uid}
-		_, err := process.Rights.Recall(t.Context(), b.ID(aWest), []peer.Recall{{Question: peer.Question{Key: key}, Mode: peer.RecallIfFree}})
+		_, err := process.Rights.Recall(t.Context(), b.ID(aWest),
+			[]peer.Recall{{Question: peer.Question{Key: key}, Mode: peer.RecallIfFree}})
 		recalled <- err
 	}()
 	<-g.reached

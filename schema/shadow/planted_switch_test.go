@@ -19,7 +19,8 @@ func TestAPassGoesOnBehindLargeBodies_I26(t *testing.T) {
 	b := newVersions(t, nil)
 	b.MustPut(targetName("t"), nil)
 	for i := range 7 {
-		b.MustPut(fmt.Sprintf("//%s/holders/h%d", bEast, i), body{"added": targetName("t"), "text": strings.Repeat("x", 900<<10)})
+		b.MustPut(fmt.Sprintf("//%s/holders/h%d", bEast, i),
+			body{"added": targetName("t"), "text": strings.Repeat("x", 900<<10)})
 	}
 	b.Switch(bEast, "v2")
 	b.Settle()
@@ -28,7 +29,8 @@ func TestAPassGoesOnBehindLargeBodies_I26(t *testing.T) {
 	b.Audit()
 }
 
-// A pass whose last page was full ends, though nothing is left for another page; so does a resource that was set aside and is deleted.
+// A pass whose last page was full ends, though nothing is left for another page; so does a resource that was
+// set aside and is deleted.
 func TestAPassOfWholePagesEnds_I26_I28(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
@@ -126,7 +128,8 @@ func TestOnlyTheRunningVersionIsAdopted_I26(t *testing.T) {
 	b := newVersions(t, nil)
 	b.Switch(bEast, "v2")
 	store := b.Stores[b.ID(bEast)]
-	require.ErrorAs(t, store.Admin.Adopt(t.Context(), modelOf(t, versions, "b.example.com", "v1")), new(*peer.UnavailableError))
+	require.ErrorAs(t, store.Admin.Adopt(t.Context(), modelOf(t, versions, "b.example.com", "v1")),
+		new(*peer.UnavailableError))
 	require.Equal(t, "v2", store.Model().Descriptor.Version)
 	require.NoError(t, store.Admin.Adopt(t.Context(), modelOf(t, versions, "b.example.com", "v2")))
 }
@@ -209,8 +212,10 @@ func TestNothingOfAHalfSwitchedVersionIsAdopted_I26(t *testing.T) {
 			t.Parallel()
 			b := harness.NewBox(t, twoKinds, nil, bEast)
 			other, model := b.SecondProcess(bEast, shadow.Config{}), modelOf(t, twoKinds, "b.example.com", version)
-			exec(t, b, bEast, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'stopped'; END $$`)
-			exec(t, b, bEast, `CREATE TRIGGER stop BEFORE INSERT OR UPDATE ON dbcontroller.derivation FOR EACH ROW EXECUTE FUNCTION refuse()`)
+			exec(t, b, bEast,
+				`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'stopped'; END $$`)
+			exec(t, b, bEast,
+				`CREATE TRIGGER stop BEFORE INSERT OR UPDATE ON dbcontroller.derivation FOR EACH ROW EXECUTE FUNCTION refuse()`)
 			require.ErrorContains(t, b.Stores[b.ID(bEast)].Admin.Switch(t.Context(), model), "stopped")
 			require.ErrorContains(t, other.Admin.Adopt(t.Context(), model), "is not complete")
 			exec(t, b, bEast, `DROP TRIGGER stop ON dbcontroller.derivation`)

@@ -38,7 +38,8 @@ func TestADeletionCountsWhatItDoesInEachDeployment(t *testing.T) {
 	result, err := b.Stores[b.ID(aWest)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t"})
 	require.NoError(t, err)
 	require.NotEqual(t, uuid.Nil, result.Deletion)
-	require.Equal(t, [3]int64{2, 1, 0}, counts(t, b.Stores[b.ID(aWest)], result.Deletion), "the child goes at once, the target waits for holders elsewhere")
+	require.Equal(t, [3]int64{2, 1, 0}, counts(t, b.Stores[b.ID(aWest)], result.Deletion),
+		"the child goes at once, the target waits for holders elsewhere")
 	running, err := b.Stores[b.ID(aWest)].Progress.RunningDeletions(t.Context(), 10)
 	require.NoError(t, err)
 	require.Len(t, running, 1)
@@ -132,7 +133,8 @@ func counts(t *testing.T, s *shadow.Store, id uuid.UUID) [3]int64 {
 // A deletion that waits, for a clean-up or for an operator, has no rate.
 func TestADeletionThatWaitsHasNoEstimate(t *testing.T) {
 	t.Parallel()
-	b := harness.NewBox(t, strings.Replace(services, "kind: Holder\n", "kind: Holder\n    finalizers: [{name: clean, holder: user/cleaner}]\n", 1), nil, aWest, bEast)
+	b := harness.NewBox(t, strings.Replace(services, "kind: Holder\n",
+		"kind: Holder\n    finalizers: [{name: clean, holder: user/cleaner}]\n", 1), nil, aWest, bEast)
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"cascade": target})
 	b.MustPut(holder2, body{"cascade": target})
@@ -145,7 +147,8 @@ func TestADeletionThatWaitsHasNoEstimate(t *testing.T) {
 	require.NoError(t, err)
 	b.Settle()
 	require.Positive(t, progressOf(t, store, result.Deletion).Left)
-	_, err = b.Pools[b.ID(bEast)].Exec(t.Context(), `UPDATE dbcontroller.deletion_progress SET started_at = started_at - interval '1 h', updated_at = updated_at - interval '2 min'`)
+	_, err = b.Pools[b.ID(bEast)].Exec(t.Context(),
+		`UPDATE dbcontroller.deletion_progress SET started_at = started_at - interval '1 h', updated_at = updated_at - interval '2 min'`)
 	require.NoError(t, err)
 	require.Zero(t, progressOf(t, store, result.Deletion).Left)
 }

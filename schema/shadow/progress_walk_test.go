@@ -15,8 +15,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// The holders of one resource are found page by page. They are counted after the first page, so that a deletion has an estimate; a process that
-// takes the walk over, and walks anew, does not count them twice.
+// The holders of one resource are found page by page. They are counted after the first page, so that a
+// deletion has an estimate; a process that takes the walk over, and walks anew, does not count them twice.
 func TestTheHoldersOfOneResourceAreExpectedBeforeTheyAreFound(t *testing.T) {
 	t.Parallel()
 	const cascades, unsets, batch = 900, 300, 20
@@ -64,7 +64,8 @@ func TestTheHoldersOfOneResourceAreExpectedBeforeTheyAreFound(t *testing.T) {
 	b.Settle()
 	so := progressOf(t, b.Stores[here], result.Deletion)
 	require.Equal(t, shadow.DeletionProgress{
-		ID: so.ID, Root: target, DeletionCounts: so.DeletionCounts, Expected: cascades, ExpectedUnset: unsets, StartedAt: so.StartedAt, UpdatedAt: so.UpdatedAt,
+		ID: so.ID, Root: target, DeletionCounts: so.DeletionCounts, Expected: cascades, ExpectedUnset: unsets,
+		StartedAt: so.StartedAt, UpdatedAt: so.UpdatedAt,
 	}, so, "nothing is left, in no time")
 	require.EqualValues(t, cascades, so.Removed)
 	require.EqualValues(t, unsets, so.Unset)
@@ -106,7 +107,8 @@ func TestWhatIsExpectedDoesNotShrinkWhileSomebodyLooks(t *testing.T) {
 				counted = counted || len(so) > 0 && so[0].Expected >= cascades
 				// Two batches that run at a time can have removed resources that the walk still expects.
 				if counted && (so[0].Expected < cascades || so[0].Expected > cascades+2*batch) {
-					return fmt.Errorf("%d of %d are expected, %d of them removed", so[0].Expected, cascades, so[0].Removed)
+					return fmt.Errorf("%d of %d are expected, %d of them removed", so[0].Expected, cascades,
+						so[0].Removed)
 				}
 				select {
 				case <-done:

@@ -48,14 +48,16 @@ func TestAPromotedSynchronousStandbyComparesThoughItHasAllMarks_I2_I3(t *testing
 	}
 	require.Eventually(t, func() bool {
 		var set bool
-		return admin.QueryRow(ctx, `SELECT setting <> '' FROM pg_settings WHERE name = 'synchronous_standby_names'`).Scan(&set) == nil && set
+		return admin.QueryRow(ctx, `SELECT setting <> '' FROM pg_settings WHERE name = 'synchronous_standby_names'`).
+			Scan(&set) == nil && set
 	}, wait.Limit, 5*time.Millisecond)
 
 	told, cancelled := make(chan error, 1), false
 	go func() { told <- establish("targets/t0") }()
 	require.Eventually(t, func() bool {
 		var waits bool
-		err := admin.QueryRow(ctx, `SELECT count(pg_cancel_backend(pid)) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'`).Scan(&waits)
+		err := admin.QueryRow(ctx,
+			`SELECT count(pg_cancel_backend(pid)) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'`).Scan(&waits)
 		cancelled = cancelled || err == nil && waits
 		return len(told) > 0
 	}, wait.Limit, 5*time.Millisecond)
@@ -69,7 +71,10 @@ func TestAPromotedSynchronousStandbyComparesThoughItHasAllMarks_I2_I3(t *testing
 	pool.Reset()
 
 	var mark, blockades int64
-	require.NoError(t, pool.QueryRow(ctx, `SELECT (SELECT last_value FROM dbcontroller.mark), (SELECT count(*) FROM dbcontroller.blockade)`).Scan(&mark, &blockades))
+	require.NoError(t,
+		pool.QueryRow(ctx,
+			`SELECT (SELECT last_value FROM dbcontroller.mark), (SELECT count(*) FROM dbcontroller.blockade)`).
+			Scan(&mark, &blockades))
 	require.EqualValues(t, 1, blockades, "that of the other target")
 	require.GreaterOrEqual(t, mark, used)
 	refused := func() {

@@ -40,7 +40,8 @@ func TestBlockDeletionRefusesAndDefers(t *testing.T) {
 	b.MustPut(holder, body{"cascade": target})
 	b.Settle()
 	var protected *peer.ProtectedError
-	for _, name := range []string{target, target + "/children/c", holder} { // itself, along in the database, along elsewhere
+	// itself, along in the database, along elsewhere
+	for _, name := range []string{target, target + "/children/c", holder} {
 		protect(t, b, name, true)
 		_, err := b.Delete(target)
 		require.ErrorAs(t, err, &protected)
@@ -54,7 +55,8 @@ func TestBlockDeletionRefusesAndDefers(t *testing.T) {
 	b.MustPut(holder, body{"cascade": target, "x": 1})
 	require.Greater(t, b.Get(holder).Revision, before)
 	b.MustDelete(target)
-	protect(t, b, holder, true) // after the delete was accepted: the cascade keeps the resource until block_deletion is cleared
+	// after the delete was accepted: the cascade keeps the resource until block_deletion is cleared
+	protect(t, b, holder, true)
 	b.Settle()
 	require.Equal(t, peer.Deleting, b.Get(holder).State)
 	conditions, err := b.Stores[b.ID(bEast)].Read.Conditions(context.Background(), "holders/h")
@@ -106,15 +108,16 @@ func TestAHiddenResourceStaysHidden_I12(t *testing.T) {
 	var seen []peer.State
 	watch := func() []peer.State {
 		seen = nil
-		err := store.Read.WatchResources(context.Background(), "Target", "", "", func(e schema.Event[peer.Resource]) error {
-			for _, r := range e.Items {
-				seen = append(seen, r.State)
-			}
-			if e.EndOfSnapshot {
-				return errors.New("enough")
-			}
-			return nil
-		})
+		err := store.Read.WatchResources(context.Background(), "Target", "", "",
+			func(e schema.Event[peer.Resource]) error {
+				for _, r := range e.Items {
+					seen = append(seen, r.State)
+				}
+				if e.EndOfSnapshot {
+					return errors.New("enough")
+				}
+				return nil
+			})
 		require.ErrorContains(t, err, "enough")
 		return seen
 	}
@@ -134,7 +137,8 @@ func TestAHiddenResourceStaysHidden_I12(t *testing.T) {
 	b.Gone(target, holder)
 	require.NotEqual(t, uid, b.MustPut(target, nil).UID)
 
-	// Blocked by an outsider that came while the cascade was under way: readable until it lets go, then gone for good.
+	// Blocked by an outsider that came while the cascade was under way: readable until it lets go, then gone
+	// for good.
 	b.MustPut("//"+aEast+"/targets/up", nil)
 	b.MustPut(target, body{"up": "//" + aEast + "/targets/up"})
 	b.Settle()
@@ -157,31 +161,37 @@ func TestDisabledConstraintsAreIgnored(t *testing.T) {
 	b.MustPut(entry, body{"about": "nonsense"})
 	require.Zero(t, b.Count(aWest, "reference"))
 	require.True(t, b.MustDelete(target).Removed, "a log blocks nothing")
-	_, err := b.Stores[b.ID(aWest)].Targets.Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{{
-		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Log", TargetName: "logs/l", Behaviour: schema.Block,
-	}})
+	_, err := b.Stores[b.ID(aWest)].Targets.Establish(context.Background(), b.ID(bEast), newAttempt(),
+		[]peer.EstablishReference{{
+			HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Log",
+			TargetName: "logs/l", Behaviour: schema.Block,
+		}})
 	require.ErrorAs(t, err, new(*peer.RefusedError))
 	_, err = b.PutOwned("//"+aWest+"/targets/x", nil, owner(t, entry, "Log"))
 	require.ErrorContains(t, err, "kind Log cannot own resources")
-	_, err = b.PutOwned(holder, nil, owner(t, entry, "Log")) // another service does not know the kind; its owner's deployment answers
+	// another service does not know the kind; its owner's deployment answers
+	_, err = b.PutOwned(holder, nil, owner(t, entry, "Log"))
 	require.NoError(t, err)
 	b.Settle()
 	require.NotNil(t, b.Get(holder), "an invalid owner is not an absent owner")
 	require.True(t, b.MustDelete(entry).Removed)
 }
 
-// The version of a holder's deployment may still have the constraints of the target's kind: the write is refused.
+// The version of a holder's deployment may still have the constraints of the target's kind: the write is
+// refused.
 func TestNothingRefersToAKindWithoutConstraints(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, hiding, nil, aWest, bEast)
 	ref := reference("block", schema.Block, uuid.New())
 	ref.TargetKind, ref.TargetName = "Log", "logs/l"
-	_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
+	_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), newAttempt(),
+		[]peer.EstablishReference{ref})
 	require.Equal(t, peer.NotConstrained, refusals(t, err)[0].Reason)
 	require.ErrorContains(t, err, "whose constraints are disabled")
 
 	// A stored reference, from before the constraints were disabled, is established again in a recovery.
 	ref.TargetUID = b.MustPut("//"+aWest+"/logs/l", nil).UID
-	_, err = b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), newAttempt(), []peer.EstablishReference{ref})
+	_, err = b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), b.ID(bEast), newAttempt(),
+		[]peer.EstablishReference{ref})
 	require.NoError(t, err)
 }

@@ -54,14 +54,15 @@ func counted(t *testing.T, b *harness.Box, interval time.Duration) (*shadow.Stor
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: b.ID(aWest), Times: shadow.Times{PollInterval: interval}})
+	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: b.ID(aWest),
+		Times: shadow.Times{PollInterval: interval}})
 	require.NoError(t, err)
 	require.NoError(t, store.Admin.Switch(t.Context(), b.Stores[b.ID(aWest)].Model()))
 	return store, l
 }
 
-// One pulse serves all watches of a process; while nothing is written, none of them reads. Commits of another process are delivered
-// without notifications too, also late ones.
+// One pulse serves all watches of a process; while nothing is written, none of them reads. Commits of another
+// process are delivered without notifications too, also late ones.
 func TestOnePulseServesAllIdleWatches_I23(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -101,7 +102,9 @@ func TestAnIdleWatchEndsWithItsEpoch_I24(t *testing.T) {
 	here, l := counted(t, b, 10*time.Millisecond)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- here.Read.WatchResources(t.Context(), "", "", "", func(schema.Event[peer.Resource]) error { return nil })
+		ended <- here.Read.WatchResources(t.Context(), "", "", "", func(schema.Event[peer.Resource]) error {
+			return nil
+		})
 	}()
 	l.await(t, 5)
 	l.rest(t)
@@ -110,8 +113,8 @@ func TestAnIdleWatchEndsWithItsEpoch_I24(t *testing.T) {
 	require.ErrorIs(t, <-ended, peer.ErrReset)
 }
 
-// While notifications arrive, pulses are ten times rarer; a pulse replaces a lost notification, and pulses are frequent again while the
-// connection for notifications is lost.
+// While notifications arrive, pulses are ten times rarer; a pulse replaces a lost notification, and pulses
+// are frequent again while the connection for notifications is lost.
 func TestPulsesReplaceLostNotifications_I23(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -23,7 +23,8 @@ func refusedFor(t *testing.T, err error, reason peer.Reason) {
 	require.Equal(t, reason, refused.Refusals[0].Reason, err)
 }
 
-// A deployment that establishes and never decides makes deletes wait: its quota bounds that, without effect on other deployments.
+// A deployment that establishes and never decides makes deletes wait: its quota bounds that, without effect
+// on other deployments.
 func TestTentativeBlockadesOfADeploymentAreBounded_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(c *shadow.Config) { c.Limits.Quotas.Tentative = 10 })
@@ -31,12 +32,15 @@ func TestTentativeBlockadesOfADeploymentAreBounded_I15(t *testing.T) {
 	store, hostile, other := b.Stores[b.ID(aWest)], b.ID(bEast), b.ID(bWest)
 	establish := func(by schema.DeploymentID) error {
 		_, err := store.Targets.Establish(t.Context(), by, uuid.Must(uuid.NewV7()), []peer.EstablishReference{{
-			HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "cascade", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.CascadeDelete,
+			HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "cascade", TargetKind: "Target",
+			TargetName: "targets/t", Behaviour: schema.CascadeDelete,
 		}})
 		return err
 	}
 	// A count concurrent with an establish may count it twice, for a second.
-	require.Eventually(t, func() bool { return establish(hostile) != nil && b.Count(aWest, "tentative") == 10 }, wait.Limit, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return establish(hostile) != nil && b.Count(aWest, "tentative") == 10
+	}, wait.Limit, time.Millisecond)
 	err := establish(hostile)
 	refusedFor(t, err, peer.QuotaExceeded)
 	require.ErrorContains(t, err, "at most 10 tentative blockades")
@@ -53,7 +57,8 @@ func TestBlockingReferencesOfADeploymentAreBounded(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(c *shadow.Config) {
 		c.Limits.Quotas.Blocking = 6
-		c.Limits.QuotaOf = func(holder schema.DeploymentID) peer.Quotas { // of the environment: lower for one deployment
+		// of the environment: lower for one deployment
+		c.Limits.QuotaOf = func(holder schema.DeploymentID) peer.Quotas {
 			return peer.Quotas{Blocking: map[string]int64{bEast: 5, bWest: 7}[holder.String()]}
 		}
 	})
@@ -91,7 +96,8 @@ func TestAQuotaCountsEarlierBlockades(t *testing.T) {
 	again := b.SecondProcess(aWest, shadow.Config{Limits: shadow.Limits{Quotas: peer.Quotas{Blocking: 5}}})
 	require.Eventually(t, func() bool { // refusals do not wait for the first count
 		_, err := again.Targets.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []peer.EstablishReference{{
-			HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.Block,
+			HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target",
+			TargetName: "targets/t", Behaviour: schema.Block,
 		}})
 		return err != nil && strings.Contains(err.Error(), "at most 5 blocking references")
 	}, wait.Limit, 20*time.Millisecond)
@@ -127,7 +133,8 @@ kinds:
 	c := b.ID("c.example.com/us-west2")
 	for _, uid := range []uuid.UUID{uuid.Nil, b.Get(target).UID} {
 		ref := []peer.EstablishReference{{
-			HolderUID: uuid.New(), HolderKind: "Thing", HolderName: "things/x", Path: "block", TargetKind: "Target", TargetName: "targets/t", TargetUID: uid, Behaviour: schema.Block,
+			HolderUID: uuid.New(), HolderKind: "Thing", HolderName: "things/x", Path: "block", TargetKind: "Target",
+			TargetName: "targets/t", TargetUID: uid, Behaviour: schema.Block,
 		}}
 		_, err := b.Stores[b.ID(aWest)].Targets.Establish(t.Context(), c, uuid.Must(uuid.NewV7()), ref)
 		refusedFor(t, err, peer.NotReferable)
@@ -138,14 +145,16 @@ kinds:
 	_, err := schema.ParseFile("s.yaml", strings.NewReader(closed))
 	require.NoError(t, err)
 	file, err := schema.ParseFile("s.yaml", strings.NewReader(strings.Replace(closed, `patterns: ["things/{thing}"] }`,
-		`patterns: ["things/{thing}"], references: [{ path: x, targets: [a.example.com/Target], behaviour: BLOCK }] }`, 1)))
+		`patterns: ["things/{thing}"], references: [{ path: x, targets: [a.example.com/Target], behaviour: BLOCK }] }`,
+		1)))
 	require.NoError(t, err)
 	err = schema.Check(file.Services)
 	require.ErrorContains(t, err, "a.example.com/Target lets only b.example.com refer to it")
 	require.ErrorContains(t, err, "add c.example.com to its referable_by")
 }
 
-// References from before a kind was closed to a service stay protected: when a database loses them, they are established again.
+// References from before a kind was closed to a service stay protected: when a database loses them, they are
+// established again.
 func TestAKindThatIsClosedLaterKeepsItsReferences_I1_I19(t *testing.T) {
 	t.Parallel()
 	const narrowed = `
@@ -190,12 +199,14 @@ func TestAnAttemptIsClosedByItsOwnDeployment_I5_I7(t *testing.T) {
 	store, attempt := b.Stores[b.ID(aWest)], uuid.Must(uuid.NewV7())
 	establish := func() error {
 		_, err := store.Targets.Establish(t.Context(), b.ID(bEast), attempt, []peer.EstablishReference{{
-			HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.Block,
+			HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target",
+			TargetName: "targets/t", Behaviour: schema.Block,
 		}})
 		return err
 	}
 	release := func(by string) {
-		require.NoError(t, store.Targets.Release(t.Context(), b.ID(by), b.Stores[b.ID(by)].Gate.PresentEpoch(), nil, []peer.AttemptID{attempt}))
+		require.NoError(t, store.Targets.Release(t.Context(), b.ID(by), b.Stores[b.ID(by)].Gate.PresentEpoch(), nil,
+			[]peer.AttemptID{attempt}))
 	}
 	release(bWest)
 	require.NoError(t, establish())
@@ -213,14 +224,16 @@ func TestNamesOfAHostileDeploymentAreBounded(t *testing.T) {
 	b.MustPut(target, nil)
 	store := b.Stores[b.ID(aWest)]
 	names := func() (n int) {
-		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT (SELECT count(*) FROM dbcontroller.field) + (SELECT count(*) FROM dbcontroller.kind)`).Scan(&n))
+		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(),
+			`SELECT (SELECT count(*) FROM dbcontroller.field) + (SELECT count(*) FROM dbcontroller.kind)`).Scan(&n))
 		return n
 	}
 	before := names()
 	var refs []peer.EstablishReference
 	for i := range 5000 {
 		refs = append(refs, peer.EstablishReference{
-			HolderUID: uuid.New(), HolderKind: fmt.Sprintf("Kind%d", i), HolderName: "holders/h", Path: fmt.Sprintf("p%d", i), TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.Block,
+			HolderUID: uuid.New(), HolderKind: fmt.Sprintf("Kind%d", i), HolderName: "holders/h",
+			Path: fmt.Sprintf("p%d", i), TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.Block,
 		})
 	}
 	_, err := store.Targets.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), refs)

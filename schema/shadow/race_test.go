@@ -18,8 +18,8 @@ import (
 	"github.com/db-controller/db-controller/test/rounds"
 )
 
-// alignedTries is the number of tries of each race. With a wrong variant between one in three and, on a busy machine, one in twenty-five of
-// them shows the mistake: all would miss it once in 25,000 runs at the worst.
+// alignedTries is the number of tries of each race. With a wrong variant between one in three and, on a busy
+// machine, one in twenty-five of them shows the mistake: all would miss it once in 25,000 runs at the worst.
 const (
 	alignedTries = 250
 	wrongTries   = 5000
@@ -42,9 +42,11 @@ func together(try int, first, second func()) {
 	wg.Wait()
 }
 
-// The race of establish against delete: no delete is accepted beside an established reference (I3). remove deletes the target in its
-// own way and reports whether that was accepted. There are n tries, and more until each of the two has won, but no more than alignedTries.
-func establishAgainstDelete(t *testing.T, b *harness.Box, n int, remove func(name string) bool) (both, established, deleted int) {
+// The race of establish against delete: no delete is accepted beside an established reference (I3). remove
+// deletes the target in its own way and reports whether that was accepted. There are n tries, and more until
+// each of the two has won, but no more than alignedTries.
+func establishAgainstDelete(t *testing.T, b *harness.Box, n int,
+	remove func(name string) bool) (both, established, deleted int) {
 	t.Helper()
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	try := 0
@@ -83,7 +85,8 @@ func TestRaceOfEstablishAgainstDelete_I3(t *testing.T) {
 		_, err := store.Deletions.Delete(ctx, shadow.DeleteRequest{Name: name})
 		return err == nil
 	}
-	// A delete waits for an undecided reference as long as it may. It may take as long as it does on this machine without a race.
+	// A delete waits for an undecided reference as long as it may. It may take as long as it does on this
+	// machine without a race.
 	patience := 10 * time.Millisecond
 	for n := range 5 {
 		name := fmt.Sprintf("targets/alone%d", n)
@@ -93,7 +96,9 @@ func TestRaceOfEstablishAgainstDelete_I3(t *testing.T) {
 		require.True(t, remove(name, time.Minute))
 		patience = max(patience, 2*time.Since(start))
 	}
-	both, established, deleted := establishAgainstDelete(t, b, tries(alignedTries), func(name string) bool { return remove(name, patience) })
+	both, established, deleted := establishAgainstDelete(t, b, tries(alignedTries), func(name string) bool {
+		return remove(name, patience)
+	})
 	require.Zero(t, both, "a delete was accepted beside a live reference")
 	require.NotZero(t, established)
 	require.NotZero(t, deleted)
@@ -123,8 +128,10 @@ WITH gone AS (
 	t.Fatal("the race test did not find a delete that locks and checks in one statement")
 }
 
-// The race of a late commit against a resolver: the holder's deployment answers "gone", and the write commits, I5.
-func lateCommitAgainstResolve(t *testing.T, b *harness.Box, n int, answer func(key peer.BlockadeKey) bool) (both, committed, gone int) {
+// The race of a late commit against a resolver: the holder's deployment answers "gone", and the write
+// commits, I5.
+func lateCommitAgainstResolve(t *testing.T, b *harness.Box, n int,
+	answer func(key peer.BlockadeKey) bool) (both, committed, gone int) {
 	t.Helper()
 	ctx, store := context.Background(), b.Stores[b.ID(bEast)]
 	targetUID := b.MustPut(target, nil).UID
@@ -145,12 +152,14 @@ func lateCommitAgainstResolve(t *testing.T, b *harness.Box, n int, answer func(k
 		if again {
 			return errOver
 		}
-		e := established{peer.BlockadeKey{Attempt: attempt, HolderUID: refs[0].HolderUID, Path: refs[0].Path, TargetUID: targetUID}, make(chan struct{})}
+		e := established{peer.BlockadeKey{Attempt: attempt, HolderUID: refs[0].HolderUID, Path: refs[0].Path,
+			TargetUID: targetUID}, make(chan struct{})}
 		first <- e
 		<-e.goOn
 		return nil
 	}
-	undecided := func() bool { return both == 0 && (committed == 0 || gone == 0) } // the wait does not fit this machine yet
+	// the wait does not fit this machine yet
+	undecided := func() bool { return both == 0 && (committed == 0 || gone == 0) }
 	for try := 0; try < n || undecided() && try < 20*n; try++ {
 		mu.Lock()
 		seen = false
@@ -165,8 +174,8 @@ func lateCommitAgainstResolve(t *testing.T, b *harness.Box, n int, answer func(k
 		var isGone bool
 		var err error
 		together(try, func() { close(e.goOn); err = <-saved }, func() {
-			// The question comes earlier after each commit, and later after each attempt that it has aborted: it meets the commit also
-			// on a machine that is slow.
+			// The question comes earlier after each commit, and later after each attempt that it has aborted:
+			// it meets the commit also on a machine that is slow.
 			<-time.After(wait)
 			isGone = answer(e.key)
 		})
@@ -194,7 +203,8 @@ func TestRaceOfALateCommitAgainstResolve_I5(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
 	both, committed, gone := lateCommitAgainstResolve(t, b, tries(alignedTries), func(key peer.BlockadeKey) bool {
-		verdicts, err := b.Stores[b.ID(bEast)].Attempts.Answer(context.Background(), b.ID(aWest), []peer.Question{{Key: key, Expired: true}})
+		verdicts, err := b.Stores[b.ID(bEast)].Attempts.Answer(context.Background(), b.ID(aWest),
+			[]peer.Question{{Key: key, Expired: true}})
 		require.NoError(t, err)
 		return verdicts.Verdicts[0] == peer.GoneVerdict
 	})

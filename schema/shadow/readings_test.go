@@ -32,7 +32,8 @@ func TestWritesShareTheReadingOfTheVersion(t *testing.T) {
 	errs := make([]error, writes)
 	for i := range writes {
 		all.Go(func() {
-			_, errs[i] = b.Stores[east].Write.Save(t.Context(), []peer.Write{{Name: fmt.Sprintf("holders/read%d", i), Body: body{"cascade": target}}})
+			_, errs[i] = b.Stores[east].Write.Save(t.Context(),
+				[]peer.Write{{Name: fmt.Sprintf("holders/read%d", i), Body: body{"cascade": target}}})
 		})
 	}
 	stopped(t, b, bEast, 1)

@@ -12,8 +12,9 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// A confirm does not wait for the disk, so a crash of PostgreSQL may forget it, and its number is taken again: that is no older copy of the
-// database. One that grants rights does wait, so that its number counts: rights elsewhere rest on its entries.
+// A confirm does not wait for the disk, so a crash of PostgreSQL may forget it, and its number is taken
+// again: that is no older copy of the database. One that grants rights does wait, so that its number counts:
+// rights elsewhere rest on its entries.
 func TestAForgottenConfirmIsNoOlderCopy_I8_I31(t *testing.T) {
 	t.Parallel()
 	for _, delegable := range []bool{false, true} {
@@ -22,14 +23,17 @@ func TestAForgottenConfirmIsNoOlderCopy_I8_I31(t *testing.T) {
 		store, from := b.Stores[b.ID(aWest)], b.ID(bEast)
 		establish := func() (peer.AttemptID, error) {
 			attempt := newAttempt()
-			_, err := store.Targets.Establish(t.Context(), from, attempt, []peer.EstablishReference{reference("cascade", schema.CascadeDelete, uuid.New())})
+			_, err := store.Targets.Establish(t.Context(), from, attempt,
+				[]peer.EstablishReference{reference("cascade", schema.CascadeDelete, uuid.New())})
 			return attempt, err
 		}
 		attempt, err := establish()
 		require.NoError(t, err)
 		var mark int64
-		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT last_value FROM dbcontroller.mark`).Scan(&mark))
-		_, err = store.Targets.Confirm(t.Context(), from, peer.Confirm{Attempts: []peer.AttemptID{attempt}, Delegable: delegable})
+		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT last_value FROM dbcontroller.mark`).
+			Scan(&mark))
+		_, err = store.Targets.Confirm(t.Context(), from, peer.Confirm{Attempts: []peer.AttemptID{attempt},
+			Delegable: delegable})
 		require.NoError(t, err)
 		exec(t, b, aWest, `SELECT setval('dbcontroller.mark', `+fmt.Sprint(mark)+`)`)
 		_, err = establish()
@@ -41,7 +45,8 @@ func TestAForgottenConfirmIsNoOlderCopy_I8_I31(t *testing.T) {
 	}
 }
 
-// An end of work waits for the disk: a watch that goes on after a crash would not deliver work that is there again.
+// An end of work waits for the disk: a watch that goes on after a crash would not deliver work that is there
+// again.
 func TestAnEndOfWorkIsNotForgotten_I8(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -49,11 +54,13 @@ func TestAnEndOfWorkIsNotForgotten_I8(t *testing.T) {
 	exec(t, b, bEast, `CREATE TABLE public.ends (waits text)`)
 	exec(t, b, bEast, `CREATE FUNCTION public.note_end() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 AS $$ BEGIN INSERT INTO public.ends VALUES (current_setting('synchronous_commit')); RETURN OLD; END $$`)
-	exec(t, b, bEast, `CREATE TRIGGER note BEFORE DELETE ON dbcontroller.work FOR EACH ROW EXECUTE FUNCTION public.note_end()`)
+	exec(t, b, bEast,
+		`CREATE TRIGGER note BEFORE DELETE ON dbcontroller.work FOR EACH ROW EXECUTE FUNCTION public.note_end()`)
 	b.MustPut(holder, body{"cascade": target})
 	b.Settle()
 	var ends, waiting int
-	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT count(*), count(*) FILTER (WHERE waits = 'on') FROM public.ends`).Scan(&ends, &waiting))
+	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(),
+		`SELECT count(*), count(*) FILTER (WHERE waits = 'on') FROM public.ends`).Scan(&ends, &waiting))
 	require.Equal(t, [2]int{1, 1}, [2]int{ends, waiting})
 }
 
@@ -66,13 +73,14 @@ func remember(t *testing.T, b *harness.Box, deployment string) (forget func()) {
 	return func() {
 		for _, table := range []string{"blockade", "holder_entry", "work"} {
 			exec(t, b, deployment, `DELETE FROM dbcontroller.`+table)
-			exec(t, b, deployment, `INSERT INTO dbcontroller.`+table+` OVERRIDING SYSTEM VALUE TABLE dbcontroller.before_`+table)
+			exec(t, b, deployment, `INSERT INTO dbcontroller.`+table+
+				` OVERRIDING SYSTEM VALUE TABLE dbcontroller.before_`+table)
 		}
 	}
 }
 
-// A crash forgets a confirm of which the holder's deployment was told, or comes before the end of the work there: the tentative blockade is resolved, the
-// confirm is sent again, and the references are as before.
+// A crash forgets a confirm of which the holder's deployment was told, or comes before the end of the work
+// there: the tentative blockade is resolved, the confirm is sent again, and the references are as before.
 func TestAForgottenConfirmIsDoneAgain_I1_I8(t *testing.T) {
 	t.Parallel()
 	for _, forgets := range []string{aWest, bEast} {
@@ -100,8 +108,8 @@ func TestAForgottenConfirmIsDoneAgain_I1_I8(t *testing.T) {
 	}
 }
 
-// A crash forgets that the row of a deleted target went, but not the acknowledgement of its deletion: nothing refers to it, and tidying
-// removes it.
+// A crash forgets that the row of a deleted target went, but not the acknowledgement of its deletion: nothing
+// refers to it, and tidying removes it.
 func TestAForgottenTargetIsTidied_I8(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

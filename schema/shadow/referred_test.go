@@ -9,11 +9,13 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// One hot target has all references, and its holders are looked up by batches: each look-up reads the index of targets alone (I21).
+// One hot target has all references, and its holders are looked up by batches: each look-up reads the index
+// of targets alone (I21).
 func TestHoldersOfHoldersAreFoundByTheIndexOfTargets_I21(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
-	exec(t, b, bEast, `INSERT INTO dbcontroller.reference (holder_id, target_id, field_id, behaviour) SELECT i, 100000, 1, 4 FROM generate_series(1, 50000) AS i`)
+	exec(t, b, bEast,
+		`INSERT INTO dbcontroller.reference (holder_id, target_id, field_id, behaviour) SELECT i, 100000, 1, 4 FROM generate_series(1, 50000) AS i`)
 	exec(t, b, bEast, `VACUUM (ANALYZE) dbcontroller.reference`)
 	tx, err := b.Pools[b.ID(bEast)].Begin(t.Context())
 	require.NoError(t, err)
@@ -25,7 +27,8 @@ func TestHoldersOfHoldersAreFoundByTheIndexOfTargets_I21(t *testing.T) {
 		ids[i] = int64(i + 1)
 	}
 	var raw []byte
-	require.NoError(t, tx.QueryRow(t.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+shadow.ReferredSQL, ids).Scan(&raw))
+	require.NoError(t, tx.QueryRow(t.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+shadow.ReferredSQL, ids).
+		Scan(&raw))
 	var plans []struct {
 		Plan struct {
 			Hit  int `json:"Shared Hit Blocks"`

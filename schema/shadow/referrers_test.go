@@ -15,7 +15,8 @@ import (
 )
 
 // referrersOf reads all pages at one deployment.
-func referrersOf(t *testing.T, store *shadow.Store, req shadow.ReferrersRequest) (lines []string, first *shadow.Referrers) {
+func referrersOf(t *testing.T, store *shadow.Store,
+	req shadow.ReferrersRequest) (lines []string, first *shadow.Referrers) {
 	t.Helper()
 	for pages := 0; ; pages++ {
 		page, err := store.Operate.Referrers(context.Background(), req)
@@ -34,7 +35,8 @@ func referrersOf(t *testing.T, store *shadow.Store, req shadow.ReferrersRequest)
 	}
 }
 
-// Each deployment lists its own referrers in pages of any size, and the target's names the deployments of the others.
+// Each deployment lists its own referrers in pages of any size, and the target's names the deployments of the
+// others.
 func TestReferrersAreListedInPages(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -56,7 +58,8 @@ func TestReferrersAreListedInPages(t *testing.T) {
 	for limit := 1; limit < 5; limit++ {
 		lines, first := referrersOf(t, home, shadow.ReferrersRequest{Target: full, Limit: limit})
 		require.Equal(t, []string{
-			"Target targets/near peer BLOCK", "Target targets/near next CASCADE_DELETE", "Child targets/t/children/c @parent CASCADE_DELETE",
+			"Target targets/near peer BLOCK", "Target targets/near next CASCADE_DELETE",
+			"Child targets/t/children/c @parent CASCADE_DELETE",
 		}, lines)
 		require.Equal(t, b.Get(target).UID, first.UID)
 		require.Equal(t, []schema.DeploymentID{b.ID(aEast), b.ID(bEast), b.ID(bWest)}, first.Deployments)
@@ -65,7 +68,8 @@ func TestReferrersAreListedInPages(t *testing.T) {
 		lines, elsewhere := referrersOf(t, b.Stores[b.ID(bEast)], at)
 		require.Equal(t, []string{
 			"Holder holders/h0 block BLOCK", "Holder holders/h1 block BLOCK", "Holder holders/h2 block BLOCK",
-			"Holder holders/h1 list.* UNSET", "Holder holders/h2 list.* UNSET", "Holder holders/h0 @owner " + schema.Behaviour(0).String(),
+			"Holder holders/h1 list.* UNSET", "Holder holders/h2 list.* UNSET", "Holder holders/h0 @owner " +
+				schema.Behaviour(0).String(),
 		}, lines)
 		require.Empty(t, elsewhere.Deployments)
 		lines, _ = referrersOf(t, b.Stores[b.ID(bWest)], at)
@@ -73,7 +77,8 @@ func TestReferrersAreListedInPages(t *testing.T) {
 
 		at.Within = grant.Within{"Holder": grant.NameRanges("holders/h1")}
 		lines, _ = referrersOf(t, b.Stores[b.ID(bEast)], at)
-		require.Equal(t, []string{"Holder holders/h1 block BLOCK", "Holder holders/h1 list.* UNSET"}, lines, "what the caller may read")
+		require.Equal(t, []string{"Holder holders/h1 block BLOCK", "Holder holders/h1 list.* UNSET"}, lines,
+			"what the caller may read")
 	}
 }
 
@@ -104,7 +109,8 @@ func TestReferrersOfNothing(t *testing.T) {
 		_, err = home.Operate.Referrers(ctx, shadow.ReferrersRequest{Target: other, Limit: 1, Token: token})
 		require.ErrorContains(t, err, "page_token: ")
 	}
-	empty, err := b.Stores[b.ID(bEast)].Operate.Referrers(ctx, shadow.ReferrersRequest{Target: full, UID: uuid.New(), Limit: 1})
+	empty, err := b.Stores[b.ID(bEast)].Operate.Referrers(ctx, shadow.ReferrersRequest{Target: full,
+		UID: uuid.New(), Limit: 1})
 	require.NoError(t, err)
 	require.Empty(t, empty.List)
 	require.Empty(t, empty.Next)

@@ -23,7 +23,8 @@ func removed(t *testing.T, store *shadow.Store, name string) shadow.Removal {
 	return found[0]
 }
 
-// A chain over four deployments: each removal records the deleted root, the actor, the request, and the next link.
+// A chain over four deployments: each removal records the deleted root, the actor, the request, and the next
+// link.
 func TestEachRemovalRecordsActorRequestAndRoot(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -37,7 +38,8 @@ func TestEachRemovalRecordsActorRequestAndRoot(t *testing.T) {
 	b.Settle()
 
 	request := uuid.New()
-	_, err := b.Stores[b.ID(aWest)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t", Actor: "user/alice", RequestID: request})
+	_, err := b.Stores[b.ID(aWest)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t",
+		Actor: "user/alice", RequestID: request})
 	require.NoError(t, err)
 	going := removed(t, b.Stores[b.ID(aWest)], "targets/t")
 	require.False(t, going.Gone, "it waits for its holders, and is noted already")
@@ -78,11 +80,13 @@ func TestEachRemovalRecordsActorRequestAndRoot(t *testing.T) {
 		require.True(t, cause.At.Equal(r.Cause.At), c.name)
 	}
 	for at, names := range map[string][]string{ // the receipt of the deletion
-		aWest: {"targets/t", "targets/t/children/c"}, bEast: {"holders/h", "holders/h2", "holders/near"}, aEast: {"targets/owned"}, bWest: nil,
+		aWest: {"targets/t", "targets/t/children/c"}, bEast: {"holders/h", "holders/h2", "holders/near"},
+		aEast: {"targets/owned"}, bWest: nil,
 	} {
 		var got []string
 		for token := ""; ; {
-			page, next, err := b.Stores[b.ID(at)].Operate.Removals(t.Context(), shadow.RemovalQuery{Deletion: cause.ID}, token, 2)
+			page, next, err := b.Stores[b.ID(at)].Operate.Removals(t.Context(), shadow.RemovalQuery{Deletion: cause.ID},
+				token, 2)
 			require.NoError(t, err)
 			for _, r := range page {
 				got = append(got, r.Name)
@@ -93,7 +97,8 @@ func TestEachRemovalRecordsActorRequestAndRoot(t *testing.T) {
 		}
 		require.ElementsMatch(t, names, got, at)
 	}
-	found, _, err := b.Stores[b.ID(bWest)].Operate.Removals(t.Context(), shadow.RemovalQuery{Name: "holders/unset", UID: unset.UID}, "", 10)
+	found, _, err := b.Stores[b.ID(bWest)].Operate.Removals(t.Context(), shadow.RemovalQuery{Name: "holders/unset",
+		UID: unset.UID}, "", 10)
 	require.NoError(t, err)
 	require.Empty(t, found, "an unset holder is not removed")
 
@@ -172,10 +177,12 @@ func TestRemovalsAreListedSinceAToken(t *testing.T) {
 	b.MustPut(holder, body{"cascade": target})
 	b.Settle()
 	request := uuid.New()
-	_, err := store.Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t", Actor: "user/alice", RequestID: request})
+	_, err := store.Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t", Actor: "user/alice",
+		RequestID: request})
 	require.NoError(t, err)
 	require.False(t, removed(t, store, "targets/t").Gone)
-	tokens := []string{resourcesToken(t, store, "Target", ""), resourcesToken(t, store, "", `labels.x = "y"`)} // decided before, removed after them
+	// decided before, removed after them
+	tokens := []string{resourcesToken(t, store, "Target", ""), resourcesToken(t, store, "", `labels.x = "y"`)}
 	for _, token := range tokens {
 		found, _, err := store.Operate.Removals(t.Context(), shadow.RemovalQuery{Since: token}, "", 10)
 		require.NoError(t, err)
@@ -229,7 +236,8 @@ func TestAPurgeForgetsWhatARemovedResourceContained_I29(t *testing.T) {
 	store, pool := b.Stores[b.ID(aWest)], b.Pools[b.ID(aWest)]
 	request := uuid.New()
 	secret, public := "Ada Lovelace", "stays"
-	writes := []peer.Write{{Name: "targets/t", Labels: map[string]string{"who": "ada"}, Body: body{"title": secret}}, {Name: "targets/t2", Body: body{"title": public}}}
+	writes := []peer.Write{{Name: "targets/t", Labels: map[string]string{"who": "ada"}, Body: body{"title": secret}},
+		{Name: "targets/t2", Body: body{"title": public}}}
 	saved, err := store.Write.SaveRequested(t.Context(), request, writes)
 	require.NoError(t, err)
 	token := resourcesToken(t, store, "", "")

@@ -84,7 +84,8 @@ func gatedProcess(t *testing.T, b *harness.Box, deployment string, g *gate, mode
 	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	store, err := shadow.Open(context.Background(), shadow.Config{Pool: pool, Deployment: b.ID(deployment), Peers: b.Peers(deployment)})
+	store, err := shadow.Open(context.Background(), shadow.Config{Pool: pool, Deployment: b.ID(deployment),
+		Peers: b.Peers(deployment)})
 	require.NoError(t, err)
 	require.NoError(t, store.Admin.Switch(context.Background(), model))
 	return store
@@ -161,7 +162,8 @@ func TestAChainOfRenames(t *testing.T) {
 	mustOwn(t, b, holder, nil, owner(t, targetName("t"), "Target"))
 	b.Settle()
 	// The third version is not described yet.
-	require.NoError(t, b.Stores[b.ID(aWest)].Admin.Switch(context.Background(), modelOf(t, chainOfTwo, "a.example.com", "v2")))
+	require.NoError(t, b.Stores[b.ID(aWest)].Admin.Switch(context.Background(),
+		modelOf(t, chainOfTwo, "a.example.com", "v2")))
 	b.Settle() // the owner reference follows: b has stored Target and Goal
 	for range 3 {
 		err := b.Stores[b.ID(bEast)].Admin.Switch(context.Background(), modelOf(t, chain, "b.example.com", "v3"))
@@ -176,9 +178,11 @@ func TestAChainOfRenamesOfTheServiceItself(t *testing.T) {
 	b.MustPut(targetName("t"), nil)
 	mustOwn(t, b, ownee, nil, owner(t, targetName("t"), "Target"))
 	b.Settle()
-	require.NoError(t, b.Stores[b.ID(aWest)].Admin.Switch(context.Background(), modelOf(t, chainOfTwo, "a.example.com", "v2")))
+	require.NoError(t, b.Stores[b.ID(aWest)].Admin.Switch(context.Background(),
+		modelOf(t, chainOfTwo, "a.example.com", "v2")))
 	b.Settle() // the owner reference follows
-	require.NoError(t, b.Stores[b.ID(aEast)].Admin.Switch(context.Background(), modelOf(t, chain, "a.example.com", "v3")))
+	require.NoError(t, b.Stores[b.ID(aEast)].Admin.Switch(context.Background(),
+		modelOf(t, chain, "a.example.com", "v3")))
 }
 
 const regions = `
@@ -243,7 +247,8 @@ func TestAFilterKnowsARenamedKindByEachName(t *testing.T) {
 	for _, version := range []string{"v1", "v2"} {
 		b.Switch(bEast, version)
 		for _, kind := range []string{"Holder", "Keeper"} {
-			found, _, err := b.Stores[b.ID(bEast)].Read.List(t.Context(), shadow.ListRequest{Limit: 10, Filter: `kind = "` + kind + `"`})
+			found, _, err := b.Stores[b.ID(bEast)].Read.List(t.Context(),
+				shadow.ListRequest{Limit: 10, Filter: `kind = "` + kind + `"`})
 			require.NoError(t, err)
 			require.Len(t, found, 2, "%s in %s", kind, version)
 		}
@@ -260,15 +265,16 @@ func TestAWatchContinuesOverARename_I23(t *testing.T) {
 	end := make(chan struct{})
 	var ended error
 	go func() {
-		ended = b.Stores[b.ID(bEast)].Read.WatchResources(ctx, "Holder", "", "", func(e schema.Event[peer.Resource]) error {
-			if e.EndOfSnapshot {
-				close(end)
-			}
-			for _, r := range e.Items {
-				seen <- r
-			}
-			return nil
-		})
+		ended = b.Stores[b.ID(bEast)].Read.WatchResources(ctx, "Holder", "", "",
+			func(e schema.Event[peer.Resource]) error {
+				if e.EndOfSnapshot {
+					close(end)
+				}
+				for _, r := range e.Items {
+					seen <- r
+				}
+				return nil
+			})
 		close(seen)
 	}()
 	<-end
@@ -290,7 +296,8 @@ func TestALaggingProcessDeniesNoOwner_I27(t *testing.T) {
 	lagging := b.SecondProcess(bEast, shadow.Config{})
 	b.Switch(bEast, "v2")
 	uid := b.Get("//" + bEast + "/holders/boss2").UID
-	_, err := lagging.Owners.CheckOwners(context.Background(), b.ID(bWest), []peer.OwnerQuestion{{Kind: "Keeper", Name: "holders/boss2", UID: uid}})
+	_, err := lagging.Owners.CheckOwners(context.Background(), b.ID(bWest),
+		[]peer.OwnerQuestion{{Kind: "Keeper", Name: "holders/boss2", UID: uid}})
 	require.ErrorIs(t, err, peer.ErrAborted, "unknown: a deployment that reads absent deletes the ownees")
 }
 
@@ -301,12 +308,14 @@ func TestALaggingProcessDeniesNoTarget(t *testing.T) {
 	lagging := b.SecondProcess(bEast, shadow.Config{})
 	b.Switch(bEast, "v2")
 	_, err := lagging.Targets.Establish(context.Background(), b.ID(bWest), newAttempt(), []peer.EstablishReference{{
-		HolderUID: uuid.Must(uuid.NewV7()), HolderKind: "Holder", HolderName: "holders/x", Path: "near", TargetKind: "Holder", TargetName: "holders/boss2", Behaviour: schema.Block,
+		HolderUID: uuid.Must(uuid.NewV7()), HolderKind: "Holder", HolderName: "holders/x", Path: "near",
+		TargetKind: "Holder", TargetName: "holders/boss2", Behaviour: schema.Block,
 	}})
 	require.False(t, err != nil && peer.Definite(err), "it exists: %v", err)
 }
 
-// The whole way: the check is under way while the owner's deployment switches, and the ownee of a living owner stays.
+// The whole way: the check is under way while the owner's deployment switches, and the ownee of a living
+// owner stays.
 func TestACheckDuringASwitchDeniesNoOwner_I27(t *testing.T) {
 	t.Parallel()
 	b := regionFirst(t)
@@ -317,7 +326,8 @@ func TestACheckDuringASwitchDeniesNoOwner_I27(t *testing.T) {
 	g.arm(0)
 	done := make(chan *peer.OwnerAnswers)
 	go func() {
-		a, _ := asked.Owners.CheckOwners(context.Background(), b.ID(bWest), []peer.OwnerQuestion{{Kind: "Holder", Name: "holders/boss2", UID: uid}})
+		a, _ := asked.Owners.CheckOwners(context.Background(), b.ID(bWest),
+			[]peer.OwnerQuestion{{Kind: "Holder", Name: "holders/boss2", UID: uid}})
 		done <- a
 	}()
 	<-g.reached

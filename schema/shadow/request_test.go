@@ -16,8 +16,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// A refusal is recorded with its request id if, and only if, it is definite: any other reason can pass, and then the same request is
-// accepted.
+// A refusal is recorded with its request id if, and only if, it is definite: any other reason can pass, and
+// then the same request is accepted.
 func TestARequestIDKeepsOnlyDefiniteRefusals_I29(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -41,13 +41,15 @@ func TestARequestIDKeepsOnlyDefiniteRefusals_I29(t *testing.T) {
 		}
 		return e
 	}
-	definite := map[peer.Reason]bool{peer.TargetMissing: true, peer.TargetDeleting: true, peer.TargetDeleted: true, peer.TargetDecommissioned: true, peer.ReferDenied: true, peer.RemovalDenied: true}
+	definite := map[peer.Reason]bool{peer.TargetMissing: true, peer.TargetDeleting: true, peer.TargetDeleted: true,
+		peer.TargetDecommissioned: true, peer.ReferDenied: true, peer.RemovalDenied: true}
 	reasons := peer.Reasons()
 	require.Greater(t, len(reasons), len(definite))
 	for i, reason := range reasons {
 		for _, beside := range []peer.Reason{"", peer.TargetMissing} { // beside a definite one it may pass all the same
 			id := uuid.New()
-			write := []peer.Write{{Name: fmt.Sprintf("holders/h%d%s", i, beside[:min(len(beside), 1)]), Body: body{"block": target}}}
+			write := []peer.Write{{Name: fmt.Sprintf("holders/h%d%s", i, beside[:min(len(beside), 1)]),
+				Body: body{"block": target}}}
 			if refuse = []peer.Reason{reason}; beside != "" {
 				refuse = append([]peer.Reason{beside}, refuse...)
 			}
@@ -86,8 +88,8 @@ func TestARefusalOfAnEarlierVersionIsNotKept_I29(t *testing.T) {
 	require.Zero(t, b.Count(bEast, "request"))
 }
 
-// A delete that is repeated with its request id returns the first answer, also when the resource is gone, was created again, or the
-// delete would be accepted now.
+// A delete that is repeated with its request id returns the first answer, also when the resource is gone, was
+// created again, or the delete would be accepted now.
 func TestARepeatedDeleteReturnsTheFirstAnswer_I29(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -199,7 +201,8 @@ func TestADeleteBesideAnUndecidedBlockadeIsNotDefinite_I29(t *testing.T) {
 	b := newPair(t, nil)
 	b.MustPut(target, nil)
 	store, holding := b.Stores[b.ID(aWest)], uuid.New()
-	_, err := store.Targets.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []peer.EstablishReference{reference("block", 1, holding)})
+	_, err := store.Targets.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()),
+		[]peer.EstablishReference{reference("block", 1, holding)})
 	require.NoError(t, err)
 	req := shadow.DeleteRequest{Name: "targets/t", RequestID: uuid.New()}
 	short, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -216,8 +219,8 @@ func TestADeleteBesideAnUndecidedBlockadeIsNotDefinite_I29(t *testing.T) {
 	b.Audit()
 }
 
-// A write that is repeated while its target's deployment does not answer leaves one release behind, and none when the deployment
-// was never reached. Blockades of these attempts are removed in the end.
+// A write that is repeated while its target's deployment does not answer leaves one release behind, and none
+// when the deployment was never reached. Blockades of these attempts are removed in the end.
 func TestARepeatedWriteLeavesOneRelease_I5_I21(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -225,7 +228,8 @@ func TestARepeatedWriteLeavesOneRelease_I5_I21(t *testing.T) {
 	repeat := func(id uuid.UUID, left int) {
 		t.Helper()
 		for range 20 {
-			_, err := b.Stores[b.ID(bEast)].Write.SaveRequested(t.Context(), id, []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
+			_, err := b.Stores[b.ID(bEast)].Write.SaveRequested(t.Context(), id,
+				[]peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 			require.Error(t, err)
 			require.False(t, peer.Definite(err))
 		}
@@ -252,7 +256,8 @@ func TestARepeatedWriteLeavesOneRelease_I5_I21(t *testing.T) {
 	b.Expire(aWest)
 	b.Settle()
 	require.Zero(t, b.Count(aWest, "blockade"))
-	_, err := b.Stores[b.ID(bEast)].Write.SaveRequested(t.Context(), id, []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
+	_, err := b.Stores[b.ID(bEast)].Write.SaveRequested(t.Context(), id,
+		[]peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 	require.NoError(t, err)
 	b.Settle()
 	b.Audit()
@@ -276,7 +281,8 @@ func TestARepeatedWriteLeavesOneReleaseWhereItWasEstablished_I5_I21(t *testing.T
 	repeat := func(n int) {
 		t.Helper()
 		for range n {
-			_, err := store.Write.SaveRequested(t.Context(), id, []peer.Write{{Name: "holders/h", Body: body{"block": target, "cascade": other}}})
+			_, err := store.Write.SaveRequested(t.Context(), id,
+				[]peer.Write{{Name: "holders/h", Body: body{"block": target, "cascade": other}}})
 			require.False(t, peer.Definite(err))
 		}
 		require.Len(t, b.Work(b.ID(bEast)), 1, "one release")

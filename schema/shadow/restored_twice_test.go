@@ -12,8 +12,9 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// One backup is restored a second time, after it has been written to: both times the numbers in it are the same. A client that has read a
-// resource in between changes nothing by the revision that it has read: another value has another one.
+// One backup is restored a second time, after it has been written to: both times the numbers in it are the
+// same. A client that has read a resource in between changes nothing by the revision that it has read:
+// another value has another one.
 func TestABackupThatIsRestoredTwiceRepeatsNoRevision_I10(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -29,7 +30,9 @@ func TestABackupThatIsRestoredTwiceRepeatsNoRevision_I10(t *testing.T) {
 	first := put(once, "first")
 	second := put(twice, "second")
 	require.Greater(t, second.Revision, first.Revision)
-	_, err := b.Stores[b.ID(aWest)].Write.Save(t.Context(), []peer.Write{{Name: "targets/t", Body: body{"label": "third"}, Mode: peer.Update, UID: first.UID, Revision: first.Revision}})
+	_, err := b.Stores[b.ID(aWest)].Write.Save(t.Context(),
+		[]peer.Write{{Name: "targets/t", Body: body{"label": "third"}, Mode: peer.Update, UID: first.UID,
+			Revision: first.Revision}})
 	require.ErrorIs(t, err, peer.ErrConflict)
 }
 
@@ -58,7 +61,8 @@ func TestOwnersOfADatabaseThatIsRestoredTwice_I17_I28(t *testing.T) {
 	b.Audit()
 }
 
-// A process knows a version by a generation that another version has after the second restore: it writes nothing by its own one.
+// A process knows a version by a generation that another version has after the second restore: it writes
+// nothing by its own one.
 func TestAGenerationOfALostEpochIsOfNoOtherVersion_I26(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
@@ -79,12 +83,14 @@ func TestAGenerationOfALostEpochIsOfNoOtherVersion_I26(t *testing.T) {
 	b.Settle()
 	twice()
 	notice(other)
-	model, err := schema.NewModel(schema.ServiceVersion{Service: "b.example.com", Version: "v2"}, b.Environment().Services)
+	model, err := schema.NewModel(schema.ServiceVersion{Service: "b.example.com", Version: "v2"},
+		b.Environment().Services)
 	require.NoError(t, err)
 	require.NoError(t, other.Admin.Switch(t.Context(), model))
 	notice(store)
 	soon, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	_, err = store.Write.Save(soon, []peer.Write{{Name: "holders/h", Body: body{"added": targetName("added")}}}) // of version v2 alone
+	// of version v2 alone
+	_, err = store.Write.Save(soon, []peer.Write{{Name: "holders/h", Body: body{"added": targetName("added")}}})
 	require.ErrorIs(t, err, peer.ErrAborted)
 }

@@ -22,12 +22,14 @@ func waitsForLock(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		var waits bool
-		err := pool.QueryRow(context.Background(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
+		err := pool.QueryRow(context.Background(),
+			`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits)
 		return err == nil && waits
 	}, wait.Limit, time.Millisecond)
 }
 
-// A write under the right commits between the look and the lock of the row: the look is repeated under the lock, and the right stays.
+// A write under the right commits between the look and the lock of the row: the look is repeated under the
+// lock, and the right stays.
 func TestALookIsRepeatedUnderTheLock_I2_I3_I8(t *testing.T) {
 	t.Parallel()
 	b := blocking(t)
@@ -102,7 +104,8 @@ func granted(t *testing.T, b *harness.Box) *peer.Messages {
 	}
 	m, err := b.Stores[b.ID(bEast)].Targets.Messages(t.Context(), b.ID(aWest), seqs)
 	require.NoError(t, err)
-	m.Confirmed, err = b.Stores[b.ID(aWest)].Targets.Confirm(t.Context(), b.ID(bEast), peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm, References: m.References, Delegable: true})
+	m.Confirmed, err = b.Stores[b.ID(aWest)].Targets.Confirm(t.Context(), b.ID(bEast),
+		peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm, References: m.References, Delegable: true})
 	require.NoError(t, err)
 	require.Len(t, m.Confirmed.Delegated, 1)
 	return m
@@ -137,14 +140,15 @@ func TestARightThatWasAskedForInAnotherEpochDoesNotCount_I30(t *testing.T) {
 	require.Empty(t, held)
 }
 
-// Between the question for a right and its answer the deployment of the target is decommissioned, or a process joins that gives and takes none: the right is
-// not taken.
+// Between the question for a right and its answer the deployment of the target is decommissioned, or a
+// process joins that gives and takes none: the right is not taken.
 func TestARightIsNotTakenBesideADecommissioningOrAProcessWithoutRights_I30_I31(t *testing.T) {
 	t.Parallel()
 	for name, meanwhile := range map[string]func(t *testing.T, b *harness.Box){
 		"decommissioned": func(t *testing.T, b *harness.Box) { decommission(t, b, bEast, aWest, schema.Unset) },
 		"a process without rights": func(t *testing.T, b *harness.Box) {
-			_, err := b.Pools[b.ID(bEast)].Exec(t.Context(), `INSERT INTO dbcontroller.member (id, name, expires_at) VALUES (gen_random_uuid(), 'without', now() + interval '1 hour')`)
+			_, err := b.Pools[b.ID(bEast)].Exec(t.Context(),
+				`INSERT INTO dbcontroller.member (id, name, expires_at) VALUES (gen_random_uuid(), 'without', now() + interval '1 hour')`)
 			require.NoError(t, err)
 		},
 	} {
@@ -155,7 +159,8 @@ func TestARightIsNotTakenBesideADecommissioningOrAProcessWithoutRights_I30_I31(t
 			b.MustPut(holderNumber(0), body{"dangling": target})
 			b.Settle()
 			var id int64
-			require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT id FROM dbcontroller.foreign_target`).Scan(&id))
+			require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT id FROM dbcontroller.foreign_target`).
+				Scan(&id))
 			asked := false
 			b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error {
 				if !asked {

@@ -58,8 +58,8 @@ func (c *trips) reset(t *testing.T, of string) (rounds, statements int) {
 
 var writeStatements = flag.Bool("write", false, "write the statements of single steps to testdata/statements")
 
-// golden compares the statements since the last reset with testdata/statements/STEP.sql, where a reader finds each of them whole, and a review each
-// that has changed.
+// golden compares the statements since the last reset with testdata/statements/STEP.sql, where a reader finds
+// each of them whole, and a review each that has changed.
 func (c *trips) golden(t *testing.T, step string) {
 	t.Helper()
 	c.mu.Lock()
@@ -115,7 +115,8 @@ func (c *trips) with(text string) (n int) {
 	return n
 }
 
-// countedPair returns a box, and counts of the statements and round trips of its deployments. Their watches do not poll.
+// countedPair returns a box, and counts of the statements and round trips of its deployments. Their watches
+// do not poll.
 func countedPair(t *testing.T) (*harness.Box, *trips) {
 	t.Helper()
 	c := &trips{}
@@ -168,7 +169,8 @@ func TestASingleDeleteTakesFewRoundTrips(t *testing.T) {
 		acted, statements := c.reset(t, "act")
 		b.Gone(holder)
 		c.reset(t, "")
-		require.NoError(t, b.Stores[here].Targets.Acknowledge(t.Context(), there, b.Stores[there].Gate.PresentEpoch(), position, nil))
+		require.NoError(t, b.Stores[here].Targets.Acknowledge(t.Context(), there, b.Stores[there].Gate.PresentEpoch(),
+			position, nil))
 		tells = append(tells, c.with("pg_current_xact_id_if_assigned"))
 		golden("delete-4-acknowledge")
 		acknowledged, _ := c.reset(t, "acknowledge")
@@ -187,7 +189,8 @@ func TestASingleDeleteTakesFewRoundTrips(t *testing.T) {
 		finalised, _ := c.reset(t, "finalise")
 		b.Gone(target)
 		if last {
-			require.LessOrEqual(t, planned, 4, "the first try, which is rolled back, and the plan of the holder's deployment")
+			require.LessOrEqual(t, planned, 4,
+				"the first try, which is rolled back, and the plan of the holder's deployment")
 			require.LessOrEqual(t, decided, 2, "one locks and looks, one marks and commits")
 			require.LessOrEqual(t, acted, 3, "one finds the holders, one locks and looks, one removes and commits")
 			require.LessOrEqual(t, statements, 20)
@@ -199,7 +202,8 @@ func TestASingleDeleteTakesFewRoundTrips(t *testing.T) {
 	b.Audit()
 }
 
-// A delete to which nothing refers locks and looks in one round trip, and removes and commits in a second one.
+// A delete to which nothing refers locks and looks in one round trip, and removes and commits in a second
+// one.
 func TestADeleteThatNothingRefersToTakesTwoRoundTrips(t *testing.T) {
 	t.Parallel()
 	b, c := countedPair(t)
@@ -228,7 +232,8 @@ func TestADeleteWakesOnlyTheWatchesThatHaveSomethingToRead(t *testing.T) {
 		b.MustPut(names[i], nil)
 	}
 	watches.after("writes")
-	const readsWork, readsNotices = "FROM dbcontroller.work w JOIN dbcontroller.deployment", "FROM dbcontroller.notice n\n    JOIN"
+	const readsWork, readsNotices = "FROM dbcontroller.work w JOIN dbcontroller.deployment",
+		"FROM dbcontroller.notice n\n    JOIN"
 	c.reset(t, "before")
 	for _, name := range names {
 		b.MustDelete(name)

@@ -71,11 +71,13 @@ func TestSaveRefusesBadInputAndChangesNothing(t *testing.T) {
 		body body
 		says string
 	}{
-		{"//" + bEast + "/robots/r", nil, `"robots/r" fits no kind of b.example.com@v1: its patterns are holders/{holder}`},
+		{"//" + bEast + "/robots/r", nil,
+			`"robots/r" fits no kind of b.example.com@v1: its patterns are holders/{holder}`},
 		{holder, body{"block": 5.0}, "field block: want the name of a resource as a string, got a number"},
 		{holder, body{"list": "x"}, "field list: want a message, list or map, got a string"},
 		{holder, body{"block": "//nowhere"}, `want //service/region/name`},
-		{holder, body{"block": "//c.example.com/us-west2/targets/t"}, "is not the name of a resource of kind a.example.com/Target"},
+		{holder, body{"block": "//c.example.com/us-west2/targets/t"},
+			"is not the name of a resource of kind a.example.com/Target"},
 		{holder, body{"block": "holders/x"}, "is not the name of a resource of kind a.example.com/Target"},
 	} {
 		_, err := b.Put(c.name, c.body)
@@ -103,7 +105,8 @@ func TestSaveModesUidsAndRevisions(t *testing.T) {
 	r := b.Get(target)
 	require.ErrorIs(t, save(peer.Write{UID: uuid.New()}), peer.ErrConflict)
 	require.ErrorIs(t, save(peer.Write{Revision: r.Revision + 1}), peer.ErrConflict)
-	require.NoError(t, save(peer.Write{Mode: peer.Update, UID: r.UID, Revision: r.Revision, Body: body{"x": 1.0}, Labels: map[string]string{"l": "v"}}))
+	require.NoError(t, save(peer.Write{Mode: peer.Update, UID: r.UID, Revision: r.Revision, Body: body{"x": 1.0},
+		Labels: map[string]string{"l": "v"}}))
 	u := b.Get(target)
 	require.Greater(t, u.Revision, r.Revision)
 	require.Equal(t, r.Generation+1, u.Generation)
@@ -154,7 +157,8 @@ func TestSaveWithinAnApplicationsTransaction(t *testing.T) {
 	require.ErrorContains(t, write(peer.Write{Name: "holders/y"}, false), "changed my mind")
 	require.NoError(t, write(peer.Write{Name: "holders/z", Body: body{"near": body{"block": "holders/x"}}}, true))
 	require.NoError(t, write(peer.Write{Name: "holders/v", Body: body{"block": target}}, true))
-	require.ErrorContains(t, write(peer.Write{Name: "holders/w", Body: body{"block": target}}, false), "changed my mind")
+	require.ErrorContains(t, write(peer.Write{Name: "holders/w", Body: body{"block": target}}, false),
+		"changed my mind")
 	b.Gone("//"+bEast+"/holders/y", "//"+bEast+"/holders/w")
 	_, err = b.Delete("//" + bEast + "/holders/x")
 	require.ErrorContains(t, err, "holders/z (near.block)")
@@ -199,7 +203,8 @@ func TestConcurrentWritersOfOneResourceLoseNothing(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					_, err := b.Stores[b.ID(aWest)].Write.Save(context.Background(), []peer.Write{{Name: "targets/t", Revision: r.Revision, Body: body{"n": v.N + 1}}})
+					_, err := b.Stores[b.ID(aWest)].Write.Save(context.Background(),
+						[]peer.Write{{Name: "targets/t", Revision: r.Revision, Body: body{"n": v.N + 1}}})
 					if err == nil {
 						break
 					}
@@ -224,7 +229,8 @@ func TestAWriteValidatedBeforeASwitchIsRetried(t *testing.T) {
 	b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error {
 		if calls++; calls == 1 {
 			// Another process switches the version while the reference is being established.
-			_, err := b.Pools[b.ID(bEast)].Exec(ctx, `UPDATE dbcontroller.meta SET version = 'v2', generation = generation + 1`)
+			_, err := b.Pools[b.ID(bEast)].Exec(ctx,
+				`UPDATE dbcontroller.meta SET version = 'v2', generation = generation + 1`)
 			require.NoError(t, err)
 			require.NoError(t, store.Admin.Switch(ctx, store.Model()))
 		}
@@ -291,7 +297,8 @@ func TestConcurrentWritesWithOneRequestIDTakeEffectOnce_I29(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range uids {
 		wg.Go(func() {
-			saved, err := store.Write.SaveRequested(context.Background(), id, []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
+			saved, err := store.Write.SaveRequested(context.Background(), id,
+				[]peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 			if err != nil {
 				t.Error(err)
 				return

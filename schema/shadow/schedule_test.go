@@ -48,8 +48,8 @@ func stopped(t *testing.T, b *harness.Box, deployment string, waiting int) {
 const lockReferencesSQL = `
 SELECT FROM dbcontroller.reference r JOIN dbcontroller.shadow s ON s.id = r.holder_id WHERE s.name = $1 FOR UPDATE OF r`
 
-// A blocker drops its reference while the transaction that has read it, and will mark its target, is open: the resulting look must wait
-// for the mark.
+// A blocker drops its reference while the transaction that has read it, and will mark its target, is open:
+// the resulting look must wait for the mark.
 func TestALookWaitsForAConcurrentMark_I13(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -74,8 +74,8 @@ func TestALookWaitsForAConcurrentMark_I13(t *testing.T) {
 	b.Audit()
 }
 
-// A release of an attempt takes its locks before the attempt's establish has committed: it leaves blockades whose targets it did not
-// lock.
+// A release of an attempt takes its locks before the attempt's establish has committed: it leaves blockades
+// whose targets it did not lock.
 func TestAReleaseOfAnAttemptLeavesWhatItDidNotLock(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -89,7 +89,9 @@ func TestAReleaseOfAnAttemptLeavesWhatItDidNotLock(t *testing.T) {
 	attempt := newAttempt()
 	released := make(chan error)
 	go func() {
-		released <- store.Targets.Release(ctx, from, uuid.Nil, []peer.BlockadeKey{{Attempt: newAttempt(), HolderUID: other.UID, Path: "near.block", TargetUID: other.UID}}, []peer.AttemptID{attempt})
+		released <- store.Targets.Release(ctx, from, uuid.Nil,
+			[]peer.BlockadeKey{{Attempt: newAttempt(), HolderUID: other.UID, Path: "near.block", TargetUID: other.UID}},
+			[]peer.AttemptID{attempt})
 	}()
 	stopped(t, b, bEast, 1)
 	ref := reference("near.block", schema.Block, other.UID)
@@ -181,7 +183,8 @@ func TestAReferenceToAnUnknownDeploymentLeavesNothingOutstanding_I28(t *testing.
 }
 
 func fewConnections(c *shadow.Config) {
-	pool, err := postgres.Connect(context.Background(), c.Pool.Config().ConnString(), "few connections", postgres.MinConnections)
+	pool, err := postgres.Connect(context.Background(), c.Pool.Config().ConnString(), "few connections",
+		postgres.MinConnections)
 	if err != nil {
 		panic(err)
 	}
@@ -200,7 +203,8 @@ func TestTheMinimumOfConnectionsIsEnough_I22(t *testing.T) {
 		wg.Go(func() {
 			for i := range 10 {
 				name := fmt.Sprintf("holders/n%d-%d", g, i)
-				if _, err := b.Stores[b.ID(bEast)].Write.Save(ctx, []peer.Write{{Name: name, Body: body{"unset": target}}}); err != nil {
+				if _, err := b.Stores[b.ID(bEast)].Write.Save(ctx,
+					[]peer.Write{{Name: name, Body: body{"unset": target}}}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -208,7 +212,10 @@ func TestTheMinimumOfConnectionsIsEnough_I22(t *testing.T) {
 		wg.Go(func() {
 			for i := range 10 {
 				unseen := schema.DeploymentID{Service: "c.example.com", Region: fmt.Sprintf("r%d-%d", g, i)}
-				err := b.Stores[b.ID(bEast)].Read.WatchDeletions(ctx, unseen, "", func(schema.Event[schema.Deletion]) error { return errors.New("enough") })
+				err := b.Stores[b.ID(bEast)].Read.WatchDeletions(ctx, unseen, "",
+					func(schema.Event[schema.Deletion]) error {
+						return errors.New("enough")
+					})
 				if ctx.Err() != nil {
 					t.Error(err)
 				}
@@ -256,7 +263,8 @@ func TestABusyTargetCanBeDeleted(t *testing.T) {
 	for g := range 8 {
 		wg.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				_, err := b.Stores[b.ID(bEast)].Write.Save(ctx, []peer.Write{{Name: fmt.Sprintf("holders/z%d-%d", g, i), Body: body{"unset": target}}})
+				_, err := b.Stores[b.ID(bEast)].Write.Save(ctx,
+					[]peer.Write{{Name: fmt.Sprintf("holders/z%d-%d", g, i), Body: body{"unset": target}}})
 				if i == 0 {
 					first <- struct{}{}
 				}
@@ -303,8 +311,8 @@ func TestABodyThatPostgreSQLCannotStoreIsBadInput(t *testing.T) {
 	require.Contains(t, string(b.Get(target).Body), `a\\u0000b`)
 }
 
-// z is removed later because of b, and blocks a, which is removed now: z is ACTIVE until then and may still drop its reference to
-// b, so a waits.
+// z is removed later because of b, and blocks a, which is removed now: z is ACTIVE until then and may still
+// drop its reference to b, so a waits.
 func TestAMemberWaitsForABlockerThatIsRemovedLater_I2(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, denseServices, nil, aWest)
@@ -316,14 +324,16 @@ func TestAMemberWaitsForABlockerThatIsRemovedLater_I2(t *testing.T) {
 	release := hold(t, b, aWest, `SELECT FROM dbcontroller.shadow WHERE name = 'targets/other' FOR UPDATE`)
 	saved := make(chan error)
 	go func() {
-		_, err := b.Put(name("z"), body{"list": []any{"targets/a", "targets/other"}}) // does not cascade with b any more
+		// does not cascade with b any more
+		_, err := b.Put(name("z"), body{"list": []any{"targets/a", "targets/other"}})
 		saved <- err
 	}()
 	stopped(t, b, aWest, 1) // it was compared with the stored resource, and is about to be written
 	b.MustDelete(name("b"))
 	require.NotNil(t, b.Get(name("a")), "z refers to it")
 	release()
-	if err := <-saved; errors.Is(err, peer.ErrAborted) { // a busy machine came later than the lock_timeout: the user tries again
+	// a busy machine came later than the lock_timeout: the user tries again
+	if err := <-saved; errors.Is(err, peer.ErrAborted) {
 		b.MustPut(name("z"), body{"list": []any{"targets/a", "targets/other"}})
 	} else {
 		require.NoError(t, err)
@@ -357,7 +367,8 @@ func TestABlockerThatComesAfterTheLookAheadIsNotExcused_I3(t *testing.T) {
 	b.Audit()
 }
 
-// The same for a blocker in the database of the target: it has no blockade, and is found under the lock alone.
+// The same for a blocker in the database of the target: it has no blockade, and is found under the lock
+// alone.
 func TestALocalBlockerThatComesAfterTheLookAheadIsNotExcused_I3(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -478,7 +489,8 @@ func TestAKindUnknownToTheProcessBlocksNoWatch_I22(t *testing.T) {
 	for range watches {
 		<-primed
 	}
-	newer := strings.Replace(services, "  - kind: Child\n", "  - kind: Fresh\n    patterns: [\"fresh/{fresh}\"]\n  - kind: Child\n", 1)
+	newer := strings.Replace(services, "  - kind: Child\n",
+		"  - kind: Fresh\n    patterns: [\"fresh/{fresh}\"]\n  - kind: Child\n", 1)
 	file, err := schema.ParseFile("services.yaml", strings.NewReader(newer))
 	require.NoError(t, err)
 	model, err := schema.NewModel(file.Services[0].ServiceVersion, file.Services)

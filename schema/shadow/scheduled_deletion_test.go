@@ -54,7 +54,8 @@ func undelete(t *testing.T, b *harness.Box, name string) (*peer.Resource, error)
 // comeDue lets the time of all scheduled deletions of a deployment come, and carries them out.
 func comeDue(t *testing.T, b *harness.Box, at string) error {
 	t.Helper()
-	_, err := b.Pools[b.ID(at)].Exec(t.Context(), `UPDATE dbcontroller.freeze SET purge_at = now(), try_at = NULL WHERE purge_at IS NOT NULL`)
+	_, err := b.Pools[b.ID(at)].Exec(t.Context(),
+		`UPDATE dbcontroller.freeze SET purge_at = now(), try_at = NULL WHERE purge_at IS NOT NULL`)
 	require.NoError(t, err)
 	return b.Resolve(b.ID(at))
 }
@@ -335,7 +336,8 @@ func TestScheduledDeletionsThatMeet_I36(t *testing.T) {
 // freezes are the deletions of a deployment that are neither committed nor gone.
 func freezes(t *testing.T, b *harness.Box, at string) (all []string) {
 	t.Helper()
-	require.NoError(t, b.Pools[b.ID(at)].QueryRow(t.Context(), `SELECT array_agg(root) FROM dbcontroller.freeze WHERE NOT committed`).Scan(&all))
+	require.NoError(t, b.Pools[b.ID(at)].QueryRow(t.Context(),
+		`SELECT array_agg(root) FROM dbcontroller.freeze WHERE NOT committed`).Scan(&all))
 	return all
 }
 
@@ -521,7 +523,8 @@ func TestAnUndeleteWithinAPurge_I36(t *testing.T) {
 // A kind that hides resources in DELETING: watches hear once that they go.
 func TestAHidingKindGoesOnce_I36(t *testing.T) {
 	t.Parallel()
-	b := harness.NewBox(t, strings.NewReplacer("kind: Target\n", "kind: Target\n    hide_while_deleting: true\n", "kind: Holder\n", "kind: Holder\n    hide_while_deleting: true\n").Replace(services), nil, aWest, bEast)
+	b := harness.NewBox(t, strings.NewReplacer("kind: Target\n", "kind: Target\n    hide_while_deleting: true\n",
+		"kind: Holder\n", "kind: Holder\n    hide_while_deleting: true\n").Replace(services), nil, aWest, bEast)
 	b.MustPut(target, nil)
 	b.MustPut(holder, body{"cascade": target})
 	b.Settle()
@@ -539,12 +542,14 @@ func TestAHidingKindGoesOnce_I36(t *testing.T) {
 // Now carries it out before its time, and ignores the retention of a kind.
 func TestADeleteNow_I36(t *testing.T) {
 	t.Parallel()
-	b := harness.NewBox(t, strings.Replace(services, "kind: Target\n", "kind: Target\n    retention: 7d\n", 1), nil, aWest, bEast)
+	b := harness.NewBox(t, strings.Replace(services, "kind: Target\n", "kind: Target\n    retention: 7d\n", 1), nil,
+		aWest, bEast)
 	deleteNow := func(name string) peer.DeleteResult {
 		t.Helper()
 		full, err := schema.ParseFullName(name)
 		require.NoError(t, err)
-		r, err := b.Stores[full.Deployment].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: full.Name, Now: true})
+		r, err := b.Stores[full.Deployment].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: full.Name,
+			Now: true})
 		require.NoError(t, err)
 		return r
 	}
@@ -572,7 +577,8 @@ func TestADeleteNow_I36(t *testing.T) {
 // A resource with a finalizer is seen again when its deletion is carried out: its holder has to clean up.
 func TestFinalizersOfAScheduledDeletion_I36(t *testing.T) {
 	t.Parallel()
-	b := harness.NewBox(t, strings.Replace(services, "kind: Holder\n", "kind: Holder\n    finalizers: [{name: clean, holder: user/cleaner}]\n", 1), nil, aWest, bEast)
+	b := harness.NewBox(t, strings.Replace(services, "kind: Holder\n",
+		"kind: Holder\n    finalizers: [{name: clean, holder: user/cleaner}]\n", 1), nil, aWest, bEast)
 	b.MustPut(target, nil)
 	uid := b.MustPut(holder, body{"cascade": target}).UID
 	b.Settle()
@@ -592,7 +598,8 @@ func TestFinalizersOfAScheduledDeletion_I36(t *testing.T) {
 func TestAVersionSwitchBesideHiddenResources_I36(t *testing.T) {
 	t.Parallel()
 	both := strings.Split(services, "---\n")
-	blocks := strings.NewReplacer("version: v1", "version: v2", "path: unset, targets: [a.example.com/Target], behaviour: UNSET",
+	blocks := strings.NewReplacer("version: v1", "version: v2",
+		"path: unset, targets: [a.example.com/Target], behaviour: UNSET",
 		"path: unset, targets: [a.example.com/Target], behaviour: BLOCK").Replace(both[1])
 	b := harness.NewBox(t, services+"---\n"+blocks, nil, aWest, bEast)
 	stays := "//" + bEast + "/holders/z"
@@ -624,10 +631,12 @@ func TestAVersionSwitchBesideHiddenResources_I36(t *testing.T) {
 func TestADecisionDoesNotChange_I36(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
-	_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `INSERT INTO dbcontroller.attempt (id, committed) SELECT gen_random_uuid(), c FROM unnest(ARRAY [true, false, NULL]) AS c`)
+	_, err := b.Pools[b.ID(aWest)].Exec(t.Context(),
+		`INSERT INTO dbcontroller.attempt (id, committed) SELECT gen_random_uuid(), c FROM unnest(ARRAY [true, false, NULL]) AS c`)
 	require.NoError(t, err)
 	for _, to := range []string{"true", "false", "NULL"} {
-		_, err = b.Pools[b.ID(aWest)].Exec(t.Context(), `UPDATE dbcontroller.attempt SET committed = `+to+` WHERE committed IS NOT NULL`)
+		_, err = b.Pools[b.ID(aWest)].Exec(t.Context(), `UPDATE dbcontroller.attempt SET committed = `+to+
+			` WHERE committed IS NOT NULL`)
 		var refused *pgconn.PgError
 		require.ErrorAs(t, err, &refused)
 		require.Equal(t, "42501", refused.Code)
@@ -645,13 +654,16 @@ func TestRowsAreNotScheduled_I36(t *testing.T) {
 	requireNothingFrozen(t, a.Box, crm, shop)
 }
 
-// Rows of an attached table that refer to a hidden resource stay, and so do those that come meanwhile. They go with it, or have their right
-// again.
+// Rows of an attached table that refer to a hidden resource stay, and so do those that come meanwhile. They
+// go with it, or have their right again.
 func TestRowsThatReferToAHiddenResource_I36(t *testing.T) {
 	t.Parallel()
-	services := strings.Replace(attachedServices, "targets: [crm.example.com/Customer], region: eu, behaviour: CASCADE_DELETE",
+	services := strings.Replace(attachedServices,
+		"targets: [crm.example.com/Customer], region: eu, behaviour: CASCADE_DELETE",
 		"targets: [crm.example.com/Note], region: eu, behaviour: CASCADE_DELETE", 1)
-	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+	a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) {
+		cfg.Delegations = true
+	}, crm, shop), t: t}
 	a.tables()
 	note := "//" + crm + "/notes/1"
 	a.MustPut(note, nil)
@@ -664,7 +676,8 @@ func TestRowsThatReferToAHiddenResource_I36(t *testing.T) {
 		a.exec(a.shop, `INSERT INTO orders (customer_id, note) VALUES (1, 'meanwhile')`)
 		a.Capture(a.ID(shop))
 		a.Settle()
-		require.Contains(t, a.rows(a.shop, `SELECT problem FROM dbcontroller.lacking WHERE NOT missing`)[0], "is deleted, and hidden")
+		require.Contains(t, a.rows(a.shop, `SELECT problem FROM dbcontroller.lacking WHERE NOT missing`)[0],
+			"is deleted, and hidden")
 		if undo {
 			_, err := undelete(t, a.Box, note)
 			require.NoError(t, err)

@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Operators see the state of the PostgreSQL server that the role of the process may see: settings, connections, old transactions.
+// Operators see the state of the PostgreSQL server that the role of the process may see: settings,
+// connections, old transactions.
 func TestTheStateOfTheServerIsSeenByTheServingRole(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -111,7 +111,8 @@ func genericPlan(t *testing.T, tx pgx.Tx, sql string) string {
 	if n := len(slices.Compact(slices.Sorted(slices.Values(parameter.FindAllString(sql, -1))))); n > 0 {
 		values = "(" + strings.TrimSuffix(strings.Repeat("NULL, ", n), ", ") + ")"
 	}
-	rows, err := tx.Query(t.Context(), fmt.Sprintf("EXPLAIN EXECUTE looked_at%s", values), pgx.QueryExecModeSimpleProtocol)
+	rows, err := tx.Query(t.Context(), fmt.Sprintf("EXPLAIN EXECUTE looked_at%s", values),
+		pgx.QueryExecModeSimpleProtocol)
 	require.NoError(t, err)
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)

@@ -102,7 +102,8 @@ func (r *replicated) halt() {
 	require.NoError(r.t, r.ofPrimary.QueryRow(ctx, `SELECT pg_current_wal_flush_lsn()::text`).Scan(&at))
 	require.Eventually(r.t, func() bool {
 		var reached bool
-		return r.ofCopy.QueryRow(ctx, `SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn`, at).Scan(&reached) == nil && reached
+		return r.ofCopy.QueryRow(ctx, `SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn`, at).
+			Scan(&reached) == nil && reached
 	}, wait.Limit, 5*time.Millisecond)
 	_, err := r.ofCopy.Exec(ctx, `SELECT pg_wal_replay_pause()`)
 	require.NoError(r.t, err)
@@ -124,8 +125,10 @@ func TestReadsThatMayBeOldAreOfTheStandby_I37(t *testing.T) {
 
 	require.Equal(t, "old", r.label(r.person("ada"), "targets/a"))
 	require.Equal(t, "new", r.label(t.Context(), "targets/a"), "reads of the process are of the primary")
-	require.Equal(t, "new", r.label(postgres.OfPrimary(r.person("ada")), "targets/a"), "so are reads of the latest state")
-	require.Equal(t, "new", r.label(r.person("eve"), "targets/b"), "the primary is asked for a resource that the standby does not find")
+	require.Equal(t, "new", r.label(postgres.OfPrimary(r.person("ada")), "targets/a"),
+		"so are reads of the latest state")
+	require.Equal(t, "new", r.label(r.person("eve"), "targets/b"),
+		"the primary is asked for a resource that the standby does not find")
 	require.Equal(t, "new", r.label(r.person("eve"), "targets/a"), "after that nothing older is shown")
 
 	page, _, err := r.store.Read.List(r.person("ada"), shadow.ListRequest{Limit: 10})
@@ -136,9 +139,11 @@ func TestReadsThatMayBeOldAreOfTheStandby_I37(t *testing.T) {
 	require.Len(t, page, 2)
 
 	r.save("targets/refers", "new")
-	_, err = r.store.Write.Save(t.Context(), []peer.Write{{Name: "targets/refers", Body: body{"next": "//a.example.com/us-west2/targets/a"}}})
+	_, err = r.store.Write.Save(t.Context(),
+		[]peer.Write{{Name: "targets/refers", Body: body{"next": "//a.example.com/us-west2/targets/a"}}})
 	require.NoError(t, err)
-	of := shadow.ReferrersRequest{Target: schema.FullName{Deployment: r.store.Deployment(), Name: "targets/a"}, Limit: 10}
+	of := shadow.ReferrersRequest{Target: schema.FullName{Deployment: r.store.Deployment(), Name: "targets/a"},
+		Limit: 10}
 	referrers, err := r.store.Operate.Referrers(r.person("ada"), of)
 	require.NoError(t, err)
 	require.Empty(t, referrers.List)
@@ -151,18 +156,21 @@ func TestReadsThatMayBeOldAreOfTheStandby_I37(t *testing.T) {
 	require.Equal(t, "old", r.label(r.person("bob"), "targets/a"))
 }
 
-// What a process keeps is of the primary, also when it meets it in a read that may be old: a name, and the version.
+// What a process keeps is of the primary, also when it meets it in a read that may be old: a name, and the
+// version.
 func TestAStandbyChangesNothingThatTheProcessKeeps_I37(t *testing.T) {
 	t.Parallel()
 	r := newReplicated(t, time.Hour, nil)
 	r.answered()
 	r.halt()
 	running := func() (generation int64) {
-		require.NoError(t, r.ofPrimary.QueryRow(t.Context(), `SELECT generation FROM dbcontroller.meta`).Scan(&generation))
+		require.NoError(t, r.ofPrimary.QueryRow(t.Context(), `SELECT generation FROM dbcontroller.meta`).
+			Scan(&generation))
 		return generation
 	}
 	before := running()
-	_, err := r.ofPrimary.Exec(t.Context(), `UPDATE dbcontroller.meta SET generation = generation + 2`) // another process has switched to a version and back
+	// another process has switched to a version and back
+	_, err := r.ofPrimary.Exec(t.Context(), `UPDATE dbcontroller.meta SET generation = generation + 2`)
 	require.NoError(t, err)
 	for range 2 {
 		_, _, err = r.store.Read.List(r.person("ada"), shadow.ListRequest{Limit: 10})
@@ -212,13 +220,16 @@ func TestAStandbyOfAnotherEpochAnswersNothing_I37(t *testing.T) {
 
 func (r *replicated) turnsToThePrimary() {
 	r.t.Helper()
-	require.Eventually(r.t, func() bool { return r.label(r.person("ada"), "targets/a") == "new" }, wait.Limit, 5*time.Millisecond)
+	require.Eventually(r.t, func() bool {
+		return r.label(r.person("ada"), "targets/a") == "new"
+	}, wait.Limit, 5*time.Millisecond)
 	for range 10 {
 		require.Equal(r.t, "new", r.label(r.person("ada"), "targets/a"))
 	}
 }
 
-// A promoted standby, a stopped one, and a server of another database cost the primary their reads, and nothing else.
+// A promoted standby, a stopped one, and a server of another database cost the primary their reads, and
+// nothing else.
 func TestReadsGoOnWithoutTheStandby(t *testing.T) {
 	t.Parallel()
 	t.Run("promoted", func(t *testing.T) {

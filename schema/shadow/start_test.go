@@ -31,7 +31,9 @@ func useTransactions(t *testing.T, server *harness.Cluster, n int) {
 	defer func() { _ = conn.Close(t.Context()) }()
 	_, err = conn.Exec(t.Context(), `CREATE TEMPORARY TABLE used (i int)`)
 	require.NoError(t, err)
-	_, err = conn.Exec(t.Context(), fmt.Sprintf(`DO $$ BEGIN FOR i IN 1..%d LOOP BEGIN INSERT INTO used VALUES (i); EXCEPTION WHEN division_by_zero THEN NULL; END; END LOOP; END $$`, n))
+	_, err = conn.Exec(t.Context(),
+		fmt.Sprintf(
+			`DO $$ BEGIN FOR i IN 1..%d LOOP BEGIN INSERT INTO used VALUES (i); EXCEPTION WHEN division_by_zero THEN NULL; END; END LOOP; END $$`, n))
 	require.NoError(t, err)
 }
 
@@ -44,9 +46,10 @@ func seen(t *testing.T, store *shadow.Store) {
 	}
 }
 
-// A copy of the server's files is started in place of the server, and another database of the server uses more transactions than were lost. The
-// lost reference is the first of its deployment. The process that starts over the copy decides nothing until that deployment has shown its token,
-// which reveals the copy, also after the copy has taken more numbers than were lost.
+// A copy of the server's files is started in place of the server, and another database of the server uses
+// more transactions than were lost. The lost reference is the first of its deployment. The process that
+// starts over the copy decides nothing until that deployment has shown its token, which reveals the copy,
+// also after the copy has taken more numbers than were lost.
 func TestACopyBesideABusyDatabaseDecidesNothing_I2_I3(t *testing.T) {
 	t.Parallel()
 	for name, write := range map[string]func(*swapped, *shadow.Store){
@@ -79,7 +82,8 @@ func TestACopyBesideABusyDatabaseDecidesNothing_I2_I3(t *testing.T) {
 				require.ErrorIs(t, err, peer.ErrRecovering)
 			}
 			refused()
-			_, err = store.Attempts.Answer(t.Context(), peerOfA, []peer.Question{{Key: peer.BlockadeKey{Attempt: newAttempt()}, Expired: true}})
+			_, err = store.Attempts.Answer(t.Context(), peerOfA,
+				[]peer.Question{{Key: peer.BlockadeKey{Attempt: newAttempt()}, Expired: true}})
 			require.ErrorIs(t, err, peer.ErrRecovering, "a verdict of a copy may be wrong")
 			write(s, store)
 			require.ErrorIs(t, store.Read.CheckKept(t.Context(), peerOfA, token), schema.ErrReset)
@@ -133,7 +137,8 @@ func TestAStartWaitsForPositions_I13(t *testing.T) {
 	store = again
 	seen(t, store)
 	require.True(t, errors.As(deletes(store, "targets/t2"), &unavailable))
-	_, err = pool.Exec(t.Context(), `UPDATE dbcontroller.meta SET positions_until = clock_timestamp()`) // the seconds have passed
+	// the seconds have passed
+	_, err = pool.Exec(t.Context(), `UPDATE dbcontroller.meta SET positions_until = clock_timestamp()`)
 	require.NoError(t, err)
 	require.NoError(t, deletes(store, "targets/t2"))
 	awaiting, err := store.Gate.NoticeEpoch(t.Context())

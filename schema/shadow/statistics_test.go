@@ -11,7 +11,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// Autovacuum has analysed the tables after a large deletion, and rows of batches fill the pages that the tables have: the planner expects few.
+// Autovacuum has analysed the tables after a large deletion, and rows of batches fill the pages that the
+// tables have: the planner expects few.
 func TestTheStatisticsOfGrownTablesAreRenewed(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -21,13 +22,15 @@ func TestTheStatisticsOfGrownTablesAreRenewed(t *testing.T) {
 	conn, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer conn.Release()
-	for _, sql := range []string{`DELETE FROM dbcontroller.resource`, `DELETE FROM dbcontroller.shadow`, `SELECT pg_stat_force_next_flush()`, `VACUUM (TRUNCATE false, ANALYZE)`} {
+	for _, sql := range []string{`DELETE FROM dbcontroller.resource`, `DELETE FROM dbcontroller.shadow`,
+		`SELECT pg_stat_force_next_flush()`, `VACUUM (TRUNCATE false, ANALYZE)`} {
 		_, err := conn.Exec(t.Context(), sql)
 		require.NoError(t, err)
 	}
 	// By ANALYZE: autovacuum, which may look as well, has a count of its own.
 	looked := func() (rows float64, times int) {
-		err := pool.QueryRow(t.Context(), `SELECT reltuples, pg_stat_get_analyze_count(oid) FROM pg_class WHERE oid = 'dbcontroller.shadow'::regclass`).Scan(&rows, &times)
+		err := pool.QueryRow(t.Context(),
+			`SELECT reltuples, pg_stat_get_analyze_count(oid) FROM pg_class WHERE oid = 'dbcontroller.shadow'::regclass`).Scan(&rows, &times)
 		require.NoError(t, err)
 		return rows, times
 	}
@@ -66,7 +69,8 @@ func TestRowsThatComeAndGoAreNoGrowth(t *testing.T) {
 	exec(`ANALYZE dbcontroller.closing`)
 	for range 3 {
 		exec(work)
-		exec(`WITH flush AS MATERIALIZED (SELECT pg_stat_force_next_flush()) DELETE FROM dbcontroller.closing USING flush`)
+		exec(
+			`WITH flush AS MATERIALIZED (SELECT pg_stat_force_next_flush()) DELETE FROM dbcontroller.closing USING flush`)
 	}
 	require.Nil(t, grown())
 }

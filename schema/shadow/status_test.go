@@ -14,8 +14,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// A status is stored apart from the body: each has a generation of its own, neither write touches the other's value, and watches and
-// lists have both.
+// A status is stored apart from the body: each has a generation of its own, neither write touches the other's
+// value, and watches and lists have both.
 func TestAStatusIsApartFromTheBody(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

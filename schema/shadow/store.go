@@ -33,8 +33,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/write"
 )
 
-// Store is the constraint store of one deployment: its rooms. It is safe for concurrent use. The methods of rooms with a transaction as a
-// parameter are for other rooms.
+// Store is the constraint store of one deployment: its rooms. It is safe for concurrent use. The methods of
+// rooms with a transaction as a parameter are for other rooms.
 type Store struct {
 	// Read has resources, lists and watches.
 	Read *read.Reader
@@ -48,11 +48,12 @@ type Store struct {
 	Targets *target.Keeper
 	// Owners checks, drops and upgrades owners.
 	Owners *owner.Owners
-	// Rights acquires, recalls and returns rights to refer without asking; RightRequests answers applications that ask for rights.
+	// Rights acquires, recalls and returns rights to refer without asking; RightRequests answers applications
+	// that ask for rights.
 	Rights        *rights.Rights
 	RightRequests *rights.Granter
-	// Follow acts upon deletions in other deployments; Cascade removes resources that wait for nothing any more; DeletedRows carries out
-	// the deletion of rows of attached tables.
+	// Follow acts upon deletions in other deployments; Cascade removes resources that wait for nothing any
+	// more; DeletedRows carries out the deletion of rows of attached tables.
 	Follow      *follow.Follower
 	Cascade     *cascade.Actor
 	DeletedRows *deletedrows.Deleter
@@ -96,13 +97,16 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	rt := rights.New(g, rs, p, a)
 	v := verify.New(g, o, t, w, f, rt, rs)
 	return &Store{
-		Read: r, Write: w, Deletions: deletion.New(g, t, p, a, c, f, rs), Attempts: a, Targets: t, Owners: owner.New(g, c),
-		Rights: rt, RightRequests: rights.NewGranter(g, rs, rt), Follow: f, Cascade: c, DeletedRows: deletedrows.New(rs, c), Progress: b,
+		Read: r, Write: w, Deletions: deletion.New(g, t, p, a, c, f, rs), Attempts: a, Targets: t,
+		Owners: owner.New(g, c),
+		Rights: rt, RightRequests: rights.NewGranter(g, rs, rt), Follow: f, Cascade: c, DeletedRows: deletedrows.New(rs,
+			c), Progress: b,
 		Gate: g, Verify: v, Operate: o, Admin: admin.New(g, p, w, c, f, v, rt), Standby: cfg.Standby, db: d,
 	}, nil
 }
 
-// Close ends the store's background work. Call it once, when no other method runs, and before the pool is closed.
+// Close ends the store's background work. Call it once, when no other method runs, and before the pool is
+// closed.
 func (s *Store) Close() {
 	s.Deletions.Close()
 	s.Write.Close()

@@ -13,8 +13,9 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// A certificate of a deployment that the environment does not list, of a service that nothing describes, stops no delete: neither
-// with an announced epoch nor with a call, also in a database that was restored once.
+// A certificate of a deployment that the environment does not list, of a service that nothing describes,
+// stops no delete: neither with an announced epoch nor with a call, also in a database that was restored
+// once.
 func TestAStrangerStopsNoDelete_I13_I20(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -32,10 +33,13 @@ func TestAStrangerStopsNoDelete_I13_I20(t *testing.T) {
 		}
 		_, err := store.Gate.RecordPeerEpoch(t.Context(), stranger, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 		require.ErrorAs(t, err, new(*peer.UnavailableError), "the registry may list it later")
-		require.ErrorContains(t, err, "is not in the environment that this deployment last received from the registry, and has nothing here")
+		require.ErrorContains(t, err,
+			"is not in the environment that this deployment last received from the registry, and has nothing here")
 		require.Empty(t, unconfirmed(t, b, aWest))
-		require.Empty(t, recovering(b, aWest, stranger.String(), schema.AnnounceEpoch, schema.ConfirmAgain, schema.VerifyBlockades))
-		require.Zero(t, countRows(t, b.Pools[b.ID(aWest)], `SELECT count(*) FROM dbcontroller.deployment WHERE service = 'evil.example.com'`))
+		require.Empty(t, recovering(b, aWest, stranger.String(), schema.AnnounceEpoch, schema.ConfirmAgain,
+			schema.VerifyBlockades))
+		require.Zero(t, countRows(t, b.Pools[b.ID(aWest)],
+			`SELECT count(*) FROM dbcontroller.deployment WHERE service = 'evil.example.com'`))
 	}
 	attack()
 	b.MustDelete(target)
@@ -54,7 +58,8 @@ func tokenOf(t *testing.T, b *harness.Box, at string, holder schema.DeploymentID
 	return token
 }
 
-// The same of a service that imports the called one, whose other regions the environment lists: it is waited for when it is listed.
+// The same of a service that imports the called one, whose other regions the environment lists: it is waited
+// for when it is listed.
 func TestAnUnlistedRegionOfAnImportingServiceStopsNoDelete_I13_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -70,14 +75,15 @@ func TestAnUnlistedRegionOfAnImportingServiceStopsNoDelete_I13_I15(t *testing.T)
 	require.ErrorIs(t, err, peer.ErrStranger)
 	b.MustDelete(target)
 	env := b.Environment()
-	env.Deployments = append(env.Deployments, schema.Deployment{DeploymentID: unlisted, Version: "v1", Address: "box", Database: uuid.New()})
+	env.Deployments = append(env.Deployments, schema.Deployment{DeploymentID: unlisted, Version: "v1", Address: "box",
+		Database: uuid.New()})
 	require.NoError(t, store.Gate.Recover(t.Context(), env))
 	require.Equal(t, []schema.DeploymentID{unlisted}, unconfirmed(t, b, aWest))
 }
 
-// The target's database and the registry are restored to before the holder's deployment came, and an operator has vouched for the
-// registry's list. The holder opens its watch with a position of the target's database, as soon as it has a reference: it is waited for,
-// and its reference counts again.
+// The target's database and the registry are restored to before the holder's deployment came, and an operator
+// has vouched for the registry's list. The holder opens its watch with a position of the target's database,
+// as soon as it has a reference: it is waited for, and its reference counts again.
 func TestAHolderThatEverybodyHasLostIsNoStranger_I2_I15(t *testing.T) {
 	t.Parallel()
 	for name, after := range map[string]func(b *harness.Box){
@@ -101,19 +107,22 @@ func TestAHolderThatEverybodyHasLostIsNoStranger_I2_I15(t *testing.T) {
 			after(b)
 			restore()
 			store := b.Stores[b.ID(aWest)]
-			exec(t, b, aWest, `DELETE FROM dbcontroller.deployment WHERE service = 'b.example.com' AND region = 'eastus2'`)
+			exec(t, b, aWest,
+				`DELETE FROM dbcontroller.deployment WHERE service = 'b.example.com' AND region = 'eastus2'`)
 			_, err := store.Gate.NoticeEpoch(t.Context())
 			require.NoError(t, err)
 			listed := without(b, bEast)
 			require.NoError(t, store.Gate.Recover(t.Context(), listed))
 			require.NotContains(t, unconfirmed(t, b, aWest), b.ID(bEast))
 			ctx := peer.WithCallerDatabase(t.Context(), uuid.New())
-			require.ErrorIs(t, store.Read.CheckKept(ctx, b.ID(bEast), ""), peer.ErrStranger, "an empty database in its place has no position")
+			require.ErrorIs(t, store.Read.CheckKept(ctx, b.ID(bEast), ""), peer.ErrStranger,
+				"an empty database in its place has no position")
 			require.NoError(t, b.OpenWatch(b.ID(bEast), b.ID(aWest)))
 			require.Contains(t, unconfirmed(t, b, aWest), b.ID(bEast))
 			_, err = b.Delete(target)
 			require.ErrorAs(t, err, new(*peer.UnavailableError))
-			require.Error(t, store.Gate.CheckDatabase(t.Context(), b.ID(bEast), uuid.New()), "the empty database comes later")
+			require.Error(t, store.Gate.CheckDatabase(t.Context(), b.ID(bEast), uuid.New()),
+				"the empty database comes later")
 			b.Settle()
 			require.NotContains(t, unconfirmed(t, b, aWest), b.ID(bEast))
 			_, err = b.Delete(target)
@@ -123,8 +132,8 @@ func TestAHolderThatEverybodyHasLostIsNoStranger_I2_I15(t *testing.T) {
 	}
 }
 
-// An operator lifts the wait for a deployment that has shown a position and is gone; the decision is recorded, and the deployment can be
-// decommissioned, known or not.
+// An operator lifts the wait for a deployment that has shown a position and is gone; the decision is
+// recorded, and the deployment can be decommissioned, known or not.
 func TestTheWaitForALostHolderCanBeWaived_I13(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -146,7 +155,8 @@ func TestTheWaitForALostHolderCanBeWaived_I13(t *testing.T) {
 	require.Equal(t, "operator/eve", decisions[0].By)
 	b.MustDelete(target)
 	for _, gone := range []schema.DeploymentID{b.ID(bEast), {Service: "evil.example.com", Region: "mars"}} {
-		require.NoError(t, store.Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: gone, Blocking: schema.Unset, Reason: "stolen", By: "operator/eve"}))
+		require.NoError(t, store.Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: gone,
+			Blocking: schema.Unset, Reason: "stolen", By: "operator/eve"}))
 		require.NoError(t, store.Gate.CheckCaller(t.Context(), gone), "it is refused as decommissioned")
 		_, err := store.Gate.RecordPeerEpoch(t.Context(), gone, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 		require.ErrorIs(t, err, peer.ErrDecommissioned)
@@ -167,7 +177,8 @@ func TestWhoHasReferencesIsNoStranger_I2_I15(t *testing.T) {
 	_, err := store.Gate.RecordPeerEpoch(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 	require.NoError(t, err)
 	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
-	require.NoError(t, store.Operate.WaiveComparison(t.Context(), b.ID(bEast), "lost", "operator/eve"), "an operator can lift it")
+	require.NoError(t, store.Operate.WaiveComparison(t.Context(), b.ID(bEast), "lost", "operator/eve"),
+		"an operator can lift it")
 	require.Empty(t, unconfirmed(t, b, aWest))
 }
 
@@ -202,13 +213,15 @@ func TestBeforeTheFirstEnvironmentNobodyIsAStranger_I2_I15(t *testing.T) {
 			}
 		}
 	}()
-	_, err := store.Gate.RecordPeerEpoch(t.Context(), schema.DeploymentID{Service: "unheard.example.com", Region: "mars"}, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
+	_, err := store.Gate.RecordPeerEpoch(t.Context(), schema.DeploymentID{Service: "unheard.example.com",
+		Region: "mars"}, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 	require.NoError(t, err)
 	cancel()
 	require.NoError(t, <-ended)
 }
 
-// A process of a restored database that has not received an environment yet makes nothing wait for a caller: it refuses the call.
+// A process of a restored database that has not received an environment yet makes nothing wait for a caller:
+// it refuses the call.
 func TestBeforeTheFirstEnvironmentAStrangerStopsNoDelete_I13_I15(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -218,7 +231,8 @@ func TestBeforeTheFirstEnvironmentAStrangerStopsNoDelete_I13_I15(t *testing.T) {
 	b.Recover(aWest)
 	b.Settle()
 	started := b.SecondProcess(aWest, shadow.Config{})
-	err := started.Gate.CheckDatabase(t.Context(), schema.DeploymentID{Service: "evil.example.com", Region: "us-west2"}, uuid.New())
+	err := started.Gate.CheckDatabase(t.Context(), schema.DeploymentID{Service: "evil.example.com", Region: "us-west2"},
+		uuid.New())
 	require.ErrorAs(t, err, new(*peer.UnavailableError), "the registry may list it later")
 	require.Empty(t, unconfirmed(t, b, aWest))
 	b.MustDelete(target)

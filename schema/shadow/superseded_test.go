@@ -26,8 +26,8 @@ func described(t *testing.T, services string, version schema.ServiceVersion) *sc
 	return model
 }
 
-// S9: v1 is described again while v2 runs, and switched to. A process that was paused has the earlier descriptor of v1: a field that
-// blocks now would have no reference in its writes.
+// S9: v1 is described again while v2 runs, and switched to. A process that was paused has the earlier
+// descriptor of v1: a field that blocks now would have no reference in its writes.
 func TestAProcessComparesTheDigestOfAVersionNotItsName_I26(t *testing.T) {
 	t.Parallel()
 	b, ctx := newVersions(t, nil), context.Background()
@@ -35,13 +35,15 @@ func TestAProcessComparesTheDigestOfAVersionNotItsName_I26(t *testing.T) {
 	asleep := b.SecondProcess(bEast, shadow.Config{})
 	b.Switch(bEast, "v2")
 	b.Settle()
-	anew := strings.Replace(versions, "      - { path: dropped,", "      - { path: added, targets: [a.example.com/Target], behaviour: BLOCK }\n      - { path: dropped,", 1)
+	anew := strings.Replace(versions, "      - { path: dropped,",
+		"      - { path: added, targets: [a.example.com/Target], behaviour: BLOCK }\n      - { path: dropped,", 1)
 	require.NotEqual(t, versions, anew)
 	model := described(t, anew, schema.ServiceVersion{Service: "b.example.com", Version: "v1"})
 	require.NoError(t, b.Stores[b.ID(bEast)].Admin.Switch(ctx, model))
 	b.Settle()
 	write := []peer.Write{{Name: "holders/h", Body: body{"added": targetName("t")}}}
-	_, err := asleep.Write.SaveRequested(ctx, uuid.New(), []peer.Write{{Name: "holders/h", Body: body{"added": 1}, Mode: peer.Update}})
+	_, err := asleep.Write.SaveRequested(ctx, uuid.New(),
+		[]peer.Write{{Name: "holders/h", Body: body{"added": 1}, Mode: peer.Update}})
 	require.ErrorIs(t, err, peer.ErrAborted, "its refusals are not kept either")
 	short, cancel := context.WithTimeout(ctx, 300e6)
 	defer cancel()
@@ -73,10 +75,12 @@ func TestAVersionDescribedAgainIsDerivedAgain_I26(t *testing.T) {
 	b, ctx := newVersions(t, nil), context.Background()
 	b.MustPut(targetName("t"), nil)
 	b.MustPut(holder, body{"added": targetName("t")})
-	anew := strings.Replace(versions, "      - { path: dropped,", "      - { path: added, targets: [a.example.com/Target], behaviour: BLOCK }\n      - { path: dropped,", 1)
+	anew := strings.Replace(versions, "      - { path: dropped,",
+		"      - { path: added, targets: [a.example.com/Target], behaviour: BLOCK }\n      - { path: dropped,", 1)
 	_, before, _, err := b.Stores[b.ID(bEast)].Operate.Status(ctx)
 	require.NoError(t, err)
-	require.NoError(t, b.Stores[b.ID(bEast)].Admin.Switch(ctx, described(t, anew, schema.ServiceVersion{Service: "b.example.com", Version: "v1"})))
+	require.NoError(t, b.Stores[b.ID(bEast)].Admin.Switch(ctx,
+		described(t, anew, schema.ServiceVersion{Service: "b.example.com", Version: "v1"})))
 	_, after, _, err := b.Stores[b.ID(bEast)].Operate.Status(ctx)
 	require.NoError(t, err)
 	require.Equal(t, before+1, after)
@@ -118,7 +122,8 @@ func TestASupersededProcessAcceptsNoBlockade_I26(t *testing.T) {
 	asleep := b.SecondProcess(aWest, shadow.Config{})
 	b.Switch(aWest, "v2")
 	_, err := asleep.Targets.Establish(ctx, b.ID(bEast), newAttempt(), []peer.EstablishReference{{
-		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target", TargetName: "targets/t", Behaviour: schema.Block,
+		HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "block", TargetKind: "Target",
+		TargetName: "targets/t", Behaviour: schema.Block,
 	}})
 	require.ErrorIs(t, err, peer.ErrAborted)
 	require.Zero(t, b.Count(aWest, "blockade"))

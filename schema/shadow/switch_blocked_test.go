@@ -25,7 +25,8 @@ kinds:
     patterns: ["targets/{target}"]
     references: [{ path: next, targets: [Target], behaviour: ASYNC_CASCADE_DELETE }]
 `
-	for i, behaviour := range []string{"BLOCK", "UNSET", "CASCADE_DELETE", "ASYNC_UNSET", "ASYNC_CASCADE_DELETE", "ALLOW_DANGLING"} {
+	for i, behaviour := range []string{"BLOCK", "UNSET", "CASCADE_DELETE", "ASYNC_UNSET", "ASYNC_CASCADE_DELETE",
+		"ALLOW_DANGLING"} {
 		text += fmt.Sprintf(`---
 service: b.example.com
 version: v%[1]d
@@ -42,8 +43,8 @@ kinds:
 	return harness.NewBox(t, text, configure, aWest, bEast)
 }
 
-// S10: a cascade has marked a target that a holder blocks, and the holder's deployment switches to a version in which the reference does
-// not block: the holder acts, and the target is removed.
+// S10: a cascade has marked a target that a holder blocks, and the holder's deployment switches to a version
+// in which the reference does not block: the holder acts, and the target is removed.
 func TestABlockingReferenceOfAWaitingDeletionActsAfterASwitch_I13_I26(t *testing.T) {
 	t.Parallel()
 	for version, stays := range map[string]bool{"v2": true, "v3": false, "v4": true, "v5": false, "v6": true} {
@@ -72,7 +73,8 @@ func TestABlockingReferenceOfAWaitingDeletionActsAfterASwitch_I13_I26(t *testing
 	}
 }
 
-// doomed makes resources that an accepted delete will reach by cascades: a blockade until then makes them wait.
+// doomed makes resources that an accepted delete will reach by cascades: a blockade until then makes them
+// wait.
 func doomed(b *harness.Box, names ...func(string) string) {
 	for _, name := range names {
 		b.MustPut(name("root"), nil)
@@ -117,8 +119,8 @@ func TestABlockingReferenceUnderARightActsAfterASwitch_I13_I26(t *testing.T) {
 	}
 }
 
-// Only an acting reference that replaces a blocking one of the same holder and field is accepted: no other new reference to a resource
-// in DELETING is.
+// Only an acting reference that replaces a blocking one of the same holder and field is accepted: no other
+// new reference to a resource in DELETING is.
 func TestNothingElseRefersToWhatIsDeleting_I4(t *testing.T) {
 	t.Parallel()
 	b, ctx := actingVersions(t, nil), context.Background()
@@ -128,15 +130,19 @@ func TestNothingElseRefersToWhatIsDeleting_I4(t *testing.T) {
 	require.Equal(t, peer.Deleting, b.Get(targetName("mid")).State)
 	ask := func(uid uuid.UUID, path string, behaviour schema.Behaviour) error {
 		_, err := b.Stores[b.ID(aWest)].Targets.Establish(ctx, b.ID(bEast), newAttempt(), []peer.EstablishReference{{
-			HolderUID: uid, HolderKind: "Holder", HolderName: "holders/h", Path: path, TargetKind: "Target", TargetName: "targets/mid", Behaviour: behaviour,
+			HolderUID: uid, HolderKind: "Holder", HolderName: "holders/h", Path: path, TargetKind: "Target",
+			TargetName: "targets/mid", Behaviour: behaviour,
 		}})
 		return err
 	}
 	for what, err := range map[string]error{
-		"blocks":        ask(uid, "far", schema.Block),
-		"other field":   ask(uid, "other", schema.Unset),
-		"other holder":  ask(uuid.New(), "far", schema.Unset),
-		"other service": func() error { _, err := b.Put(targetName("x"), body{"next": targetName("mid")}); return err }(),
+		"blocks":       ask(uid, "far", schema.Block),
+		"other field":  ask(uid, "other", schema.Unset),
+		"other holder": ask(uuid.New(), "far", schema.Unset),
+		"other service": func() error {
+			_, err := b.Put(targetName("x"), body{"next": targetName("mid")})
+			return err
+		}(),
 	} {
 		require.Equal(t, peer.TargetDeleting, refusals(t, err)[0].Reason, what)
 	}

@@ -21,7 +21,8 @@ func TestAHalfSwitchedVersionIsNotAdopted_I26(t *testing.T) {
 	b.Switch(bEast, "v2")
 	b.Settle()
 	other := b.SecondProcess(bEast, shadow.Config{})
-	exec(t, b, bEast, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'stopped'; END $$`)
+	exec(t, b, bEast,
+		`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'stopped'; END $$`)
 	exec(t, b, bEast, `CREATE TRIGGER stop BEFORE INSERT ON dbcontroller.derivation EXECUTE FUNCTION refuse()`)
 	v1 := modelOf(t, switched, "b.example.com", "v1") // has no reference
 	require.ErrorContains(t, b.Stores[b.ID(bEast)].Admin.Switch(t.Context(), v1), "stopped")

@@ -78,12 +78,14 @@ func TestSwitchesUnderLoad_I26(t *testing.T) {
 	}
 	for range 2 {
 		every(0, 0, func() error {
-			_, err := store.Write.Save(ctx, []peer.Write{{Name: fmt.Sprint("holders/h", rand.IntN(25)), Body: random()}})
+			_, err := store.Write.Save(ctx,
+				[]peer.Write{{Name: fmt.Sprint("holders/h", rand.IntN(25)), Body: random()}})
 			return err
 		})
 	}
 	every(1, 0, func() error {
-		_, err := b.Stores[b.ID(aWest)].Deletions.Delete(ctx, shadow.DeleteRequest{Name: fmt.Sprint("targets/t", rand.IntN(6))})
+		_, err := b.Stores[b.ID(aWest)].Deletions.Delete(ctx,
+			shadow.DeleteRequest{Name: fmt.Sprint("targets/t", rand.IntN(6))})
 		return err
 	})
 	every(2, 20*time.Millisecond, func() error {
@@ -99,7 +101,8 @@ func TestSwitchesUnderLoad_I26(t *testing.T) {
 	every(4, 100*time.Millisecond, func() error {
 		now := counts[0].Load()
 		if n > 0 && now == written {
-			return errors.New("no write has succeeded since the last switch") // each switch aborts the writes in flight: on a busy machine all
+			// each switch aborts the writes in flight: on a busy machine all
+			return errors.New("no write has succeeded since the last switch")
 		}
 		n, written = n+1, now
 		return store.Admin.Switch(ctx, v[n%2])
@@ -178,7 +181,8 @@ type idle struct{}
 
 func (idle) Run(ctx context.Context) error { <-ctx.Done(); return nil }
 
-// Another service's new version is described after this deployment has started: its model receives the kind's other name.
+// Another service's new version is described after this deployment has started: its model receives the kind's
+// other name.
 func TestARunningVersionLearnsOfLaterRenames(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, chain, nil, aWest, bEast)
@@ -186,12 +190,14 @@ func TestARunningVersionLearnsOfLaterRenames(t *testing.T) {
 	environment := func(text, version string) *schema.Environment {
 		file, err := schema.ParseFile("services.yaml", strings.NewReader(text))
 		require.NoError(t, err)
-		return &schema.Environment{Regions: []string{"us-west2"}, Services: file.Services, Deployments: []schema.Deployment{{DeploymentID: b.ID(aWest), Version: version, Address: "x:1"}}}
+		return &schema.Environment{Regions: []string{"us-west2"}, Services: file.Services,
+			Deployments: []schema.Deployment{{DeploymentID: b.ID(aWest), Version: version, Address: "x:1"}}}
 	}
 	environments, store := make(chan *schema.Environment), b.Stores[b.ID(aWest)]
 	m, err := nodemanager.New(nodemanager.Config{
 		Deployment: b.ID(aWest), Environments: environments, Logger: zap.NewNop(),
-		Store:   nodemanager.Store{Switch: store.Admin.Switch, Refresh: store.Admin.Refresh, PointedTo: store.Attempts.ReferencedDeployments},
+		Store: nodemanager.Store{Switch: store.Admin.Switch, Refresh: store.Admin.Refresh,
+			PointedTo: store.Attempts.ReferencedDeployments},
 		Sharing: nodemanager.Sharing{Nodes: 1, Leases: store.Leases("one", 5*time.Second)},
 		NewNode: func(s nodemanager.Share) (nodemanager.Runner, error) {
 			go func() {
@@ -271,8 +277,9 @@ func TestAListGoesOnAfterARename(t *testing.T) {
 	}
 }
 
-// Two processes derive the same pass, and set aside each resource once: when the other one has ended the pass meanwhile, when it has
-// advanced it, and when a resource was created meanwhile, so that the other one's page is not the last one any more.
+// Two processes derive the same pass, and set aside each resource once: when the other one has ended the pass
+// meanwhile, when it has advanced it, and when a resource was created meanwhile, so that the other one's page
+// is not the last one any more.
 func TestTwoProcessesSetAsideOnce(t *testing.T) {
 	t.Parallel()
 	for what, n := range map[string]int{"ended": 1, "advanced": 501, "not the last": 499} {
@@ -381,8 +388,8 @@ func TestACrashBetweenTheTransactionsOfASwitch_I19(t *testing.T) {
 	b.Audit()
 }
 
-// Lists and watches, which are forwarded to regions that may run another version, take either name of a kind, as writes
-// do.
+// Lists and watches, which are forwarded to regions that may run another version, take either name of a kind,
+// as writes do.
 func TestListsKnowTheOtherName(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, regions, nil, aWest, bWest, bEast)

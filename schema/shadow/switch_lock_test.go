@@ -18,7 +18,9 @@ func switching(t *testing.T, b *harness.Box, deployment string, model *schema.Mo
 	t.Helper()
 	done := make(chan error, 1)
 	go func() { done <- b.Stores[b.ID(deployment)].Admin.Switch(context.Background(), model) }()
-	require.Eventually(t, func() bool { return len(done) > 0 || waiting(t, b.Pools[b.ID(deployment)]) }, wait.Limit, 5*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return len(done) > 0 || waiting(t, b.Pools[b.ID(deployment)])
+	}, wait.Limit, 5*time.Millisecond)
 	return done
 }
 
@@ -38,8 +40,8 @@ func TestASwitchWaitsForAWriteThatIsUnderWay_I26(t *testing.T) {
 	b.Audit()
 }
 
-// A switch waits for an owner check of the earlier version whose ownee entry is not committed yet, and sends the new version to the
-// ownee's deployment.
+// A switch waits for an owner check of the earlier version whose ownee entry is not committed yet, and sends
+// the new version to the ownee's deployment.
 func TestASwitchWaitsForACheckOfAnOwnerThatIsUnderWay_I26(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
@@ -49,7 +51,8 @@ func TestASwitchWaitsForACheckOfAnOwnerThatIsUnderWay_I26(t *testing.T) {
 	g.arm(0)
 	checked := make(chan error, 1)
 	go func() {
-		_, err := asked.Owners.CheckOwners(context.Background(), b.ID(bEast), []peer.OwnerQuestion{{Kind: "Target", Name: "targets/t", UID: owner.UID}})
+		_, err := asked.Owners.CheckOwners(context.Background(), b.ID(bEast),
+			[]peer.OwnerQuestion{{Kind: "Target", Name: "targets/t", UID: owner.UID}})
 		checked <- err
 	}()
 	<-g.reached // it has the lock of the version

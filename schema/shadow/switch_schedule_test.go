@@ -179,7 +179,8 @@ func TestAnOwnerIsDroppedAfterItsKindWasRenamed_I26(t *testing.T) {
 	b.Settle()
 	restarted := b.SecondProcess(bEast, shadow.Config{})
 	b.Stores[b.ID(bEast)] = restarted
-	_, err := restarted.Write.Save(context.Background(), []peer.Write{{Name: "holders/h", Body: body{"mine": true}}}) // no owners
+	// no owners
+	_, err := restarted.Write.Save(context.Background(), []peer.Write{{Name: "holders/h", Body: body{"mine": true}}})
 	require.NoError(t, err)
 	require.Empty(t, b.Get(holder).Owners)
 	b.MustDelete(targetName("t"))
@@ -213,7 +214,8 @@ kinds:
       - { path: unset, targets: [a.example.com/Extra], behaviour: UNSET }
 `
 
-// The target kinds of a field change. The stored reference is UNSET and not derived yet; its target is deleted.
+// The target kinds of a field change. The stored reference is UNSET and not derived yet; its target is
+// deleted.
 func TestAFieldWithOtherTargetsIsUnset_I1(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, retargeted, nil, aWest, bEast)
@@ -230,7 +232,8 @@ func TestAFieldWithOtherTargetsIsUnset_I1(t *testing.T) {
 	require.Empty(t, value(t, b.Get(holder), "unset"), "the reference was taken away, the value was not")
 }
 
-// Process one is between the two transactions of a switch to v2; the lagging process two switches to v1 and derives.
+// Process one is between the two transactions of a switch to v2; the lagging process two switches to v1 and
+// derives.
 func TestASwitchBetweenTheTransactionsOfAnother_I26(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, droppedKind, nil, aWest, bEast)
@@ -283,7 +286,8 @@ func TestNamesReadBeforeASwitchDoNotComeBack_I26(t *testing.T) {
 	for _, w := range b.Work(b.ID(bEast)) {
 		if w.Action == schema.Derive {
 			derived, err := store.Admin.Derive(ctx, w.Seq)
-			require.False(t, err == nil && derived == peer.DerivedAll && b.Count(bEast, "reference") == 0, "reported as derived")
+			require.False(t, err == nil && derived == peer.DerivedAll && b.Count(bEast, "reference") == 0,
+				"reported as derived")
 		}
 	}
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// v2 of b adds references, drops one, changes behaviours, adds a parent's, and renames a kind; v2 of a renames Target.
+// v2 of b adds references, drops one, changes behaviours, adds a parent's, and renames a kind; v2 of a
+// renames Target.
 const versions = `
 service: a.example.com
 version: v1
@@ -162,7 +163,8 @@ func TestAResourceThatCannotBeDerivedIsSetAside_I20(t *testing.T) {
 		if i == 3 {
 			added = targetName("missing")
 		}
-		b.MustPut(fmt.Sprintf("//%s/holders/h%d", bEast, i), body{"added": added, "turns": body{"unset": targetName("there")}})
+		b.MustPut(fmt.Sprintf("//%s/holders/h%d", bEast, i),
+			body{"added": added, "turns": body{"unset": targetName("there")}})
 	}
 	b.Settle()
 	b.Switch(bEast, "v2")
@@ -171,7 +173,8 @@ func TestAResourceThatCannotBeDerivedIsSetAside_I20(t *testing.T) {
 	version, _, derivations, err := b.Stores[b.ID(bEast)].Operate.Status(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, "v2", version)
-	require.Equal(t, []shadow.Derivation{{Kind: "Keeper", Done: 10, Total: 10, SetAside: 10}}, derivations, "the targets' deployment is away")
+	require.Equal(t, []shadow.Derivation{{Kind: "Keeper", Done: 10, Total: 10, SetAside: 10}}, derivations,
+		"the targets' deployment is away")
 	b.SetDown(aWest, false)
 	b.Settle()
 	_, _, derivations, err = b.Stores[b.ID(bEast)].Operate.Status(context.Background())
@@ -193,7 +196,8 @@ func TestAResourceThatCannotBeDerivedIsSetAside_I20(t *testing.T) {
 // The target has the old form of the reference until it has the new one.
 func TestABehaviourChangesAfterTheTargetHasEstablishedIt(t *testing.T) {
 	t.Parallel()
-	b := newVersions(t, func(cfg *shadow.Config) { // the delete ends before the blockade expires, and has room for its questions
+	// the delete ends before the blockade expires, and has room for its questions
+	b := newVersions(t, func(cfg *shadow.Config) {
 		cfg.Times.DeleteTimeout, cfg.Times.TentativeTTL = 5*time.Second, time.Minute
 	})
 	b.MustPut(targetName("t"), nil)
@@ -223,7 +227,8 @@ func TestTheOldFormStaysWhileTheNewOneIsRefused_I8_I26(t *testing.T) {
 	b.Settle()
 	behaviour := func() (v schema.Behaviour) {
 		t.Helper()
-		require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT behaviour FROM dbcontroller.reference`).Scan(&v))
+		require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT behaviour FROM dbcontroller.reference`).
+			Scan(&v))
 		return v
 	}
 	before := behaviour()
@@ -245,7 +250,8 @@ func TestADerivationIsResumable_I19(t *testing.T) {
 	b.MustPut(targetName("t"), nil)
 	var writes []peer.Write
 	for i := range 1200 {
-		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/n%04d", i), Body: body{"added": targetName("t"), "near": "holders/n0000"}})
+		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/n%04d", i), Body: body{"added": targetName("t"),
+			"near": "holders/n0000"}})
 	}
 	_, err := b.Stores[b.ID(bEast)].Write.Save(context.Background(), writes)
 	require.NoError(t, err)
@@ -271,7 +277,8 @@ func TestADerivationIsResumable_I19(t *testing.T) {
 	require.Equal(t, 1200+1199, b.Count(bEast, "reference"))
 }
 
-// Deployments with different versions agree on identity, and a version that cannot express a reference reports that.
+// Deployments with different versions agree on identity, and a version that cannot express a reference
+// reports that.
 func TestPeersOnDifferentVersionsAgreeOnIdentity(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
@@ -297,9 +304,12 @@ func TestPeersOnDifferentVersionsAgreeOnIdentity(t *testing.T) {
 	require.Equal(t, "Target", b.Get(targetName("t")).Kind)
 
 	// A kind that only the newer version has: its deployment answers "unknown", which is not "absent".
-	_, err = b.Stores[b.ID(aWest)].Targets.Establish(context.Background(), b.ID(bEast), newAttempt(), []peer.EstablishReference{{
-		HolderUID: b.Get(holder).UID, HolderKind: "Keeper", HolderName: "holders/h", Path: "block", TargetKind: "Extra", TargetName: "extras/x", Behaviour: schema.Block,
-	}})
+	_, err = b.Stores[b.ID(aWest)].Targets.Establish(context.Background(), b.ID(bEast), newAttempt(),
+		[]peer.EstablishReference{{
+			HolderUID: b.Get(holder).UID, HolderKind: "Keeper", HolderName: "holders/h", Path: "block",
+			TargetKind: "Extra",
+			TargetName: "extras/x", Behaviour: schema.Block,
+		}})
 	var refused *peer.RefusedError
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, peer.UnknownKind, refused.Refusals[0].Reason)
@@ -380,7 +390,8 @@ func TestALaggingProcessDerivesNothing_I26(t *testing.T) {
 	b.MustPut(holder, body{"added": targetName("t"), "dropped": targetName("t")})
 	b.Settle()
 	b.Switch(bEast, "v2")
-	_, err := b.Pools[b.ID(bEast)].Exec(context.Background(), `UPDATE dbcontroller.meta SET version = 'v1', generation = generation + 1`)
+	_, err := b.Pools[b.ID(bEast)].Exec(context.Background(),
+		`UPDATE dbcontroller.meta SET version = 'v1', generation = generation + 1`)
 	require.NoError(t, err)
 	for range 2 {
 		_, err = b.Do(b.ID(bEast), schema.Derive)

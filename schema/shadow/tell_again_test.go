@@ -10,8 +10,9 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// A deployment has acknowledged very many deletions that are still under way, and its database is restored to before it acted upon them.
-// Its epoch is recorded at once, and it is told again page by page; until then its comparison is not accepted, and nothing is removed.
+// A deployment has acknowledged very many deletions that are still under way, and its database is restored to
+// before it acted upon them. Its epoch is recorded at once, and it is told again page by page; until then its
+// comparison is not accepted, and nothing is removed.
 func TestVeryManyDeletionsAreToldAgainInPages_I1_I21(t *testing.T) {
 	t.Parallel()
 	const n = 25_000
@@ -31,7 +32,8 @@ INSERT INTO dbcontroller.holder_entry (target_id, deployment_id) SELECT s.id, e.
 	_, err := store.Gate.RecordPeerEpoch(t.Context(), b.ID(bEast), epoch, peer.TargetKinds{})
 	require.NoError(t, err)
 	require.Zero(t, b.Count(aWest, "notice"), "the transaction is small")
-	require.ErrorAs(t, store.Gate.MarkReferencesConfirmed(t.Context(), b.ID(bEast), store.Gate.PresentEpoch(), epoch), new(*peer.UnavailableError))
+	require.ErrorAs(t, store.Gate.MarkReferencesConfirmed(t.Context(), b.ID(bEast), store.Gate.PresentEpoch(), epoch),
+		new(*peer.UnavailableError))
 	require.NotEmpty(t, unconfirmed(t, b, aWest))
 	b.SetDown(bEast, true)
 	_, err = b.Do(b.ID(aWest), schema.VerifyBlockades)

@@ -42,23 +42,45 @@ func TestTidyRemovesOnlyRowsPastTheirRetention_I5_I29(t *testing.T) {
 		what, insert, age string
 		left              int
 	}{
-		{"an ABORTED decision", `INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES ($1, false, now() - $2::interval)`, "24 hours", 1},
-		{"an ABORTED decision", `INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES ($1, false, now() - $2::interval)`, "26 hours", 0},
-		{"a COMMITTED decision", `INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES ($1, true, now() - $2::interval)`, "50 min", 1},
-		{"a COMMITTED decision", `INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES ($1, true, now() - $2::interval)`, "70 min", 0},
+		{"an ABORTED decision",
+			`INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES ($1, false, now() - $2::interval)`,
+			"24 hours", 1},
+		{"an ABORTED decision",
+			`INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES ($1, false, now() - $2::interval)`,
+			"26 hours", 0},
+		{"a COMMITTED decision",
+			`INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES ($1, true, now() - $2::interval)`,
+			"50 min", 1},
+		{"a COMMITTED decision",
+			`INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES ($1, true, now() - $2::interval)`,
+			"70 min", 0},
 		{"a COMMITTED decision that is not confirmed", `
 			WITH owed AS (INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt) VALUES (1, 0, ` + peer + `, $1))
 			INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES ($1, true, now() - $2::interval)`, "50 hours", 1},
-		{"a closed attempt", `INSERT INTO dbcontroller.closed_attempt (attempt, deployment_id, closed_at) VALUES ($1, ` + peer + `, now() - $2::interval)`, "24 hours", 1},
-		{"a closed attempt", `INSERT INTO dbcontroller.closed_attempt (attempt, deployment_id, closed_at) VALUES ($1, ` + peer + `, now() - $2::interval)`, "26 hours", 0},
-		{"a request", `INSERT INTO dbcontroller.request (id, hash, outcome, created_at) VALUES ($1, '\x00', '{}', now() - $2::interval)`, "23 hours", 1},
-		{"a request", `INSERT INTO dbcontroller.request (id, hash, outcome, created_at) VALUES ($1, '\x00', '{}', now() - $2::interval)`, "25 hours", 0},
-		{"a target that is closed", `INSERT INTO dbcontroller.closing SELECT id, $1, now() - $2::interval FROM dbcontroller.shadow`, "-3 min", 1},
-		{"a target that was closed", `INSERT INTO dbcontroller.closing SELECT id, $1, now() - $2::interval FROM dbcontroller.shadow`, "3 min", 0},
-		{"a right that is about to end", `INSERT INTO dbcontroller.ending SELECT hashtextextended($1::text, 0), now() - $2::interval`, "-30 s", 1},
-		{"a right whose end a process began", `INSERT INTO dbcontroller.ending SELECT hashtextextended($1::text, 0), now() - $2::interval`, "30 s", 1},
-		{"a right whose end a process left unfinished", `INSERT INTO dbcontroller.ending SELECT hashtextextended($1::text, 0), now() - $2::interval`, "2 min", 0},
-		{"a right whose end a clock set ahead", `INSERT INTO dbcontroller.ending SELECT hashtextextended($1::text, 0), now() - $2::interval`, "-1 hour", 0},
+		{"a closed attempt",
+			`INSERT INTO dbcontroller.closed_attempt (attempt, deployment_id, closed_at) VALUES ($1, ` + peer +
+				`, now() - $2::interval)`, "24 hours", 1},
+		{"a closed attempt",
+			`INSERT INTO dbcontroller.closed_attempt (attempt, deployment_id, closed_at) VALUES ($1, ` + peer +
+				`, now() - $2::interval)`, "26 hours", 0},
+		{"a request",
+			`INSERT INTO dbcontroller.request (id, hash, outcome, created_at) VALUES ($1, '\x00', '{}', now() - $2::interval)`, "23 hours", 1},
+		{"a request",
+			`INSERT INTO dbcontroller.request (id, hash, outcome, created_at) VALUES ($1, '\x00', '{}', now() - $2::interval)`, "25 hours", 0},
+		{"a target that is closed",
+			`INSERT INTO dbcontroller.closing SELECT id, $1, now() - $2::interval FROM dbcontroller.shadow`,
+			"-3 min", 1},
+		{"a target that was closed",
+			`INSERT INTO dbcontroller.closing SELECT id, $1, now() - $2::interval FROM dbcontroller.shadow`,
+			"3 min", 0},
+		{"a right that is about to end",
+			`INSERT INTO dbcontroller.ending SELECT hashtextextended($1::text, 0), now() - $2::interval`, "-30 s", 1},
+		{"a right whose end a process began",
+			`INSERT INTO dbcontroller.ending SELECT hashtextextended($1::text, 0), now() - $2::interval`, "30 s", 1},
+		{"a right whose end a process left unfinished",
+			`INSERT INTO dbcontroller.ending SELECT hashtextextended($1::text, 0), now() - $2::interval`, "2 min", 0},
+		{"a right whose end a clock set ahead",
+			`INSERT INTO dbcontroller.ending SELECT hashtextextended($1::text, 0), now() - $2::interval`, "-1 hour", 0},
 	} {
 		id := uuid.New()
 		_, err := pool.Exec(t.Context(), row.insert, id, row.age)
@@ -71,7 +93,8 @@ func TestTidyRemovesOnlyRowsPastTheirRetention_I5_I29(t *testing.T) {
 	}
 }
 
-// meta.forgotten never decreases: an attempt that began between two values may have been aborted by the greater one.
+// meta.forgotten never decreases: an attempt that began between two values may have been aborted by the
+// greater one.
 func TestTheForgottenMarkOnlyGrows_I5(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -86,7 +109,8 @@ func TestTheForgottenMarkOnlyGrows_I5(t *testing.T) {
 	}
 }
 
-// Tidy starts again after the last foreign target: a target that had references in the last round may have none now.
+// Tidy starts again after the last foreign target: a target that had references in the last round may have
+// none now.
 func TestTidyVisitsForeignTargetsAgain(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -105,10 +129,12 @@ func TestTidyVisitsForeignTargetsAgain(t *testing.T) {
 // waiting reports whether a session of a database waits for a lock.
 func waiting(t *testing.T, pool *pgxpool.Pool) bool {
 	t.Helper()
-	return countRows(t, pool, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+	return countRows(t, pool,
+		`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
 }
 
-// beside runs fn until it has ended or waits for a lock, then releases the lock, and returns the result of fn.
+// beside runs fn until it has ended or waits for a lock, then releases the lock, and returns the result of
+// fn.
 func beside(t *testing.T, pool *pgxpool.Pool, fn func() error, goOn func()) error {
 	t.Helper()
 	done := make(chan error, 1)
@@ -118,7 +144,8 @@ func beside(t *testing.T, pool *pgxpool.Pool, fn func() error, goOn func()) erro
 	return <-done
 }
 
-// Tidy removes a foreign target beside an uncommitted write with a new reference to it: it waits, and checks again.
+// Tidy removes a foreign target beside an uncommitted write with a new reference to it: it waits, and checks
+// again.
 func TestAForeignTargetWithANewReferenceIsKept_I1(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -132,7 +159,8 @@ func TestAForeignTargetWithANewReferenceIsKept_I1(t *testing.T) {
 	b.AfterEstablish = func() { g.arm(0) }
 	saved := make(chan error, 1)
 	go func() {
-		_, err := process.Write.Save(context.Background(), []peer.Write{{Name: "holders/h", Body: body{"block": target}}})
+		_, err := process.Write.Save(context.Background(),
+			[]peer.Write{{Name: "holders/h", Body: body{"block": target}}})
 		saved <- err
 	}()
 	<-g.reached
@@ -166,7 +194,8 @@ func TestMessagesToADecommissionedDeploymentAreRemoved_I13(t *testing.T) {
 	b.MustDelete(target)
 }
 
-// meta.compacted is the newest transaction of the removed rows, and never decreases: no token is accepted whose rows are removed.
+// meta.compacted is the newest transaction of the removed rows, and never decreases: no token is accepted
+// whose rows are removed.
 func TestTheCompactedMarkIsThatOfTheNewestRow_I24(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -191,11 +220,13 @@ func TestTidySaysThatThereMayBeMore_I28(t *testing.T) {
 	const peer = `(SELECT id FROM dbcontroller.deployment WHERE service = 'a.example.com' AND region = 'us-west2')`
 	for _, insert := range []string{
 		`INSERT INTO dbcontroller.attempt (id, committed, decided_at) SELECT gen_random_uuid(), false, now() - interval '26 hours' FROM generate_series(1, 5000)`,
-		`INSERT INTO dbcontroller.closed_attempt (attempt, deployment_id, closed_at) SELECT gen_random_uuid(), ` + peer + `, now() - interval '26 hours' FROM generate_series(1, 5000)`,
+		`INSERT INTO dbcontroller.closed_attempt (attempt, deployment_id, closed_at) SELECT gen_random_uuid(), ` +
+			peer + `, now() - interval '26 hours' FROM generate_series(1, 5000)`,
 		`INSERT INTO dbcontroller.request (id, hash, outcome, created_at) SELECT gen_random_uuid(), '\x00', '{}', now() - interval '26 hours' FROM generate_series(1, 5000)`,
 		`INSERT INTO dbcontroller.change (uid, revision, generation, kind_id, state, created_at, changed_at, name)
 			SELECT gen_random_uuid(), 1, 1, 1, 3, now(), now() - interval '25 hours', 'targets/t' FROM generate_series(1, 5000)`,
-		`INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name) SELECT gen_random_uuid(), ` + peer + `, 1, 'targets/' || n FROM generate_series(1, 5000) n`,
+		`INSERT INTO dbcontroller.foreign_target (uid, deployment_id, kind_id, name) SELECT gen_random_uuid(), ` +
+			peer + `, 1, 'targets/' || n FROM generate_series(1, 5000) n`,
 	} {
 		exec(t, b, aWest, insert)
 		more, err := b.Stores[b.ID(aWest)].Admin.Tidy(t.Context())
@@ -240,14 +271,15 @@ func TestChangesAreKeptForTheirTime_I25(t *testing.T) {
 func TestRemovalsThatAreKeptKeepNothingElse_I28(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, func(cfg *shadow.Config) { cfg.Retention.Removals = time.Hour })
-	exec(t, b, aWest, `INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES (gen_random_uuid(), false, now() - interval '26 hours')`)
+	exec(t, b, aWest,
+		`INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES (gen_random_uuid(), false, now() - interval '26 hours')`)
 	_, err := b.Stores[b.ID(aWest)].Admin.Tidy(t.Context())
 	require.ErrorContains(t, err, "removals are kept for at least 7 days")
 	require.Zero(t, countRows(t, b.Pools[b.ID(aWest)], `SELECT count(*) FROM dbcontroller.attempt`))
 }
 
-// The record of a resource that lived for less than an hour is kept for a week, others for as long as removals are kept. Its cause stays while another
-// record has it.
+// The record of a resource that lived for less than an hour is kept for a week, others for as long as
+// removals are kept. Its cause stays while another record has it.
 func TestRecordsOfBriefResourcesAreKeptForAWeek_I28(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -257,7 +289,8 @@ func TestRecordsOfBriefResourcesAreKeptForAWeek_I28(t *testing.T) {
 		brief bool
 		gone  time.Duration
 		cause int64
-	}{{true, week + day, 1e9 + 1}, {true, week + time.Hour, 1e9 + 2}, {false, week + time.Hour, 1e9 + 2}, {false, week + day, 1e9 + 3}, {true, week - day, 1e9 + 4}} {
+	}{{true, week + day, 1e9 + 1}, {true, week + time.Hour, 1e9 + 2}, {false, week + time.Hour, 1e9 + 2},
+		{false, week + day, 1e9 + 3}, {true, week - day, 1e9 + 4}} {
 		_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `
 WITH r AS (INSERT INTO dbcontroller.removal (name, uid, kind_id, cause_id, decided_at, brief) VALUES ($1, gen_random_uuid(), 1, $2, $3, $4))
 INSERT INTO dbcontroller.cause (id, how, deletion_id, actor, root, root_uid, at, noted_at) VALUES ($2, 1, gen_random_uuid(), 'user/ann', $1, gen_random_uuid(), $3, $3)
@@ -275,8 +308,10 @@ ON CONFLICT (id) DO NOTHING`, fmt.Sprintf("targets/t%d", i), r.cause, now.Add(-r
 		require.NoError(t, err)
 		return texts
 	}
-	require.Equal(t, []string{"targets/t true", "targets/t2 false", "targets/t3 false", "targets/t4 true"}, left(`SELECT name || ' ' || brief FROM dbcontroller.removal ORDER BY 1`))
-	require.Equal(t, []string{"2", "3", "4"}, left(`SELECT (id - 1000000000)::text FROM dbcontroller.cause WHERE at < now() - interval '1 day' ORDER BY id`))
+	require.Equal(t, []string{"targets/t true", "targets/t2 false", "targets/t3 false", "targets/t4 true"},
+		left(`SELECT name || ' ' || brief FROM dbcontroller.removal ORDER BY 1`))
+	require.Equal(t, []string{"2", "3", "4"},
+		left(`SELECT (id - 1000000000)::text FROM dbcontroller.cause WHERE at < now() - interval '1 day' ORDER BY id`))
 }
 
 // Each process learns of a deployment that was decommissioned at another one.

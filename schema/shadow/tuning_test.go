@@ -22,7 +22,8 @@ func TestSettingsOfAStoreChange(t *testing.T) {
 	store := b.Stores[b.ID(aWest)]
 	establish := func() error {
 		_, err := store.Targets.Establish(t.Context(), b.ID(bEast), uuid.Must(uuid.NewV7()), []peer.EstablishReference{{
-			HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "cascade", TargetKind: "Target", TargetName: "targets/t",
+			HolderUID: uuid.New(), HolderKind: "Holder", HolderName: "holders/h", Path: "cascade", TargetKind: "Target",
+			TargetName: "targets/t",
 		}})
 		return err
 	}
@@ -33,7 +34,9 @@ func TestSettingsOfAStoreChange(t *testing.T) {
 	require.Empty(t, expired(t, store))
 	store.Tune(shadow.Tuning{TentativeTTL: time.Millisecond})
 	require.NoError(t, establish())
-	require.Eventually(t, func() bool { return len(expired(t, store)) > 0 }, wait.Limit, time.Millisecond, "a tentative blockade expires sooner")
+	require.Eventually(t, func() bool {
+		return len(expired(t, store)) > 0
+	}, wait.Limit, time.Millisecond, "a tentative blockade expires sooner")
 }
 
 func expired(t *testing.T, store *shadow.Store) []schema.DeploymentID {

@@ -8,8 +8,9 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// A holder's database goes back to a backup in which the holder refers to the target by an earlier attempt. Until its epoch is announced it
-// says of no attempt that it is gone: the target's deployment does not wait for the comparison yet.
+// A holder's database goes back to a backup in which the holder refers to the target by an earlier attempt.
+// Until its epoch is announced it says of no attempt that it is gone: the target's deployment does not wait
+// for the comparison yet.
 func TestARestoredHolderDeniesNothingBeforeItsEpochIsKnown_I2_I3(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -52,8 +52,8 @@ func TestAReferenceInAnUndeclaredFieldIsRefused_I1(t *testing.T) {
 	b.Audit()
 }
 
-// A body may have references of the previous and of the next version; a body of a version that is not described any more can still be
-// updated.
+// A body may have references of the previous and of the next version; a body of a version that is not
+// described any more can still be updated.
 func TestFieldsOfOtherVersionsDoNotRefuseUpdates_I26(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, `
@@ -79,7 +79,8 @@ kinds:
 	b.Settle()
 	b.MustPut(down, body{"up": up, "over": up, "title": "more"})
 	_, err := b.Put(down, body{"ovr": up})
-	require.ErrorContains(t, err, `field ovr: "`+up+`" is the name of a resource, and Knot has no reference there; did you mean over?`)
+	require.ErrorContains(t, err,
+		`field ovr: "`+up+`" is the name of a resource, and Knot has no reference there; did you mean over?`)
 
 	// The first version is not described any more.
 	services, err := schema.ParseFile("f.yaml", strings.NewReader(`

@@ -9,8 +9,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// A confirm that finds no blockade is the first sign that the target's database has lost one: the reference is established again at
-// once, without waiting for a comparison.
+// A confirm that finds no blockade is the first sign that the target's database has lost one: the reference
+// is established again at once, without waiting for a comparison.
 func TestAConfirmWithoutBlockadesEstablishesAgain_I2_I8(t *testing.T) {
 	t.Parallel()
 	for _, field := range []string{"block", "cascade", "unset"} {
@@ -27,12 +27,13 @@ func TestAConfirmWithoutBlockadesEstablishesAgain_I2_I8(t *testing.T) {
 	}
 }
 
-// Of an attempt with several references the target's database has lost some blockades, and a confirm finds the others: that is a sign as well.
-// References under one attempt that are all there cause no comparison.
+// Of an attempt with several references the target's database has lost some blockades, and a confirm finds
+// the others: that is a sign as well. References under one attempt that are all there cause no comparison.
 func TestAConfirmThatLacksBlockadesEstablishesAgain_I2_I8(t *testing.T) {
 	t.Parallel()
 	for name, refs := range map[string]body{
-		"the block": {"block": target, "cascade": target2}, "the cascade": {"block": target2, "cascade": target}, "one of two": {"list": []any{target, target2}},
+		"the block": {"block": target, "cascade": target2}, "the cascade": {"block": target2, "cascade": target},
+		"one of two": {"list": []any{target, target2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -42,7 +43,8 @@ func TestAConfirmThatLacksBlockadesEstablishesAgain_I2_I8(t *testing.T) {
 			b.MustPut(holder, refs)
 			checks := 0
 			b.AfterCheckReferences = func([]peer.Known) { checks++ }
-			_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `DELETE FROM dbcontroller.blockade WHERE target_id = (SELECT id FROM dbcontroller.shadow WHERE uid = $1)`, first.UID)
+			_, err := b.Pools[b.ID(aWest)].Exec(t.Context(),
+				`DELETE FROM dbcontroller.blockade WHERE target_id = (SELECT id FROM dbcontroller.shadow WHERE uid = $1)`, first.UID)
 			require.NoError(t, err)
 			b.Settle()
 			require.Positive(t, checks)
@@ -64,7 +66,9 @@ func TestABlockadeOfADroppedReferenceHidesNoLostOne_I8(t *testing.T) {
 	lost := b.MustPut(target, nil)
 	b.MustPut(target2, nil)
 	b.MustPut(holder, body{"block": target, "cascade": target2})
-	_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `DELETE FROM dbcontroller.blockade WHERE target_id = (SELECT id FROM dbcontroller.shadow WHERE uid = $1)`, lost.UID)
+	_, err := b.Pools[b.ID(aWest)].Exec(t.Context(),
+		`DELETE FROM dbcontroller.blockade WHERE target_id = (SELECT id FROM dbcontroller.shadow WHERE uid = $1)`,
+		lost.UID)
 	require.NoError(t, err)
 	b.MustPut(holder, body{"block": target})
 	b.Settle()
@@ -73,8 +77,8 @@ func TestABlockadeOfADroppedReferenceHidesNoLostOne_I8(t *testing.T) {
 	b.Audit()
 }
 
-// A confirm finds no blockade when it is repeated, when its reference was dropped and released before, or when its target is gone: then
-// nothing is established again.
+// A confirm finds no blockade when it is repeated, when its reference was dropped and released before, or
+// when its target is gone: then nothing is established again.
 func TestARepeatedOrLateConfirmHasNoEffect_I7_I8(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -92,7 +96,8 @@ func TestARepeatedOrLateConfirmHasNoEffect_I7_I8(t *testing.T) {
 	all := confirms()
 	require.Len(t, all, 2)
 	var attempts []string
-	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT array_agg(attempt::text ORDER BY holder_id) FROM dbcontroller.reference`).Scan(&attempts))
+	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(),
+		`SELECT array_agg(attempt::text ORDER BY holder_id) FROM dbcontroller.reference`).Scan(&attempts))
 	b.Settle()
 	b.MustPut(holder2, nil)
 	b.Settle()
@@ -105,6 +110,7 @@ func TestARepeatedOrLateConfirmHasNoEffect_I7_I8(t *testing.T) {
 	b.Audit()
 	require.Zero(t, b.Count(aWest, "blockade"))
 	var stored []string
-	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT array_agg(attempt::text) FROM dbcontroller.reference`).Scan(&stored))
+	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(),
+		`SELECT array_agg(attempt::text) FROM dbcontroller.reference`).Scan(&stored))
 	require.Equal(t, attempts[:1], stored, "the reference stays as it is")
 }

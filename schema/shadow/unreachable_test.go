@@ -17,11 +17,13 @@ import (
 // deletes deletes a target at aWest.
 func deletes(t *testing.T, b *harness.Box, request uuid.UUID) (peer.DeleteResult, error) {
 	t.Helper()
-	return b.Stores[b.ID(aWest)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t", RequestID: request})
+	return b.Stores[b.ID(aWest)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t",
+		RequestID: request})
 }
 
-// A request id changes no refusal beside a holder whose deployment cannot be reached: a confirmed blockade is a definite one, which is kept,
-// and a tentative one is unknown, so that the same request is decided when the deployment is back.
+// A request id changes no refusal beside a holder whose deployment cannot be reached: a confirmed blockade is
+// a definite one, which is kept, and a tentative one is unknown, so that the same request is decided when the
+// deployment is back.
 func TestARequestIDChangesNoRefusalBesideAnUnreachableHolder_I13_I29(t *testing.T) {
 	t.Parallel()
 	for _, confirmed := range []bool{true, false} {
@@ -56,7 +58,8 @@ func TestARequestIDChangesNoRefusalBesideAnUnreachableHolder_I13_I29(t *testing.
 	}
 }
 
-// After a restore to before a decommissioning the deployment blocks as before, and is waited for, until it is decommissioned again.
+// After a restore to before a decommissioning the deployment blocks as before, and is waited for, until it is
+// decommissioned again.
 func TestARestoreToBeforeADecommissioning_I13_I15(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, func(cfg *shadow.Config) { cfg.Times.DeleteTimeout = 300 * time.Millisecond })
@@ -87,7 +90,8 @@ func TestARestoreToBeforeADecommissioning_I13_I15(t *testing.T) {
 	require.True(t, b.MustDelete(target).Removed)
 }
 
-// A decommissioned deployment refuses no delete: its blockades are about to be removed, so that a delete waits for that.
+// A decommissioned deployment refuses no delete: its blockades are about to be removed, so that a delete
+// waits for that.
 func TestADeleteWaitsForTheEndOfADecommissioning_I13_I29(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)

@@ -44,7 +44,8 @@ kinds:
       - { path: near, targets: [Target], behaviour: UNSET }
 `
 
-// A process that has not heard of a switch does not look for values by its own version: it would drop the reference, and leave the value.
+// A process that has not heard of a switch does not look for values by its own version: it would drop the
+// reference, and leave the value.
 func TestAProcessBehindASwitchUnsetsNothing_I1_I26(t *testing.T) {
 	t.Parallel()
 	b, ctx := harness.NewBox(t, movedTargets, nil, aWest, bWest), context.Background()
@@ -109,7 +110,8 @@ kinds:
     references: [{ path: customer, targets: [Customer], behaviour: BLOCK }]
 `
 
-// A process that has not heard of a switch deletes rows of tables that are attached since: it would delete the resource and leave the row.
+// A process that has not heard of a switch deletes rows of tables that are attached since: it would delete
+// the resource and leave the row.
 func TestAProcessBehindASwitchLeavesNoRow_I1_I26(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -120,7 +122,8 @@ CREATE TABLE customers (id bigint PRIMARY KEY, group_id text, club_id text);
 CREATE INDEX ON customers (group_id);
 CREATE INDEX ON customers (club_id);
 GRANT ALL ON customers TO dbcontroller_box_serving`)
-	behind, another := a.SecondProcess(crm, shadow.Config{Delegations: true}), a.SecondProcess(crm, shadow.Config{Delegations: true})
+	behind, another := a.SecondProcess(crm, shadow.Config{Delegations: true}),
+		a.SecondProcess(crm, shadow.Config{Delegations: true})
 	a.Switch(crm, "v2")
 	plans, err := attach.Prepare(ctx, a.crm, a.Stores[id].Model(), false)
 	require.NoError(t, err)

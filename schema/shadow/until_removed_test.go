@@ -87,8 +87,9 @@ func inTurn(t *testing.T, b *harness.Box) {
 	require.Empty(t, harness.AuditDatabases(t, b.Pools))
 }
 
-// A holder in DELETING keeps the targets that its clean-up needs, with an own blockade and under a right: a later delete of the target
-// is accepted, the target stays readable, and its own clean-up begins when the holder is removed.
+// A holder in DELETING keeps the targets that its clean-up needs, with an own blockade and under a right: a
+// later delete of the target is accepted, the target stays readable, and its own clean-up begins when the
+// holder is removed.
 func TestAHolderKeepsItsTargetUntilItIsRemoved_I33(t *testing.T) {
 	t.Parallel()
 	for _, delegations := range []bool{false, true} {
@@ -120,7 +121,8 @@ func TestACascadeIsTornDownInTheOrderOfTheReferences_I14_I33(t *testing.T) {
 	}
 }
 
-// A stack of resources in one selection. Parts have no clean-up: each stays until the release that needs it is removed.
+// A stack of resources in one selection. Parts have no clean-up: each stays until the release that needs it
+// is removed.
 func TestAStackIsTornDownInOrder_I14_I33(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, untilRemoved, nil, aWest, bEast)
@@ -132,10 +134,12 @@ func TestAStackIsTornDownInOrder_I14_I33(t *testing.T) {
 		part := fmt.Sprintf("parts/p%d", i)
 		b.MustPut("//"+bEast+"/"+part, body{"release": fmt.Sprintf("releases/r%d", i-1)})
 		b.MustPut(name(i), body{"needs": []any{part}})
-		reqs = append(reqs, shadow.DeleteRequest{Name: part}, shadow.DeleteRequest{Name: fmt.Sprintf("releases/r%d", i)})
+		reqs = append(reqs, shadow.DeleteRequest{Name: part},
+			shadow.DeleteRequest{Name: fmt.Sprintf("releases/r%d", i)})
 	}
 	b.Settle()
-	_, err := b.Stores[b.ID(bEast)].Deletions.DeleteAll(t.Context(), append(reqs, shadow.DeleteRequest{Name: "releases/r0"}))
+	_, err := b.Stores[b.ID(bEast)].Deletions.DeleteAll(t.Context(),
+		append(reqs, shadow.DeleteRequest{Name: "releases/r0"}))
 	require.NoError(t, err)
 	for i := stack - 1; i >= 0; i-- {
 		b.Settle()
@@ -152,7 +156,8 @@ func TestAStackIsTornDownInOrder_I14_I33(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, b.Pools))
 }
 
-// Two releases that need each other, deleted together, wait for each other for ever. An operator takes one reference away.
+// Two releases that need each other, deleted together, wait for each other for ever. An operator takes one
+// reference away.
 func TestAnOperatorEndsACycleOfKeptReferences_I33(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -171,7 +176,8 @@ func TestAnOperatorEndsACycleOfKeptReferences_I33(t *testing.T) {
 	uid := deleting(t, b, one).UID
 	conditions, err := store.Read.Conditions(ctx, "releases/1")
 	require.NoError(t, err)
-	require.Equal(t, []string{"by " + two + " (needs.*), until it is removed", "for user/installer to clean up (finalizer uninstall), which begins when nothing blocks the resource any more"},
+	require.Equal(t, []string{"by " + two + " (needs.*), until it is removed",
+		"for user/installer to clean up (finalizer uninstall), which begins when nothing blocks the resource any more"},
 		[]string{conditions[0].Message, conditions[1].Message})
 
 	var keys []string
@@ -206,7 +212,8 @@ func TestAnOperatorEndsACycleOfKeptReferences_I33(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, b.Pools))
 }
 
-// The version that runs when a holder is marked says which references it keeps; a later version does not take them away.
+// The version that runs when a holder is marked says which references it keeps; a later version does not take
+// them away.
 func TestTheRunningVersionSaysWhatIsKept_I33(t *testing.T) {
 	t.Parallel()
 	_, second, _ := strings.Cut(untilRemoved, "---\n")
@@ -239,8 +246,11 @@ func TestNothingIsKeptAtADecommissionedDeployment_I33(t *testing.T) {
 		t.Run(blocking.String(), func(t *testing.T) {
 			t.Parallel()
 			_, second, _ := strings.Cut(untilRemoved, "---\n")
-			without := strings.NewReplacer("    finalizers: [{ name: uninstall, holder: user/installer }]\n", "", "version: v1", "version: v2").Replace(second)
-			b := harness.NewBox(t, untilRemoved+"---\n"+without, func(cfg *shadow.Config) { cfg.Delegations = true }, aWest, bEast)
+			without := strings.NewReplacer("    finalizers: [{ name: uninstall, holder: user/installer }]\n", "",
+				"version: v1", "version: v2").Replace(second)
+			b := harness.NewBox(t, untilRemoved+"---\n"+without, func(cfg *shadow.Config) {
+				cfg.Delegations = true
+			}, aWest, bEast)
 			b.Switch(bEast, "v1")
 			b.MustPut(credential, nil)
 			b.MustPut(release, body{"credential": credential})
@@ -261,13 +271,16 @@ func TestNothingIsKeptAtADecommissionedDeployment_I33(t *testing.T) {
 	}
 }
 
-// The database of the target loses the blockade of the holder, which is in DELETING meanwhile: the comparison establishes it again.
+// The database of the target loses the blockade of the holder, which is in DELETING meanwhile: the comparison
+// establishes it again.
 func TestAKeptTargetOutlivesARestoreOfItsDatabase_I2_I33(t *testing.T) {
 	t.Parallel()
 	for _, delegations := range []bool{false, true} {
 		t.Run(fmt.Sprintf("delegations=%t", delegations), func(t *testing.T) {
 			t.Parallel()
-			b := harness.NewBox(t, untilRemoved, func(cfg *shadow.Config) { cfg.Delegations = delegations }, aWest, bEast)
+			b := harness.NewBox(t, untilRemoved, func(cfg *shadow.Config) {
+				cfg.Delegations = delegations
+			}, aWest, bEast)
 			b.MustPut(credential, nil)
 			b.Settle()
 			restore := b.Backup(aWest)
@@ -284,8 +297,9 @@ func TestAKeptTargetOutlivesARestoreOfItsDatabase_I2_I33(t *testing.T) {
 	}
 }
 
-// Projects, credentials and releases are written, deleted and cleaned up after at random. No clean-up of a credential begins while a
-// release is there that names this incarnation, and everything that was deleted goes.
+// Projects, credentials and releases are written, deleted and cleaned up after at random. No clean-up of a
+// credential begins while a release is there that names this incarnation, and everything that was deleted
+// goes.
 func TestKeptTargetsInRandomSteps_I2_I33(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(4) {
@@ -360,7 +374,8 @@ func playKept(t *testing.T, rnd *rand.Rand, delegations bool) {
 	b.Audit()
 }
 
-// A deletion reaches a target in another deployment, which a holder in DELETING of a third one keeps: it is accepted.
+// A deletion reaches a target in another deployment, which a holder in DELETING of a third one keeps: it is
+// accepted.
 func TestAKeptTargetElsewhereRefusesNoDeletion_I13_I33(t *testing.T) {
 	t.Parallel()
 	const aEast = "a.example.com/east"
@@ -368,7 +383,9 @@ func TestAKeptTargetElsewhereRefusesNoDeletion_I13_I33(t *testing.T) {
 		for _, atomic := range []bool{false, true} {
 			t.Run(fmt.Sprintf("delegations=%t,atomic=%t", delegations, atomic), func(t *testing.T) {
 				t.Parallel()
-				b := harness.NewBox(t, untilRemoved, func(cfg *shadow.Config) { cfg.Delegations = delegations }, aWest, aEast, bEast)
+				b := harness.NewBox(t, untilRemoved, func(cfg *shadow.Config) {
+					cfg.Delegations = delegations
+				}, aWest, aEast, bEast)
 				root := "//" + aEast + "/projects/p"
 				b.MustPut(root, nil)
 				b.MustPut(credential, body{"project": root})
@@ -381,7 +398,8 @@ func TestAKeptTargetElsewhereRefusesNoDeletion_I13_I33(t *testing.T) {
 				plan, err := b.Stores[b.ID(aEast)].Deletions.PlanDelete(t.Context(), "projects/p")
 				require.NoError(t, err)
 				require.NoError(t, plan.Refusal)
-				_, err = b.Stores[b.ID(aEast)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "projects/p", Atomic: atomic})
+				_, err = b.Stores[b.ID(aEast)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "projects/p",
+					Atomic: atomic})
 				require.NoError(t, err)
 				inTurn(t, b)
 				b.Gone(root)
@@ -405,7 +423,8 @@ func TestAReleaseThatKeepsItselfIsRemoved_I33(t *testing.T) {
 	require.Empty(t, harness.AuditDatabases(t, b.Pools))
 }
 
-// More releases in DELETING than an answer names: the delete of their credential is accepted, and is refused for the one that is ACTIVE.
+// More releases in DELETING than an answer names: the delete of their credential is accepted, and is refused
+// for the one that is ACTIVE.
 func TestAnyNumberOfHoldersInDeletingRefusesNoDelete_I3_I33(t *testing.T) {
 	t.Parallel()
 	const beyond = peer.MaxRecalled + 20
@@ -471,7 +490,8 @@ SELECT pg_advisory_lock(%d)`, key, key))
 			require.NoError(t, err)
 			deleted := make(chan error, 1)
 			go func() {
-				_, err := b.Stores[b.ID(bEast)].Deletions.DeleteAll(ctx, []shadow.DeleteRequest{{Name: "parts/p"}, {Name: "releases/r"}})
+				_, err := b.Stores[b.ID(bEast)].Deletions.DeleteAll(ctx, []shadow.DeleteRequest{{Name: "parts/p"},
+					{Name: "releases/r"}})
 				deleted <- err
 			}()
 			require.Eventually(t, func() bool {

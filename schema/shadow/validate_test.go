@@ -110,9 +110,11 @@ func (w *randomWrites) body() body {
 func (w *randomWrites) batch() (writes []peer.Write) {
 	for _, i := range w.Perm(5)[:1+w.IntN(3)] {
 		name := fmt.Sprintf("holders/h%d", i)
-		write := peer.Write{Name: name, Mode: pick(w.Rand, peer.Put, peer.Put, peer.Put, peer.Put, peer.Create, peer.Update), Body: w.body()}
+		write := peer.Write{Name: name, Mode: pick(w.Rand, peer.Put, peer.Put, peer.Put, peer.Put, peer.Create,
+			peer.Update), Body: w.body()}
 		if write.Mode == peer.Update {
-			write.Mask = pick(w.Rand, nil, []string{"body.block"}, []string{"body.spec", "labels"}, []string{"body.spec.size"})
+			write.Mask = pick(w.Rand, nil, []string{"body.block"}, []string{"body.spec", "labels"},
+				[]string{"body.spec.size"})
 		}
 		if w.IntN(4) == 0 {
 			write.Labels = map[string]string{"n": pick(w.Rand, "1", "2")}
@@ -132,8 +134,9 @@ func (w *randomWrites) batch() (writes []peer.Write) {
 	return writes
 }
 
-// A random write and its validation just before have the same answer, defaults and generations included, and the validation leaves no
-// row behind; across switches of the version, and with resources in DELETING that wait for a finalizer.
+// A random write and its validation just before have the same answer, defaults and generations included, and
+// the validation leaves no row behind; across switches of the version, and with resources in DELETING that
+// wait for a finalizer.
 func TestValidateAnswersAsTheWriteWould(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, ruledServices+ruledNext, func(cfg *shadow.Config) {
@@ -150,8 +153,11 @@ func TestValidateAnswersAsTheWriteWould(t *testing.T) {
 	b.MustPut("//"+bEast+"/holders/filler", body{"block": "//" + aFull + "/targets/t0"})
 	b.Settle()
 	store := b.Stores[b.ID(bEast)]
-	require.NoError(t, store.Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(aGone), Blocking: schema.Unset, Reason: "burnt down", By: "operator/ann"}))
-	require.NoError(t, b.Stores[b.ID(aRefuses)].Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(bEast), Blocking: schema.Unset, Reason: "burnt down", By: "operator/ann"}))
+	require.NoError(t, store.Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(aGone),
+		Blocking: schema.Unset, Reason: "burnt down", By: "operator/ann"}))
+	require.NoError(t, b.Stores[b.ID(aRefuses)].Admin.Decommission(t.Context(),
+		shadow.Decommissioned{Deployment: b.ID(bEast), Blocking: schema.Unset, Reason: "burnt down",
+			By: "operator/ann"}))
 	b.Settle()
 
 	seed := rand.Uint64()
@@ -176,7 +182,8 @@ func TestValidateAnswersAsTheWriteWould(t *testing.T) {
 				require.Equal(t, saved[i].UID, would[i].UID)
 			}
 			w.uids[saved[i].Name] = saved[i].UID
-			saved[i].UID, saved[i].Revision, saved[i].CreatedAt, saved[i].UpdatedAt = would[i].UID, would[i].Revision, would[i].CreatedAt, would[i].UpdatedAt
+			saved[i].UID, saved[i].Revision, saved[i].CreatedAt, saved[i].UpdatedAt = would[i].UID, would[i].Revision,
+				would[i].CreatedAt, would[i].UpdatedAt
 			require.JSONEq(t, string(saved[i].Body), string(would[i].Body))
 			require.Equal(t, saved[i], would[i], "%+v", writes)
 		}
@@ -205,14 +212,16 @@ func (w *randomWrites) event(b *harness.Box) {
 	case 6:
 		b.Switch(bEast, pick(w.Rand, "v1", "v2")) // its derivations wait for the next Settle
 	case 7, 8:
-		_, _ = b.Stores[b.ID(bEast)].Write.RemoveFinalizer(context.Background(), fmt.Sprintf("holders/h%d", w.IntN(5)), uuid.Nil, "calendar")
+		_, _ = b.Stores[b.ID(bEast)].Write.RemoveFinalizer(context.Background(), fmt.Sprintf("holders/h%d", w.IntN(5)),
+			uuid.Nil, "calendar")
 	}
 }
 
 func rowsOf(b *harness.Box) map[string]int {
 	rows := map[string]int{}
 	for _, at := range []string{aWest, aEast, aFull, bEast} {
-		for _, table := range []string{"shadow", "reference", "foreign_target", "blockade", "aborted", "work", "notice", "change"} {
+		for _, table := range []string{"shadow", "reference", "foreign_target", "blockade", "aborted", "work", "notice",
+			"change"} {
 			rows[at+" "+table] = b.Count(at, table)
 		}
 	}
@@ -241,8 +250,10 @@ func TestRulesOfAKindHoldForEachWrite(t *testing.T) {
 		require.ErrorAs(t, err, new(*peer.InvalidError), "%+v", w)
 		require.ErrorAs(t, within(ctx, store, b.Pools[b.ID(bEast)], w), new(*peer.InvalidError), "%+v", w)
 	}
-	masked, err := store.Write.Save(ctx, []peer.Write{{Name: "holders/h", Mode: peer.Update, Mask: []string{"body.spec"}}})
+	masked, err := store.Write.Save(ctx,
+		[]peer.Write{{Name: "holders/h", Mode: peer.Update, Mask: []string{"body.spec"}}})
 	require.NoError(t, err)
-	require.JSONEq(t, `{"zone": "z1", "spec": {"size": 3}}`, string(masked[0].Body), "a removed field has its default again")
+	require.JSONEq(t, `{"zone": "z1", "spec": {"size": 3}}`, string(masked[0].Body),
+		"a removed field has its default again")
 	require.Equal(t, saved[0].Generation, masked[0].Generation)
 }

@@ -23,18 +23,23 @@ func TestVerifyReadsBodies_I1_I8(t *testing.T) {
 		b.MustPut("//"+aWest+"/targets/"+n, nil)
 	}
 	b.MustPut("//"+bEast+"/holders/near", nil)
-	b.MustPut("//"+bEast+"/holders/fine", body{"block": "//" + aWest + "/targets/fine", "dangling": "//" + aWest + "/targets/fine"})
+	b.MustPut("//"+bEast+"/holders/fine", body{"block": "//" + aWest + "/targets/fine", "dangling": "//" + aWest +
+		"/targets/fine"})
 	b.MustPut(holder, body{"block": "//" + aWest + "/targets/lost", "near": body{"block": "holders/near"}})
 	b.MustPut(holder2, body{"block": "//" + aWest + "/targets/left", "unset": "//" + aWest + "/targets/turned"})
 	b.Settle()
 	require.Empty(t, verified(t, b, bEast, false))
 
-	// References of h are lost, with the blockade: both sides agree. The body of h2 forgets one, and another behaves otherwise.
-	_, err := pool.Exec(ctx, `DELETE FROM dbcontroller.reference WHERE holder_id = (SELECT id FROM dbcontroller.shadow WHERE name = 'holders/h')`)
+	// References of h are lost, with the blockade: both sides agree. The body of h2 forgets one, and another
+	// behaves otherwise.
+	_, err := pool.Exec(ctx,
+		`DELETE FROM dbcontroller.reference WHERE holder_id = (SELECT id FROM dbcontroller.shadow WHERE name = 'holders/h')`)
 	require.NoError(t, err)
-	_, err = b.Pools[b.ID(aWest)].Exec(ctx, `DELETE FROM dbcontroller.blockade WHERE target_id = (SELECT id FROM dbcontroller.shadow WHERE name = 'targets/lost')`)
+	_, err = b.Pools[b.ID(aWest)].Exec(ctx,
+		`DELETE FROM dbcontroller.blockade WHERE target_id = (SELECT id FROM dbcontroller.shadow WHERE name = 'targets/lost')`)
 	require.NoError(t, err)
-	_, err = pool.Exec(ctx, `UPDATE dbcontroller.resource SET body = body - 'block' WHERE id = (SELECT id FROM dbcontroller.shadow WHERE name = 'holders/h2')`)
+	_, err = pool.Exec(ctx,
+		`UPDATE dbcontroller.resource SET body = body - 'block' WHERE id = (SELECT id FROM dbcontroller.shadow WHERE name = 'holders/h2')`)
 	require.NoError(t, err)
 	_, err = pool.Exec(ctx, `UPDATE dbcontroller.reference SET behaviour = 3 WHERE behaviour = 2`)
 	require.NoError(t, err)
@@ -71,7 +76,8 @@ func TestVerifyReadsBodies_I1_I8(t *testing.T) {
 	b.Audit()
 }
 
-// Resources that wait to be derived, or are set aside, have no differences; nor has a reference that may dangle.
+// Resources that wait to be derived, or are set aside, have no differences; nor has a reference that may
+// dangle.
 func TestPendingDerivationsAreNoDifference_I26(t *testing.T) {
 	t.Parallel()
 	b := newVersions(t, nil)
@@ -109,7 +115,8 @@ func TestAnAuditReadsBodiesInTurn_I21(t *testing.T) {
 	b, ctx := newPair(t, nil), context.Background()
 	var writes []peer.Write
 	for i := range 250 {
-		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/h%03d", i), Body: body{"near": body{"block": "holders/h000"}}})
+		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/h%03d", i),
+			Body: body{"near": body{"block": "holders/h000"}}})
 	}
 	store := b.Stores[b.ID(bEast)]
 	_, err := store.Write.Save(ctx, writes)
@@ -118,7 +125,11 @@ func TestAnAuditReadsBodiesInTurn_I21(t *testing.T) {
 	require.NoError(t, err)
 	seen := map[schema.FullName]int{}
 	for range 5 {
-		done, err := store.Verify.Verify(ctx, shadow.Verification{Settle: 1, Bodies: 120, Report: func(d shadow.Difference) error { seen[d.Holder]++; return nil }})
+		done, err := store.Verify.Verify(ctx, shadow.Verification{Settle: 1, Bodies: 120,
+			Report: func(d shadow.Difference) error {
+				seen[d.Holder]++
+				return nil
+			}})
 		require.NoError(t, err)
 		require.EqualValues(t, 120, done.Bodies)
 	}
@@ -142,7 +153,11 @@ func TestLargeBodiesAreReadAFewAtATime_I21(t *testing.T) {
 	}
 	store := b.Stores[b.ID(bEast)]
 	pages := 0
-	done, err := store.Verify.Verify(ctx, shadow.Verification{Settle: 1, Progress: func(context.Context, shadow.Verified) error { pages++; return nil }})
+	done, err := store.Verify.Verify(ctx,
+		shadow.Verification{Settle: 1, Progress: func(context.Context, shadow.Verified) error {
+			pages++
+			return nil
+		}})
 	require.NoError(t, err)
 	require.EqualValues(t, resources, done.Bodies)
 	require.GreaterOrEqual(t, pages, resources/4)
@@ -162,8 +177,10 @@ func TestVerifyReadsListsOfOwners_I16_I17(t *testing.T) {
 	b.Settle()
 	require.Empty(t, verified(t, b, aEast, false))
 
-	exec(t, b, aEast, `DELETE FROM dbcontroller.owner_reference WHERE name = 'holders/h' AND ownee_id = (SELECT id FROM dbcontroller.shadow WHERE name = $1)`, relative(t, ownee))
-	exec(t, b, aEast, `UPDATE dbcontroller.owner_reference SET name = 'holders/h3', uid = $2 WHERE ownee_id = (SELECT id FROM dbcontroller.shadow WHERE name = $1)`,
+	exec(t, b, aEast,
+		`DELETE FROM dbcontroller.owner_reference WHERE name = 'holders/h' AND ownee_id = (SELECT id FROM dbcontroller.shadow WHERE name = $1)`, relative(t, ownee))
+	exec(t, b, aEast,
+		`UPDATE dbcontroller.owner_reference SET name = 'holders/h3', uid = $2 WHERE ownee_id = (SELECT id FROM dbcontroller.shadow WHERE name = $1)`,
 		relative(t, ownee), b.Get("//"+bEast+"/holders/h3").UID)
 	told := map[string]bool{}
 	for _, d := range verified(t, b, aEast, false) {
@@ -171,7 +188,8 @@ func TestVerifyReadsListsOfOwners_I16_I17(t *testing.T) {
 		told[fmt.Sprintf("%s %s %s", d.Kind, d.Holder, d.Target)] = true
 	}
 	for _, want := range []string{
-		"OWNER_NOT_STORED " + ownee + " " + holder, "OWNER_NOT_STORED " + ownee + " " + holder2, "OWNER_NOT_IN_LIST " + ownee + " //" + bEast + "/holders/h3",
+		"OWNER_NOT_STORED " + ownee + " " + holder, "OWNER_NOT_STORED " + ownee + " " + holder2, "OWNER_NOT_IN_LIST " +
+			ownee + " //" + bEast + "/holders/h3",
 	} {
 		require.True(t, told[want], "%s: %v", want, told)
 	}

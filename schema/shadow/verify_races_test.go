@@ -28,12 +28,16 @@ func lostBlockade(t *testing.T) *harness.Box {
 func repairs(t *testing.T, b *harness.Box, deployment string) (kinds []shadow.DifferenceKind, err error) {
 	t.Helper()
 	_, err = b.Stores[b.ID(deployment)].Verify.Verify(t.Context(), shadow.Verification{
-		Repair: true, Settle: time.Millisecond, Report: func(d shadow.Difference) error { kinds = append(kinds, d.Kind); return nil },
+		Repair: true, Settle: time.Millisecond, Report: func(d shadow.Difference) error {
+			kinds = append(kinds, d.Kind)
+			return nil
+		},
 	})
 	return kinds, err
 }
 
-// A reference that was dropped and written again while the other deployment was asked about the former one is another one.
+// A reference that was dropped and written again while the other deployment was asked about the former one is
+// another one.
 func TestAReferenceThatWasWrittenAgainIsNotLost_I8(t *testing.T) {
 	t.Parallel()
 	b := lostBlockade(t)
@@ -67,7 +71,8 @@ func TestAReferenceThatWasDroppedIsNotEstablishedAgain_I8_I13(t *testing.T) {
 	b.Audit()
 }
 
-// An answer of another version, which this one does not know, is neither held nor lost: a repair goes no further.
+// An answer of another version, which this one does not know, is neither held nor lost: a repair goes no
+// further.
 func TestARepairDoesNotGoOnWithUnknownAnswers_I8(t *testing.T) {
 	t.Parallel()
 	b := lostBlockade(t)
@@ -76,7 +81,8 @@ func TestARepairDoesNotGoOnWithUnknownAnswers_I8(t *testing.T) {
 			known[i] = peer.KnownNot
 		}
 	}
-	out, err := b.Stores[b.ID(bEast)].Verify.Verify(t.Context(), shadow.Verification{Repair: true, Settle: time.Millisecond})
+	out, err := b.Stores[b.ID(bEast)].Verify.Verify(t.Context(), shadow.Verification{Repair: true,
+		Settle: time.Millisecond})
 	require.NoError(t, err)
 	require.ErrorContains(t, out.Unreachable[b.ID(aWest)], "runs another version")
 }
@@ -103,7 +109,8 @@ func TestABlockadeThatIsBeingReleasedIsNoDifference_I8(t *testing.T) {
 	b.Audit()
 }
 
-// A repair is given up when the database of the holder fails over, or the deployment of the target is decommissioned, while it is asked: the reference keeps its attempt.
+// A repair is given up when the database of the holder fails over, or the deployment of the target is
+// decommissioned, while it is asked: the reference keeps its attempt.
 func TestARepairBesideAFailoverOrADecommissioningIsGivenUp_I8_I15_I26(t *testing.T) {
 	t.Parallel()
 	for name, event := range map[string]string{
@@ -114,7 +121,8 @@ func TestARepairBesideAFailoverOrADecommissioningIsGivenUp_I8_I15_I26(t *testing
 			t.Parallel()
 			b := lostBlockade(t)
 			attempt := func() (id string) {
-				require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT attempt::text FROM dbcontroller.reference`).Scan(&id))
+				require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(),
+					`SELECT attempt::text FROM dbcontroller.reference`).Scan(&id))
 				return id
 			}
 			before := attempt()

@@ -36,8 +36,8 @@ const (
 	shared      = `SELECT pg_advisory_xact_lock_shared($1)`
 )
 
-// A change of the environment or the version waits for writes under way, which hold the version lock shared; each transaction that relies on them
-// holds it shared itself.
+// A change of the environment or the version waits for writes under way, which hold the version lock shared;
+// each transaction that relies on them holds it shared itself.
 func TestStepsOfARecoveryHoldTheVersionLock_I1_I5_I8(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
@@ -51,13 +51,16 @@ func TestStepsOfARecoveryHoldTheVersionLock_I1_I5_I8(t *testing.T) {
 		return err
 	})
 	awaits(t, b, aWest, shared, func(ctx context.Context) error {
-		return store.Gate.AcceptDatabase(ctx, shadow.AcceptedDatabase{Deployment: b.ID(bWest), Database: uuid.New(), Epoch: uuid.Must(uuid.NewV7()), Reason: "burnt down", By: "eve"})
+		return store.Gate.AcceptDatabase(ctx, shadow.AcceptedDatabase{Deployment: b.ID(bWest), Database: uuid.New(),
+			Epoch: uuid.Must(uuid.NewV7()), Reason: "burnt down", By: "eve"})
 	})
 	restore()
 	store = b.Stores[b.ID(aWest)]
 	_, err := store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
-	awaits(t, b, aWest, exclusively, func(ctx context.Context) error { return store.Gate.Recover(ctx, b.Environment()) })
+	awaits(t, b, aWest, exclusively, func(ctx context.Context) error {
+		return store.Gate.Recover(ctx, b.Environment())
+	})
 	awaits(t, b, bEast, exclusively, func(ctx context.Context) error {
 		found, err := b.Stores[b.ID(bEast)].Verify.Verify(ctx, shadow.Verification{Repair: true, Settle: 1})
 		if err == nil {

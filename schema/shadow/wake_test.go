@@ -19,16 +19,19 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// awake follows the work and the notices of all deployments of a box by watches that no pulse, notification or bookmark wakes.
+// awake follows the work and the notices of all deployments of a box by watches that no pulse, notification
+// or bookmark wakes.
 type awake struct {
 	t  *testing.T
 	b  *harness.Box
 	mu sync.Mutex
-	// delivered are the numbers that the watches of a deployment have delivered, of work and of notices; guarded by mu.
+	// delivered are the numbers that the watches of a deployment have delivered, of work and of notices;
+	// guarded by mu.
 	delivered map[schema.DeploymentID]*[2]map[int64]bool
 }
 
-// keepAwake follows the box until the test ends, and returns when each watch has read its snapshot. Its stores have to poll after an hour.
+// keepAwake follows the box until the test ends, and returns when each watch has read its snapshot. Its
+// stores have to poll after an hour.
 func keepAwake(t *testing.T, b *harness.Box) *awake {
 	t.Helper()
 	a := &awake{t: t, b: b, delivered: map[schema.DeploymentID]*[2]map[int64]bool{}}
@@ -92,7 +95,8 @@ func (a *awake) take(id schema.DeploymentID, feed int, seq int64) {
 // missing returns rows that no watch has delivered.
 func (a *awake) missing() (out []string) {
 	for id, pool := range a.b.Pools {
-		rows, err := pool.Query(context.Background(), `SELECT 0, seq, action FROM dbcontroller.work UNION ALL SELECT 1, seq, 0 FROM dbcontroller.notice`)
+		rows, err := pool.Query(context.Background(),
+			`SELECT 0, seq, action FROM dbcontroller.work UNION ALL SELECT 1, seq, 0 FROM dbcontroller.notice`)
 		require.NoError(a.t, err)
 		var feed int
 		var seq int64
@@ -168,8 +172,8 @@ kinds:
       - { path: near.asyncUnset, targets: [Holder], behaviour: BLOCK }
 `
 
-// Every transaction that leaves work or notices wakes their watches: nothing of a write, a delete, a switch, a recovery, a repair or a
-// decommission waits for a pulse or a bookmark.
+// Every transaction that leaves work or notices wakes their watches: nothing of a write, a delete, a switch,
+// a recovery, a repair or a decommission waits for a pulse or a bookmark.
 func TestNothingThatIsLeftWaitsForAPulse_I13(t *testing.T) {
 	t.Parallel()
 	b := harness.NewBox(t, bothVersions, func(c *shadow.Config) {
@@ -253,7 +257,8 @@ func TestNothingThatIsLeftWaitsForAPulse_I13(t *testing.T) {
 		require.NoError(t, err)
 		a.after("a repair")
 	}
-	require.NoError(t, b.Stores[b.ID(aWest)].Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(bEast), Blocking: schema.Unset, Reason: "burnt down", By: "ann"}))
+	require.NoError(t, b.Stores[b.ID(aWest)].Admin.Decommission(t.Context(),
+		shadow.Decommissioned{Deployment: b.ID(bEast), Blocking: schema.Unset, Reason: "burnt down", By: "ann"}))
 	a.after("a decommission")
 	a.settle()
 }

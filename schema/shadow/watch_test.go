@@ -60,7 +60,8 @@ func TestOverlappingTransactionsAreDeliveredOnceEach_I23(t *testing.T) {
 	for i := range 40 {
 		b.MustPut(fmt.Sprintf("//%s/targets/t%d", aWest, i), nil)
 		if i%10 == 0 {
-			for _, sql := range []string{`VACUUM dbcontroller.change`, `ANALYZE dbcontroller.change`, `SELECT pg_current_xact_id()`} {
+			for _, sql := range []string{`VACUUM dbcontroller.change`, `ANALYZE dbcontroller.change`,
+				`SELECT pg_current_xact_id()`} {
 				_, err := pool.Exec(ctx, sql)
 				require.NoError(t, err)
 			}
@@ -86,7 +87,8 @@ func TestCompactionAtTheToken_I24(t *testing.T) {
 		for i := range 3 { // changes 1 to 3
 			b.MustPut(fmt.Sprintf("//%s/targets/t%d", aWest, i), nil)
 		}
-		// A transaction that was open all the time, in any database of the server, would make a token older than it is.
+		// A transaction that was open all the time, in any database of the server, would make a token older
+		// than it is.
 		require.Eventually(t, func() (younger bool) {
 			sql := `SELECT pg_snapshot_xmin(pg_current_snapshot()) > ALL (SELECT xid FROM dbcontroller.change)`
 			require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, sql).Scan(&younger))
@@ -107,7 +109,9 @@ WHERE seq IN (SELECT seq FROM dbcontroller.change ORDER BY seq LIMIT $1)`, c.com
 		require.NoError(t, err)
 		require.Equal(t, 6-c.compacted, b.Count(aWest, "change"))
 		if c.reset {
-			err := store.Read.WatchResources(ctx, "", "", f.token, func(schema.Event[peer.Resource]) error { return nil })
+			err := store.Read.WatchResources(ctx, "", "", f.token, func(schema.Event[peer.Resource]) error {
+				return nil
+			})
 			require.ErrorIs(t, err, peer.ErrReset, "compacted up to %d", c.compacted)
 			continue
 		}
@@ -133,7 +137,9 @@ func TestAWatchThatMissedBothChangesConverges_I25(t *testing.T) {
 	require.NotEqual(t, first.UID, again.UID)
 	for _, token := range []string{f.token, ""} { // resumed, and from a new snapshot
 		g, _ := follow(t, store, token)
-		g.until("the state as it is", func() bool { return len(g.state) == 1 && g.state["targets/t"] == `{"again": true}` })
+		g.until("the state as it is", func() bool {
+			return len(g.state) == 1 && g.state["targets/t"] == `{"again": true}`
+		})
 	}
 }
 
@@ -165,14 +171,15 @@ func TestAnIdleWatchSendsBookmarks(t *testing.T) {
 	b := newPair(t, nil)
 	spoke := errors.New("spoke")
 	ended := false
-	err := b.Stores[b.ID(aWest)].Read.WatchResources(context.Background(), "", "", "", func(e schema.Event[peer.Resource]) error {
-		if e.EndOfSnapshot {
-			ended = true
-		} else if ended && e.Token != "" {
-			return spoke
-		}
-		return nil
-	})
+	err := b.Stores[b.ID(aWest)].Read.WatchResources(context.Background(), "", "", "",
+		func(e schema.Event[peer.Resource]) error {
+			if e.EndOfSnapshot {
+				ended = true
+			} else if ended && e.Token != "" {
+				return spoke
+			}
+			return nil
+		})
 	require.ErrorIs(t, err, spoke)
 }
 
@@ -189,16 +196,18 @@ var (
 	decodedState    = regexp.MustCompile(` state\[smallint\]:(\d)`)
 )
 
-// decoded reads the commits from the database's own log: transactions in the order of their commits. It shares only the table
-// with the watches.
+// decoded reads the commits from the database's own log: transactions in the order of their commits. It
+// shares only the table with the watches.
 func decoded(t *testing.T, b *harness.Box, slot string) (transactions [][]changed) {
 	t.Helper()
 	// Decoding reads flushed records, and the test servers flush late: wait for the last commit.
 	require.NoError(t, pgx.BeginFunc(context.Background(), b.Pools[b.ID(aWest)], func(tx pgx.Tx) error {
-		_, err := tx.Exec(context.Background(), `SET LOCAL synchronous_commit = on; SELECT pg_logical_emit_message(true, '', '')`)
+		_, err := tx.Exec(context.Background(),
+			`SET LOCAL synchronous_commit = on; SELECT pg_logical_emit_message(true, '', '')`)
 		return err
 	}))
-	rows, err := b.Pools[b.ID(aWest)].Query(context.Background(), `SELECT data FROM pg_logical_slot_get_changes($1, NULL, NULL, 'skip-empty-xacts', '1')`, slot)
+	rows, err := b.Pools[b.ID(aWest)].Query(context.Background(),
+		`SELECT data FROM pg_logical_slot_get_changes($1, NULL, NULL, 'skip-empty-xacts', '1')`, slot)
 	require.NoError(t, err)
 	var line string
 	var open []changed
@@ -335,7 +344,8 @@ func writeAtRandom(t *testing.T, b *harness.Box, seed uint64) {
 		name := fmt.Sprintf("targets/t%d", r.IntN(15))
 		switch r.IntN(4) {
 		case 0:
-			if _, err := store.Deletions.Delete(ctx, shadow.DeleteRequest{Name: name}); err != nil && !errors.Is(err, peer.ErrNotFound) {
+			if _, err := store.Deletions.Delete(ctx, shadow.DeleteRequest{Name: name}); err != nil &&
+				!errors.Is(err, peer.ErrNotFound) {
 				t.Error(err)
 			}
 		case 1:
@@ -360,7 +370,8 @@ func writeAtRandom(t *testing.T, b *harness.Box, seed uint64) {
 
 func pause(d time.Duration) { <-time.After(d) }
 
-// Watches at the end of a feed share one read; a watch that joins, or falls behind, reads by itself until it has caught up.
+// Watches at the end of a feed share one read; a watch that joins, or falls behind, reads by itself until it
+// has caught up.
 func TestWatchesAtTheEndReadItOnce(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -374,7 +385,8 @@ func TestWatchesAtTheEndReadItOnce(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: b.ID(aWest), Times: shadow.Times{PollInterval: time.Hour}})
+	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: b.ID(aWest),
+		Times: shadow.Times{PollInterval: time.Hour}})
 	require.NoError(t, err)
 	require.NoError(t, store.Admin.Switch(t.Context(), b.Stores[b.ID(aWest)].Model()))
 	const watchers, writes = 60, 20
@@ -432,7 +444,8 @@ func TestAWatchThatIsBehindReadsEachChangeOnce(t *testing.T) {
 	// A session reports its reads to the statistics when it ends.
 	read := func() (n int) {
 		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(),
-			`SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relid = 'dbcontroller.change'::regclass`).Scan(&n))
+			`SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relid = 'dbcontroller.change'::regclass`).
+			Scan(&n))
 		return n
 	}
 	pool, err := pgxpool.NewWithConfig(t.Context(), b.Pools[b.ID(aWest)].Config())
@@ -449,7 +462,8 @@ func TestAWatchThatIsBehindReadsEachChangeOnce(t *testing.T) {
 	require.Less(t, read()-before, 4*transactions*size)
 }
 
-// A change that commits while a watch reads the pages of a window is no part of that window: it comes once, with the next one.
+// A change that commits while a watch reads the pages of a window is no part of that window: it comes once,
+// with the next one.
 func TestAChangeBesideAWindowComesOnce_I23(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
@@ -506,17 +520,18 @@ func TestAPanickingReadEndsOnlyItsWatch(t *testing.T) {
 	for range cap(ended) {
 		primed.Add(1)
 		go func() {
-			ended <- shadow.WatchResourcesAs(t.Context(), store, shadow.WatchRequest{}, func(r peer.Resource) (string, error) {
-				if once.CompareAndSwap(false, true) {
-					panic("a mistake")
-				}
-				return r.Name, nil
-			}, func(e schema.Event[string]) error {
-				if e.EndOfSnapshot {
-					primed.Done()
-				}
-				return nil
-			})
+			ended <- shadow.WatchResourcesAs(t.Context(), store, shadow.WatchRequest{},
+				func(r peer.Resource) (string, error) {
+					if once.CompareAndSwap(false, true) {
+						panic("a mistake")
+					}
+					return r.Name, nil
+				}, func(e schema.Event[string]) error {
+					if e.EndOfSnapshot {
+						primed.Done()
+					}
+					return nil
+				})
 		}()
 	}
 	primed.Wait()

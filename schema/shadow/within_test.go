@@ -15,19 +15,23 @@ import (
 
 // within writes resources in a transaction of an application that does nothing else.
 func within(ctx context.Context, store *shadow.Store, pool *pgxpool.Pool, writes ...peer.Write) error {
-	_, err := store.Write.SaveIn(ctx, &shadow.UserTransaction{Pool: pool, Also: func(pgx.Tx) error { return nil }}, writes)
+	_, err := store.Write.SaveIn(ctx, &shadow.UserTransaction{Pool: pool, Also: func(pgx.Tx) error {
+		return nil
+	}}, writes)
 	return err
 }
 
-// opened writes resources in a transaction that stays open until end, which commits it, or rolls it back with an error.
+// opened writes resources in a transaction that stays open until end, which commits it, or rolls it back with
+// an error.
 func opened(t *testing.T, store *shadow.Store, pool *pgxpool.Pool, writes ...peer.Write) (end func(error) error) {
 	t.Helper()
 	begun, ending, done := make(chan struct{}, 1), make(chan error, 1), make(chan error, 1)
 	go func() {
-		_, err := store.Write.SaveIn(context.Background(), &shadow.UserTransaction{Pool: pool, Also: func(pgx.Tx) error {
-			begun <- struct{}{}
-			return <-ending
-		}}, writes)
+		_, err := store.Write.SaveIn(context.Background(), &shadow.UserTransaction{Pool: pool,
+			Also: func(pgx.Tx) error {
+				begun <- struct{}{}
+				return <-ending
+			}}, writes)
 		done <- err
 	}()
 	select {
@@ -65,9 +69,12 @@ func TestAnUnsuitableTransactionIsRefused(t *testing.T) {
 		pool *pgxpool.Pool
 		says string
 	}{
-		"other encoding":   {pooled(t, own, map[string]string{"client_encoding": "LATIN1"}), "SET LOCAL client_encoding = 'UTF8'"},
-		"other deployment": {b.Pools[b.ID(aWest)], "it is in the database of a.example.com/us-west2: begin it in the database of b.example.com/eastus2"},
-		"other database":   {pooled(t, harness.Postgres(t).NewDatabase(t, ""), nil), "begin it in the database of b.example.com/eastus2"},
+		"other encoding": {pooled(t, own, map[string]string{"client_encoding": "LATIN1"}),
+			"SET LOCAL client_encoding = 'UTF8'"},
+		"other deployment": {b.Pools[b.ID(aWest)],
+			"it is in the database of a.example.com/us-west2: begin it in the database of b.example.com/eastus2"},
+		"other database": {pooled(t, harness.Postgres(t).NewDatabase(t, ""), nil),
+			"begin it in the database of b.example.com/eastus2"},
 	} {
 		err := within(t.Context(), store, c.pool, peer.Write{Name: "holders/x"})
 		require.ErrorIs(t, err, peer.ErrTransaction, what)
@@ -113,7 +120,8 @@ SELECT current_setting('search_path'), current_setting('enable_seqscan'), curren
 	b.Audit()
 }
 
-// A database or a role can have another isolation level by default; the store's own transactions do not take it.
+// A database or a role can have another isolation level by default; the store's own transactions do not take
+// it.
 func TestTheStoresTransactionsAreReadCommittedUnderAnyDefault_I3(t *testing.T) {
 	t.Parallel()
 	b, ctx := newPair(t, nil), context.Background()

@@ -10,13 +10,15 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// A write that is retried until its deadline, and is in the middle of a try then, reports the failure of the last complete try.
+// A write that is retried until its deadline, and is in the middle of a try then, reports the failure of the
+// last complete try.
 func TestAWritePastItsDeadlineReturnsTheLastFailure(t *testing.T) {
 	t.Parallel()
 	b := newPair(t, nil)
 	g := newGate("begin")
 	store := gatedProcess(t, b, aWest, g, b.Stores[b.ID(aWest)].Model())
-	_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `UPDATE dbcontroller.meta SET timeline = 'another'`) // as after a failover
+	// as after a failover
+	_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `UPDATE dbcontroller.meta SET timeline = 'another'`)
 	require.NoError(t, err)
 	g.arm(1)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)

@@ -12,7 +12,8 @@ import (
 
 // Field is an invalid field.
 type Field struct {
-	// Path from the resource on, such as name, labels, body.spec.account or body.members[2]; empty: the whole of it.
+	// Path from the resource on, such as name, labels, body.spec.account or body.members[2]; empty: the whole
+	// of it.
 	Path    string `json:"path"`
 	Problem string `json:"problem"`
 }
@@ -66,8 +67,8 @@ func Join(field, below string) string {
 	return field + "." + below
 }
 
-// ValueError is a problem of a value in a body. It collects the path to the value on the way outwards, and joins it only
-// when it is printed: keys can be long, and a path for each value would cost too much.
+// ValueError is a problem of a value in a body. It collects the path to the value on the way outwards, and
+// joins it only when it is printed: keys can be long, and a path for each value would cost too much.
 type ValueError struct {
 	problem string
 	inner   []string
@@ -98,7 +99,8 @@ func (e *ValueError) path() string {
 // maxKey is the length of a key in a path.
 const maxKey = 80
 
-// Under adds a field name or a map key, which is shortened, to the path of a ValueError. It returns other errors unchanged.
+// Under adds a field name or a map key, which is shortened, to the path of a ValueError. It returns other
+// errors unchanged.
 func Under(key string, err error) error {
 	if e, ok := err.(*ValueError); ok { //nolint:errorlint // no caller wraps it on the way outwards
 		if len(key) > maxKey {
@@ -112,7 +114,8 @@ func Under(key string, err error) error {
 // UnderIndex adds a list index to the path of a ValueError.
 func UnderIndex(i int, err error) error { return Under("["+strconv.Itoa(i)+"]", err) }
 
-// UnderRoot ends the path of a ValueError with a field of the resource. It returns other errors with the field as their place.
+// UnderRoot ends the path of a ValueError with a field of the resource. It returns other errors with the
+// field as their place.
 func UnderRoot(field string, err error) error {
 	if e, ok := err.(*ValueError); ok { //nolint:errorlint // no caller wraps it on the way outwards
 		e.root = field

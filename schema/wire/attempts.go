@@ -38,17 +38,23 @@ func Established(m *schemav1.EstablishReferencesResponse_Established) (*peer.Est
 	return out, err
 }
 
-// EstablishOutcomeProto returns the message of the outcome of an attempt; an error other than ErrLeftOut is a status.
+// EstablishOutcomeProto returns the message of the outcome of an attempt; an error other than ErrLeftOut is a
+// status.
 func EstablishOutcomeProto(o peer.EstablishOutcome) *schemav1.EstablishReferencesResponse_Outcome {
 	switch {
 	case errors.Is(o.Err, peer.ErrLeftOut):
-		return &schemav1.EstablishReferencesResponse_Outcome{Outcome: &schemav1.EstablishReferencesResponse_Outcome_LeftOut{LeftOut: &emptypb.Empty{}}}
+		return &schemav1.EstablishReferencesResponse_Outcome{
+			Outcome: &schemav1.EstablishReferencesResponse_Outcome_LeftOut{LeftOut: &emptypb.Empty{}}}
 	case o.Err != nil:
 		st := status.Convert(o.Err).Proto()
-		failure := &schemav1.EstablishReferencesResponse_Failure{Code: st.GetCode(), Message: st.GetMessage(), Details: st.GetDetails()}
-		return &schemav1.EstablishReferencesResponse_Outcome{Outcome: &schemav1.EstablishReferencesResponse_Outcome_Failure{Failure: failure}}
+		failure := &schemav1.EstablishReferencesResponse_Failure{Code: st.GetCode(), Message: st.GetMessage(),
+			Details: st.GetDetails()}
+		return &schemav1.EstablishReferencesResponse_Outcome{
+			Outcome: &schemav1.EstablishReferencesResponse_Outcome_Failure{Failure: failure}}
 	}
-	return &schemav1.EstablishReferencesResponse_Outcome{Outcome: &schemav1.EstablishReferencesResponse_Outcome_Established{Established: EstablishedProto(o.Established)}}
+	return &schemav1.EstablishReferencesResponse_Outcome{
+		Outcome: &schemav1.EstablishReferencesResponse_Outcome_Established{
+			Established: EstablishedProto(o.Established)}}
 }
 
 // errNoOutcome reports an outcome of a newer version.
@@ -60,7 +66,8 @@ func EstablishOutcome(m *schemav1.EstablishReferencesResponse_Outcome) (out peer
 	case *schemav1.EstablishReferencesResponse_Outcome_Established:
 		out.Established, out.Err = Established(o.Established)
 	case *schemav1.EstablishReferencesResponse_Outcome_Failure:
-		out.Err = status.ErrorProto(&spb.Status{Code: o.Failure.GetCode(), Message: o.Failure.GetMessage(), Details: o.Failure.GetDetails()})
+		out.Err = status.ErrorProto(&spb.Status{Code: o.Failure.GetCode(), Message: o.Failure.GetMessage(),
+			Details: o.Failure.GetDetails()})
 	case *schemav1.EstablishReferencesResponse_Outcome_LeftOut:
 		out.Err = peer.ErrLeftOut
 	}

@@ -73,8 +73,8 @@ func (p *Picked) of(field string) *Picked {
 	return p.below[field]
 }
 
-// Body returns the field body of a Resource, encoded, from the JSON of a stored body: no value of it is in memory by itself. It is
-// empty when the fields that a mask names are missing.
+// Body returns the field body of a Resource, encoded, from the JSON of a stored body: no value of it is in
+// memory by itself. It is empty when the fields that a mask names are missing.
 func Body(body []byte, of *Picked) ([]byte, error) {
 	e := &encoder{in: json.NewDecoder(bytes.NewReader(body)), out: make([]byte, 0, len(body)+len(body)/4)}
 	if open, err := e.in.Token(); err != nil || open != json.Delim('{') {
@@ -139,7 +139,8 @@ func (e *encoder) fields(of *Picked) (empty bool, err error) {
 	return empty, err
 }
 
-// value writes the next value, as a Value. A value that is not picked is read only; so is one without fields of which fields are picked.
+// value writes the next value, as a Value. A value that is not picked is read only; so is one without fields
+// of which fields are picked.
 func (e *encoder) value(of *Picked) (wrote bool, err error) {
 	token, err := e.in.Token()
 	if err != nil {
@@ -158,9 +159,11 @@ func (e *encoder) value(of *Picked) (wrote bool, err error) {
 	case string:
 		e.out = protowire.AppendString(protowire.AppendTag(e.out, valueString, protowire.BytesType), token)
 	case float64:
-		e.out = protowire.AppendFixed64(protowire.AppendTag(e.out, valueNumber, protowire.Fixed64Type), math.Float64bits(token))
+		e.out = protowire.AppendFixed64(protowire.AppendTag(e.out, valueNumber, protowire.Fixed64Type),
+			math.Float64bits(token))
 	case bool:
-		e.out = protowire.AppendVarint(protowire.AppendTag(e.out, valueBool, protowire.VarintType), protowire.EncodeBool(token))
+		e.out = protowire.AppendVarint(protowire.AppendTag(e.out, valueBool, protowire.VarintType),
+			protowire.EncodeBool(token))
 	default:
 		e.out = protowire.AppendVarint(protowire.AppendTag(e.out, valueNull, protowire.VarintType), 0)
 	}

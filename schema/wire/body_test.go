@@ -15,8 +15,10 @@ import (
 // FuzzBodies: an encoded body stays the same when it is decoded and encoded again.
 func FuzzBodies(f *testing.F) {
 	for _, body := range []string{
-		`{}`, `{"a": null, "b": [1, -0.5e3, true, false, "x\"\u00e9\\"], "c": {"d": {}, "e": [[], [{}]]}}`, `{"": {"": ""}}`,
-		`{"long": "` + strings.Repeat("x", 300) + `", "deep": ` + strings.Repeat(`{"k": [`, 40) + `"` + strings.Repeat("y", 20_000) + `"` + strings.Repeat(`]}`, 40) + `}`,
+		`{}`, `{"a": null, "b": [1, -0.5e3, true, false, "x\"\u00e9\\"], "c": {"d": {}, "e": [[], [{}]]}}`,
+		`{"": {"": ""}}`,
+		`{"long": "` + strings.Repeat("x", 300) + `", "deep": ` + strings.Repeat(`{"k": [`, 40) + `"` +
+			strings.Repeat("y", 20_000) + `"` + strings.Repeat(`]}`, 40) + `}`,
 		`[]`, `{`, `{"a": 1e999}`,
 	} {
 		f.Add(body)

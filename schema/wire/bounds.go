@@ -12,14 +12,16 @@ import (
 // Bounds of an object that a message carries: its size as JSON, and its nesting.
 type Bounds struct{ Bytes, Levels int }
 
-// CheckObject refuses a field with an object that is too large or too deep, or has a number that JSON does not have, before the object is
-// converted. It stops at the first problem, so that no message costs more than a walk over as many bytes.
+// CheckObject refuses a field with an object that is too large or too deep, or has a number that JSON does
+// not have, before the object is converted. It stops at the first problem, so that no message costs more than
+// a walk over as many bytes.
 func CheckObject(field string, object *structpb.Struct, most Bounds) error {
 	b := &bounded{Bounds: most, field: field, left: most.Bytes}
 	return violation.UnderRoot(field, b.fields(object, most.Levels))
 }
 
-// bounded is a walk over an object. It subtracts from left the least number of bytes that each value can have as JSON.
+// bounded is a walk over an object. It subtracts from left the least number of bytes that each value can have
+// as JSON.
 type bounded struct {
 	Bounds
 	field string

@@ -45,9 +45,12 @@ func TestBodiesAreBoundedBeforeTheyAreConverted(t *testing.T) {
 		require.EqualError(t, check(structOf(t, body)), "body: more than 1048576 bytes as JSON", name)
 	}
 	for _, n := range []float64{math.Inf(1), math.Inf(-1), math.NaN()} {
-		err := check(&structpb.Struct{Fields: map[string]*structpb.Value{"a": structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{
-			structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"b": structpb.NewNumberValue(n)}}),
-		}})}})
+		err := check(
+			&structpb.Struct{Fields: map[string]*structpb.Value{"a": structpb.NewListValue(
+				&structpb.ListValue{Values: []*structpb.Value{
+					structpb.NewStructValue(
+						&structpb.Struct{Fields: map[string]*structpb.Value{"b": structpb.NewNumberValue(n)}}),
+				}})}})
 		require.ErrorContains(t, err, "field body.a[0].b: ")
 		require.ErrorContains(t, err, "cannot be stored: JSON has no such number")
 	}

@@ -18,7 +18,8 @@ const maxCauseBytes = schema.MaxNameBytes + 400
 // traceParent is the form of a span's name. It bounds the text of another deployment that is stored.
 var traceParent = regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
-// CausesProto returns the causes of deletions, each once, and for each deletion the number of its cause: from 1, or 0 for none.
+// CausesProto returns the causes of deletions, each once, and for each deletion the number of its cause: from
+// 1, or 0 for none.
 func CausesProto(deletions []schema.Deletion) (causes []*schemav1.Cause, of []int32) {
 	at := map[uuid.UUID]int32{}
 	of = make([]int32, len(deletions))
@@ -38,15 +39,16 @@ func CausesProto(deletions []schema.Deletion) (causes []*schemav1.Cause, of []in
 }
 
 func causeProto(c *schema.Cause) *schemav1.Cause {
-	p := &schemav1.Cause{Id: c.ID[:], Root: c.Root, RootUid: c.RootUID[:], Actor: c.Actor, Time: timestamppb.New(c.At), TraceParent: c.TraceParent}
+	p := &schemav1.Cause{Id: c.ID[:], Root: c.Root, RootUid: c.RootUID[:], Actor: c.Actor, Time: timestamppb.New(c.At),
+		TraceParent: c.TraceParent}
 	if c.RequestID != uuid.Nil {
 		p.RequestId = c.RequestID[:]
 	}
 	return p
 }
 
-// SetCauses sets the causes of deletions from the results of CausesProto. A cause that is invalid counts as unknown, because
-// a deletion must not fail for its cause.
+// SetCauses sets the causes of deletions from the results of CausesProto. A cause that is invalid counts as
+// unknown, because a deletion must not fail for its cause.
 func SetCauses(deletions []schema.Deletion, causes []*schemav1.Cause, of []int32) {
 	if len(of) != len(deletions) {
 		return
@@ -82,15 +84,16 @@ func cause(p *schemav1.Cause) *schema.Cause {
 	if !printable(p.GetRoot()) || !printable(strings.ReplaceAll(p.GetActor(), " ", "")) {
 		return nil
 	}
-	out := &schema.Cause{ID: id, Root: p.GetRoot(), RootUID: root, Actor: p.GetActor(), RequestID: request, At: p.GetTime().AsTime()}
+	out := &schema.Cause{ID: id, Root: p.GetRoot(), RootUID: root, Actor: p.GetActor(), RequestID: request,
+		At: p.GetTime().AsTime()}
 	if traceParent.MatchString(p.GetTraceParent()) {
 		out.TraceParent = p.GetTraceParent()
 	}
 	return out
 }
 
-// printable reports whether a text is of printable ASCII without spaces, as names and identities are. Other characters could
-// end a line or a string where an auditor reads it.
+// printable reports whether a text is of printable ASCII without spaces, as names and identities are. Other
+// characters could end a line or a string where an auditor reads it.
 func printable(s string) bool {
 	for _, r := range s {
 		if r <= ' ' || r > '~' {

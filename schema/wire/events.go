@@ -7,8 +7,10 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// WorkEvent reads an event of outstanding work. A few deployments occur in many items: each is parsed once and stored in known.
-func WorkEvent(msg *schemav1.WatchResourceShadowsResponse, known map[string]schema.DeploymentID) (out schema.Event[schema.Work], err error) {
+// WorkEvent reads an event of outstanding work. A few deployments occur in many items: each is parsed once
+// and stored in known.
+func WorkEvent(msg *schemav1.WatchResourceShadowsResponse,
+	known map[string]schema.DeploymentID) (out schema.Event[schema.Work], err error) {
 	switch e := msg.GetEvent().(type) {
 	case *schemav1.WatchResourceShadowsResponse_Upsert:
 		for _, item := range e.Upsert.GetItems() {
@@ -19,7 +21,8 @@ func WorkEvent(msg *schemav1.WatchResourceShadowsResponse, known map[string]sche
 				}
 				known[item.GetDeployment()] = deployment
 			}
-			w := schema.Work{Seq: item.GetId(), Action: schema.Action(item.GetAction()), Deployment: deployment, CreatedAt: item.GetCreateTime().AsTime()}
+			w := schema.Work{Seq: item.GetId(), Action: schema.Action(item.GetAction()), Deployment: deployment,
+				CreatedAt: item.GetCreateTime().AsTime()}
 			out.Items = append(out.Items, w)
 		}
 	case *schemav1.WatchResourceShadowsResponse_EndOfSnapshot:
@@ -40,14 +43,16 @@ func DeletionEvent(msg *schemav1.WatchImportedServiceDeletionsResponse) (out sch
 	switch e := msg.GetEvent().(type) {
 	case *schemav1.WatchImportedServiceDeletionsResponse_Upsert:
 		if len(e.Upsert.GetNotices()) != len(e.Upsert.GetResources()) {
-			return out, fmt.Errorf("%d resources, but %d notices: want one notice for each resource", len(e.Upsert.GetResources()), len(e.Upsert.GetNotices()))
+			return out, fmt.Errorf("%d resources, but %d notices: want one notice for each resource",
+				len(e.Upsert.GetResources()), len(e.Upsert.GetNotices()))
 		}
 		for i, r := range e.Upsert.GetResources() {
 			d := schema.Deletion{Seq: e.Upsert.GetNotices()[i], Kind: r.GetKind(), Name: r.GetName()}
 			if d.UID, err = UID(r.GetUid()); err != nil {
 				return out, err
 			}
-			if len(d.Name) > schema.MaxNameBytes || len(d.Kind) > maxKindBytes { // they stay in memory until the deletion is acknowledged
+			// they stay in memory until the deletion is acknowledged
+			if len(d.Name) > schema.MaxNameBytes || len(d.Kind) > maxKindBytes {
 				return out, fmt.Errorf("a name of %d bytes, a kind of %d: too long", len(d.Name), len(d.Kind))
 			}
 			out.Items = append(out.Items, d)

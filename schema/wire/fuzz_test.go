@@ -18,11 +18,16 @@ import (
 func FuzzDescriptors(f *testing.F) {
 	for _, d := range []*schemav1.ServiceDescriptor{
 		{},
-		{Service: "a.example.com", Version: "v1", Kinds: []*schemav1.KindDescriptor{{Kind: "A", Patterns: []string{"as/{a}"}}}},
-		{Service: "a.example.com", Version: "v1", Imports: []*schemav1.ServiceVersion{{Service: "a.example.com", Version: "v1"}}, Kinds: []*schemav1.KindDescriptor{
-			{Kind: "A", Patterns: []string{"as/{a}"}, References: []*schemav1.ReferenceDescriptor{{Path: "x.*", Targets: []string{"A"}, Behaviour: 3}}, ReferableBy: []string{"b.example.com"}},
-			{Kind: "B", PreviousName: "A", Parents: []*schemav1.ParentDescriptor{{Kind: "A", Behaviour: 99}}},
-		}},
+		{Service: "a.example.com", Version: "v1",
+			Kinds: []*schemav1.KindDescriptor{{Kind: "A", Patterns: []string{"as/{a}"}}}},
+		{Service: "a.example.com", Version: "v1",
+			Imports: []*schemav1.ServiceVersion{{Service: "a.example.com", Version: "v1"}},
+			Kinds: []*schemav1.KindDescriptor{
+				{Kind: "A", Patterns: []string{"as/{a}"},
+					References:  []*schemav1.ReferenceDescriptor{{Path: "x.*", Targets: []string{"A"}, Behaviour: 3}},
+					ReferableBy: []string{"b.example.com"}},
+				{Kind: "B", PreviousName: "A", Parents: []*schemav1.ParentDescriptor{{Kind: "A", Behaviour: 99}}},
+			}},
 	} {
 		raw, err := proto.Marshal(d)
 		require.NoError(f, err)
@@ -46,7 +51,8 @@ func FuzzDescriptors(f *testing.F) {
 
 // Causes of other deployments are stored: a cause that cannot be stored counts as unknown.
 func FuzzCauses(f *testing.F) {
-	f.Add([]byte("0123456789abcdef"), "//a/b/c/d", []byte("0123456789abcdef"), "user/u", []byte{}, int64(1_700_000_000), int32(1))
+	f.Add([]byte("0123456789abcdef"), "//a/b/c/d", []byte("0123456789abcdef"), "user/u", []byte{},
+		int64(1_700_000_000), int32(1))
 	f.Add([]byte("x"), "a\x00b", []byte{}, "a\nb", []byte("y"), int64(-1)<<62, int32(-7))
 	f.Fuzz(func(t *testing.T, id []byte, root string, uid []byte, actor string, request []byte, at int64, of int32) {
 		c := &schemav1.Cause{Id: id, Root: root, RootUid: uid, Actor: actor, RequestId: request}

@@ -59,7 +59,8 @@ func BlockadeKey(k *schemav1.BlockadeKey) (out peer.BlockadeKey, err error) {
 
 // BlockadeKeyProto returns the message of a key.
 func BlockadeKeyProto(k peer.BlockadeKey) *schemav1.BlockadeKey {
-	return &schemav1.BlockadeKey{Attempt: k.Attempt[:], HolderUid: k.HolderUID[:], Path: k.Path, TargetUid: k.TargetUID[:]}
+	return &schemav1.BlockadeKey{Attempt: k.Attempt[:], HolderUid: k.HolderUID[:], Path: k.Path,
+		TargetUid: k.TargetUID[:]}
 }
 
 // Verdict reads a verdict. Undecided also stands for a verdict of a newer version.
@@ -78,8 +79,10 @@ func Verdict(v schemav1.ResolveBlockadesResponse_Verdict) peer.Verdict {
 
 // OwnerVerdicts are the messages of verdicts on owners.
 var OwnerVerdicts = map[peer.OwnerVerdict]schemav1.CheckOwnersResponse_Verdict{
-	peer.OwnerExists: schemav1.CheckOwnersResponse_VERDICT_EXISTS, peer.OwnerAbsent: schemav1.CheckOwnersResponse_VERDICT_ABSENT,
-	peer.OwnerNotReferring: schemav1.CheckOwnersResponse_VERDICT_NOT_REFERRING, peer.OwnerCannotOwn: schemav1.CheckOwnersResponse_VERDICT_CANNOT_OWN,
+	peer.OwnerExists:       schemav1.CheckOwnersResponse_VERDICT_EXISTS,
+	peer.OwnerAbsent:       schemav1.CheckOwnersResponse_VERDICT_ABSENT,
+	peer.OwnerNotReferring: schemav1.CheckOwnersResponse_VERDICT_NOT_REFERRING,
+	peer.OwnerCannotOwn:    schemav1.CheckOwnersResponse_VERDICT_CANNOT_OWN,
 }
 
 // OptionalBytes returns the bytes of a uid, none for the zero uid.

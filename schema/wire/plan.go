@@ -10,13 +10,15 @@ import (
 
 // PlanProto returns the message of a plan.
 func PlanProto(plan *peer.Plan) *schemav1.PlanDeletionResponse {
-	out := &schemav1.PlanDeletionResponse{Truncated: plan.Truncated, Uncounted: plan.Uncounted, MoreUnsets: plan.MoreUnsets, Holders: int64(plan.Holders), LeafCount: int64(plan.Leaves)}
+	out := &schemav1.PlanDeletionResponse{Truncated: plan.Truncated, Uncounted: plan.Uncounted,
+		MoreUnsets: plan.MoreUnsets, Holders: int64(plan.Holders), LeafCount: int64(plan.Leaves)}
 	if plan.Epoch != uuid.Nil {
 		out.Epoch = plan.Epoch[:]
 	}
 	out.NotAtomic = plan.NotAtomic
 	for _, c := range plan.Counts {
-		out.Counts = append(out.Counts, &schemav1.PlanDeletionResponse_Count{Path: c.Path, Behaviour: schemav1.Behaviour(c.Behaviour), Count: int64(c.Count)})
+		out.Counts = append(out.Counts, &schemav1.PlanDeletionResponse_Count{Path: c.Path,
+			Behaviour: schemav1.Behaviour(c.Behaviour), Count: int64(c.Count)})
 	}
 	leaves := map[peer.Via]*schemav1.PlanDeletionResponse_Leaves{}
 	for _, m := range plan.Members {
@@ -33,12 +35,15 @@ func PlanProto(plan *peer.Plan) *schemav1.PlanDeletionResponse {
 		}
 	}
 	for _, u := range plan.Unsets {
-		out.Unsets = append(out.Unsets, &schemav1.PlanDeletionResponse_Unset{Holder: ResourceRef(u.Kind, u.Name, u.UID), Via: viaProto(u.Via)})
+		out.Unsets = append(out.Unsets, &schemav1.PlanDeletionResponse_Unset{Holder: ResourceRef(u.Kind, u.Name, u.UID),
+			Via: viaProto(u.Via)})
 	}
 	for _, b := range plan.Blockers {
 		out.Blockers = append(out.Blockers, &schemav1.PlanDeletionResponse_Blocker{
-			Holder: ResourceRef("", b.Holder.Name.Name, b.UID), Deployment: b.Holder.Name.Deployment.String(), Path: b.Holder.Path,
-			Target: ResourceRef("", b.Holder.Target.Name, b.TargetUID), Undecided: b.Undecided, Unreachable: b.Unreachable,
+			Holder: ResourceRef("", b.Holder.Name.Name, b.UID), Deployment: b.Holder.Name.Deployment.String(),
+			Path:   b.Holder.Path,
+			Target: ResourceRef("", b.Holder.Target.Name, b.TargetUID), Undecided: b.Undecided,
+			Unreachable: b.Unreachable,
 		})
 	}
 	return out
@@ -46,8 +51,9 @@ func PlanProto(plan *peer.Plan) *schemav1.PlanDeletionResponse {
 
 func memberProto(m peer.PlanMember) *schemav1.PlanDeletionResponse_Member {
 	out := &schemav1.PlanDeletionResponse_Member{
-		Resource: ResourceRef(m.Kind, m.Name, m.UID), Deployments: DeploymentNames(m.Entries), OwneeDeployments: DeploymentNames(m.Ownees),
-		BlockDeletion: m.BlockDeletion, Finalizers: m.Finalizers,
+		Resource: ResourceRef(m.Kind, m.Name, m.UID), Deployments: DeploymentNames(m.Entries),
+		OwneeDeployments: DeploymentNames(m.Ownees),
+		BlockDeletion:    m.BlockDeletion, Finalizers: m.Finalizers,
 	}
 	for i, via := range m.Vias {
 		if i == 0 {
@@ -69,5 +75,6 @@ func DeploymentNames(ids []schema.DeploymentID) []string {
 }
 
 func viaProto(v peer.Via) *schemav1.PlanDeletionResponse_Via {
-	return &schemav1.PlanDeletionResponse_Via{Target: PlanTargetProto(v.Target), Path: v.Path, Behaviour: schemav1.Behaviour(v.Behaviour)}
+	return &schemav1.PlanDeletionResponse_Via{Target: PlanTargetProto(v.Target), Path: v.Path,
+		Behaviour: schemav1.Behaviour(v.Behaviour)}
 }

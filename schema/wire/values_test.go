@@ -76,8 +76,8 @@ func withoutPositions(v reflect.Value) {
 	}
 }
 
-// A field that is added to a descriptor, a deployment, or the rights is lost between registry and deployments unless both conversions have it: here
-// every field is set by reflection.
+// A field that is added to a descriptor, a deployment, or the rights is lost between registry and deployments
+// unless both conversions have it: here every field is set by reflection.
 func TestNoFieldIsLostOnTheWire(t *testing.T) {
 	t.Parallel()
 	env := &schema.Environment{}
@@ -108,7 +108,8 @@ func TestMissingPartsStayMissing(t *testing.T) {
 	kind := wire.DescriptorProto(&schema.Descriptor{Kinds: []schema.Kind{{Name: "A"}}}).GetKinds()[0]
 	require.Empty(t, kind.GetTable())
 	require.Nil(t, kind.GetSchema())
-	require.Zero(t, wire.Descriptor(&schemav1.ServiceDescriptor{Kinds: []*schemav1.KindDescriptor{kind}}).Kinds[0].Table)
+	require.Zero(t,
+		wire.Descriptor(&schemav1.ServiceDescriptor{Kinds: []*schemav1.KindDescriptor{kind}}).Kinds[0].Table)
 }
 
 func drawUID(t *rapid.T, name string) (out uuid.UUID) {
@@ -121,13 +122,15 @@ func TestKeysSurviveTheWire(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		key := peer.BlockadeKey{
 			Attempt: drawUID(t, "attempt"), HolderUID: drawUID(t, "holder"), TargetUID: drawUID(t, "target"),
-			Path: rapid.SampledFrom([]string{"account", "spec.items.*.owner", schema.ParentPath, peer.RightPath}).Draw(t, "path"),
+			Path: rapid.SampledFrom([]string{"account", "spec.items.*.owner", schema.ParentPath, peer.RightPath}).
+				Draw(t, "path"),
 		}
 		back, err := wire.BlockadeKey(wire.BlockadeKeyProto(key))
 		require.NoError(t, err)
 		require.Equal(t, key, back)
 		require.Equal(t, key.Path == peer.RightPath, back.OfRight())
-		target := peer.PlanTarget{Deployment: schema.DeploymentID{Service: "a.example.com", Region: "us"}, UID: key.TargetUID}
+		target := peer.PlanTarget{Deployment: schema.DeploymentID{Service: "a.example.com", Region: "us"},
+			UID: key.TargetUID}
 		message := wire.PlanTargetProto(target)
 		read, err := wire.PlanTarget(message.GetDeployment(), message.GetUid())
 		require.NoError(t, err)
@@ -139,7 +142,8 @@ func TestKeysSurviveTheWire(t *testing.T) {
 func TestBrokenKeysAreErrors(t *testing.T) {
 	t.Parallel()
 	valid := func() *schemav1.BlockadeKey {
-		return wire.BlockadeKeyProto(peer.BlockadeKey{Attempt: uuid.New(), HolderUID: uuid.New(), TargetUID: uuid.New(), Path: "account"})
+		return wire.BlockadeKeyProto(peer.BlockadeKey{Attempt: uuid.New(), HolderUID: uuid.New(), TargetUID: uuid.New(),
+			Path: "account"})
 	}
 	for says, change := range map[string]func(*schemav1.BlockadeKey){
 		"a uid has 16 bytes, got 0":  func(k *schemav1.BlockadeKey) { k.Attempt = nil },
@@ -181,7 +185,8 @@ func TestUIDsAreSentAsBytes(t *testing.T) {
 	require.ErrorContains(t, err, "16 bytes, got 0")
 }
 
-// Every number of an enumeration of the wire has one value here and back. One of a newer version decides nothing and ends nothing.
+// Every number of an enumeration of the wire has one value here and back. One of a newer version decides
+// nothing and ends nothing.
 func TestVerdictsSurviveTheWire(t *testing.T) {
 	t.Parallel()
 	for n := range schemav1.ResolveBlockadesResponse_Verdict_name {
@@ -218,7 +223,8 @@ func TestVerdictsSurviveTheWire(t *testing.T) {
 func TestAnswersToRecallsSurviveTheWire(t *testing.T) {
 	t.Parallel()
 	answer := peer.RecallAnswer{Verdict: peer.Held, More: true, Closed: true, Holders: []peer.RecalledHolder{
-		{UID: uuid.New(), Name: "devices/d1", Path: "account"}, {UID: uuid.New(), Name: "devices/d2", Path: "spec.account"},
+		{UID: uuid.New(), Name: "devices/d1", Path: "account"}, {UID: uuid.New(), Name: "devices/d2",
+			Path: "spec.account"},
 	}}
 	message := wire.RecallAnswerProto(answer)
 	back, err := wire.RecallAnswer(message)
@@ -240,10 +246,12 @@ func TestOutcomesOfAttemptsSurviveTheWire(t *testing.T) {
 	require.Equal(t, established.UIDs, back.Established.UIDs)
 	require.Equal(t, established.Epoch, back.Established.Epoch)
 
-	back = wire.EstablishOutcome(wire.EstablishOutcomeProto(peer.EstablishOutcome{Err: fmt.Errorf("attempt: %w", peer.ErrLeftOut)}))
+	back = wire.EstablishOutcome(wire.EstablishOutcomeProto(peer.EstablishOutcome{Err: fmt.Errorf("attempt: %w",
+		peer.ErrLeftOut)}))
 	require.ErrorIs(t, back.Err, peer.ErrLeftOut)
 
-	refused, err := status.New(codes.FailedPrecondition, "projects/p is being deleted").WithDetails(&errdetails.ErrorInfo{Reason: "TARGET_DELETING"})
+	refused, err := status.New(codes.FailedPrecondition, "projects/p is being deleted").
+		WithDetails(&errdetails.ErrorInfo{Reason: "TARGET_DELETING"})
 	require.NoError(t, err)
 	back = wire.EstablishOutcome(wire.EstablishOutcomeProto(peer.EstablishOutcome{Err: refused.Err()}))
 	require.True(t, proto.Equal(refused.Proto(), status.Convert(back.Err).Proto()))
@@ -256,11 +264,15 @@ func TestOutcomesOfAttemptsSurviveTheWire(t *testing.T) {
 func TestUnknownOutcomesAreErrors(t *testing.T) {
 	t.Parallel()
 	for name, message := range map[string]*schemav1.EstablishReferencesResponse_Outcome{
-		"none":  {},
-		"no":    nil,
-		"ok":    {Outcome: &schemav1.EstablishReferencesResponse_Outcome_Failure{Failure: &schemav1.EstablishReferencesResponse_Failure{Code: int32(codes.OK)}}},
-		"uid":   {Outcome: &schemav1.EstablishReferencesResponse_Outcome_Established{Established: &schemav1.EstablishReferencesResponse_Established{Targets: []*schemav1.EstablishReferencesResponse_Target{{Uid: []byte{1}}}}}},
-		"epoch": {Outcome: &schemav1.EstablishReferencesResponse_Outcome_Established{Established: &schemav1.EstablishReferencesResponse_Established{Epoch: []byte{1}}}},
+		"none": {},
+		"no":   nil,
+		"ok": {Outcome: &schemav1.EstablishReferencesResponse_Outcome_Failure{
+			Failure: &schemav1.EstablishReferencesResponse_Failure{Code: int32(codes.OK)}}},
+		"uid": {Outcome: &schemav1.EstablishReferencesResponse_Outcome_Established{
+			Established: &schemav1.EstablishReferencesResponse_Established{
+				Targets: []*schemav1.EstablishReferencesResponse_Target{{Uid: []byte{1}}}}}},
+		"epoch": {Outcome: &schemav1.EstablishReferencesResponse_Outcome_Established{
+			Established: &schemav1.EstablishReferencesResponse_Established{Epoch: []byte{1}}}},
 	} {
 		require.Error(t, wire.EstablishOutcome(message).Err, name)
 	}
@@ -270,25 +282,30 @@ func TestEventsOfWorkAreRead(t *testing.T) {
 	t.Parallel()
 	known := map[string]schema.DeploymentID{}
 	at := timestamppb.Now()
-	event, err := wire.WorkEvent(&schemav1.WatchResourceShadowsResponse{Event: &schemav1.WatchResourceShadowsResponse_Upsert{
-		Upsert: &schemav1.WatchResourceShadowsResponse_Work{Items: []*schemav1.WorkItem{
-			{Id: 7, Action: 2, Deployment: "a.example.com/us", CreateTime: at}, {Id: 8, Action: 3, Deployment: "a.example.com/us", CreateTime: at},
-		}},
-	}}, known)
+	event, err := wire.WorkEvent(
+		&schemav1.WatchResourceShadowsResponse{Event: &schemav1.WatchResourceShadowsResponse_Upsert{
+			Upsert: &schemav1.WatchResourceShadowsResponse_Work{Items: []*schemav1.WorkItem{
+				{Id: 7, Action: 2, Deployment: "a.example.com/us", CreateTime: at},
+				{Id: 8, Action: 3, Deployment: "a.example.com/us", CreateTime: at},
+			}},
+		}}, known)
 	require.NoError(t, err)
 	want := schema.DeploymentID{Service: "a.example.com", Region: "us"}
 	require.Equal(t, []schema.Work{
-		{Seq: 7, Action: 2, Deployment: want, CreatedAt: at.AsTime()}, {Seq: 8, Action: 3, Deployment: want, CreatedAt: at.AsTime()},
+		{Seq: 7, Action: 2, Deployment: want, CreatedAt: at.AsTime()}, {Seq: 8, Action: 3, Deployment: want,
+			CreatedAt: at.AsTime()},
 	}, event.Items)
 	require.Equal(t, map[string]schema.DeploymentID{"a.example.com/us": want}, known)
-	event, err = wire.WorkEvent(&schemav1.WatchResourceShadowsResponse{Event: &schemav1.WatchResourceShadowsResponse_EndOfSnapshot{
-		EndOfSnapshot: &schemav1.EndOfSnapshot{ResumeToken: "t1"},
-	}}, known)
+	event, err = wire.WorkEvent(
+		&schemav1.WatchResourceShadowsResponse{Event: &schemav1.WatchResourceShadowsResponse_EndOfSnapshot{
+			EndOfSnapshot: &schemav1.EndOfSnapshot{ResumeToken: "t1"},
+		}}, known)
 	require.NoError(t, err)
 	require.Equal(t, schema.Event[schema.Work]{EndOfSnapshot: true, Token: "t1"}, event)
-	event, err = wire.WorkEvent(&schemav1.WatchResourceShadowsResponse{Event: &schemav1.WatchResourceShadowsResponse_Bookmark{
-		Bookmark: &schemav1.Bookmark{ResumeToken: "t2"},
-	}}, known)
+	event, err = wire.WorkEvent(
+		&schemav1.WatchResourceShadowsResponse{Event: &schemav1.WatchResourceShadowsResponse_Bookmark{
+			Bookmark: &schemav1.Bookmark{ResumeToken: "t2"},
+		}}, known)
 	require.NoError(t, err)
 	require.Equal(t, schema.Event[schema.Work]{Token: "t2"}, event)
 }

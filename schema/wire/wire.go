@@ -1,5 +1,5 @@
-// Package wire converts the types of packages schema and schema/peer to protobuf messages and back. It checks uids, behaviours, paths and
-// causes; schema.Check and Environment.Check check descriptors and environments.
+// Package wire converts the types of packages schema and schema/peer to protobuf messages and back. It checks
+// uids, behaviours, paths and causes; schema.Check and Environment.Check check descriptors and environments.
 package wire
 
 import (
@@ -64,30 +64,36 @@ func Behaviour(b schemav1.Behaviour) (schema.Behaviour, error) {
 // Descriptor converts a service descriptor. schema.Check validates it.
 func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 	at := schema.ServiceVersion{Service: d.GetService(), Version: d.GetVersion()}
-	out := &schema.Descriptor{ServiceVersion: at, PatternsDropped: d.GetPatternsDropped(), Pos: schema.Pos{Path: at.String()}}
+	out := &schema.Descriptor{ServiceVersion: at, PatternsDropped: d.GetPatternsDropped(),
+		Pos: schema.Pos{Path: at.String()}}
 	for _, imp := range d.GetImports() {
 		v := schema.ServiceVersion{Service: imp.GetService(), Version: imp.GetVersion()}
-		out.Imports = append(out.Imports, schema.Import{ServiceVersion: v, Pos: schema.Pos{Path: at.String() + ".imports[" + v.String() + "]"}})
+		out.Imports = append(out.Imports, schema.Import{ServiceVersion: v,
+			Pos: schema.Pos{Path: at.String() + ".imports[" + v.String() + "]"}})
 	}
 	for _, k := range d.GetKinds() {
 		path := at.String() + ".kinds[" + k.GetKind() + "]"
 		kind := schema.Kind{
 			Name: k.GetKind(), PreviousName: k.GetPreviousName(), Patterns: k.GetPatterns(),
-			HideWhileDeleting: k.GetHideWhileDeleting(), ConstraintsDisabled: k.GetConstraintsDisabled(), ReferableBy: k.GetReferableBy(),
-			DelegationNone: k.GetDelegationNone(), DeletesAtomically: k.GetDeletesAtomically(), Retention: k.GetRetention().AsDuration(), Key: k.GetKey(), Gone: k.GetGone(), Pos: schema.Pos{Path: path},
+			HideWhileDeleting: k.GetHideWhileDeleting(), ConstraintsDisabled: k.GetConstraintsDisabled(),
+			ReferableBy:    k.GetReferableBy(),
+			DelegationNone: k.GetDelegationNone(), DeletesAtomically: k.GetDeletesAtomically(),
+			Retention: k.GetRetention().AsDuration(), Key: k.GetKey(), Gone: k.GetGone(), Pos: schema.Pos{Path: path},
 		}
 		if s := k.GetSchema(); s != nil {
 			kind.Schema = s.AsMap()
 		}
 		for _, f := range k.GetFields() {
 			kind.Fields = append(kind.Fields, schema.Field{
-				Path: f.GetPath(), Default: f.GetDefault().AsInterface(), Required: f.GetRequired(), Immutable: f.GetImmutable(),
-				Pos: schema.Pos{Path: path + ".fields[" + f.GetPath() + "]"},
+				Path: f.GetPath(), Default: f.GetDefault().AsInterface(), Required: f.GetRequired(),
+				Immutable: f.GetImmutable(),
+				Pos:       schema.Pos{Path: path + ".fields[" + f.GetPath() + "]"},
 			})
 		}
 		for _, f := range k.GetFinalizers() {
 			kind.Finalizers = append(kind.Finalizers, schema.Finalizer{
-				Name: f.GetName(), Holder: f.GetHolder(), Pos: schema.Pos{Path: path + ".finalizers[" + f.GetName() + "]"},
+				Name: f.GetName(), Holder: f.GetHolder(),
+				Pos: schema.Pos{Path: path + ".finalizers[" + f.GetName() + "]"},
 			})
 		}
 		if table := k.GetTable(); table != "" {
@@ -95,16 +101,21 @@ func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 		}
 		for _, p := range k.GetParents() {
 			kind.Parents = append(kind.Parents, schema.Parent{
-				Kind: p.GetKind(), Behaviour: schema.Behaviour(p.GetBehaviour()), UntilRemoved: p.GetUntilRemoved(), Region: p.GetRegion(), RegionField: p.GetRegionField(),
+				Kind: p.GetKind(), Behaviour: schema.Behaviour(p.GetBehaviour()), UntilRemoved: p.GetUntilRemoved(),
+				Region: p.GetRegion(), RegionField: p.GetRegionField(),
 				Pos: schema.Pos{Path: path + ".parents[" + p.GetKind() + "]"},
 			})
 		}
 		for _, r := range k.GetReferences() {
 			kind.References = append(kind.References, schema.Reference{
-				Path: r.GetPath(), Targets: r.GetTargets(), Behaviour: schema.Behaviour(r.GetBehaviour()), UntilRemoved: r.GetUntilRemoved(),
-				Columns: r.GetColumns(), Region: schema.TargetRegion{Fixed: r.GetRegion(), Column: r.GetRegionColumn(), Same: r.GetSameRegion()},
+				Path: r.GetPath(), Targets: r.GetTargets(), Behaviour: schema.Behaviour(r.GetBehaviour()),
+				UntilRemoved: r.GetUntilRemoved(),
+				Columns:      r.GetColumns(), Region: schema.TargetRegion{Fixed: r.GetRegion(),
+					Column: r.GetRegionColumn(),
+					Same:   r.GetSameRegion()},
 				Enforce: schema.Enforcement(r.GetEnforce()), Missing: schema.Missing(r.GetMissing()), None: r.GetNone(),
-				When: schema.RowCondition{Column: r.GetWhenColumn(), Value: r.GetWhenValue()}, Unset: r.GetUnset(), UnsetToDefault: r.GetUnsetToDefault(), MatchFull: r.GetMatchFull(),
+				When: schema.RowCondition{Column: r.GetWhenColumn(), Value: r.GetWhenValue()}, Unset: r.GetUnset(),
+				UnsetToDefault: r.GetUnsetToDefault(), MatchFull: r.GetMatchFull(),
 			})
 			last := &kind.References[len(kind.References)-1]
 			last.Pos = schema.Pos{Path: path + ".references[" + last.Field() + "]"}
@@ -123,7 +134,8 @@ func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
 	for _, k := range d.Kinds {
 		kind := &schemav1.KindDescriptor{
 			Kind: k.Name, PreviousName: k.PreviousName, Patterns: k.Patterns,
-			HideWhileDeleting: k.HideWhileDeleting, ConstraintsDisabled: k.ConstraintsDisabled, ReferableBy: k.ReferableBy,
+			HideWhileDeleting: k.HideWhileDeleting, ConstraintsDisabled: k.ConstraintsDisabled,
+			ReferableBy:    k.ReferableBy,
 			DelegationNone: k.DelegationNone, DeletesAtomically: k.DeletesAtomically, Key: k.Key, Gone: k.Gone,
 		}
 		if k.Table != (schema.TableName{}) {
@@ -142,13 +154,19 @@ func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
 			kind.Finalizers = append(kind.Finalizers, &schemav1.FinalizerDescriptor{Name: f.Name, Holder: f.Holder})
 		}
 		for _, p := range k.Parents {
-			kind.Parents = append(kind.Parents, &schemav1.ParentDescriptor{Kind: p.Kind, Behaviour: schemav1.Behaviour(p.Behaviour), UntilRemoved: p.UntilRemoved, Region: p.Region, RegionField: p.RegionField})
+			kind.Parents = append(kind.Parents, &schemav1.ParentDescriptor{Kind: p.Kind,
+				Behaviour: schemav1.Behaviour(p.Behaviour), UntilRemoved: p.UntilRemoved, Region: p.Region,
+				RegionField: p.RegionField})
 		}
 		for _, r := range k.References {
 			kind.References = append(kind.References, &schemav1.ReferenceDescriptor{
-				Path: r.Path, Targets: r.Targets, Behaviour: schemav1.Behaviour(r.Behaviour), UntilRemoved: r.UntilRemoved,
-				Columns: r.Columns, Region: r.Region.Fixed, RegionColumn: r.Region.Column, SameRegion: r.Region.Same, Enforce: string(r.Enforce), Missing: string(r.Missing), None: r.None,
-				WhenColumn: r.When.Column, WhenValue: r.When.Value, Unset: r.Unset, UnsetToDefault: r.UnsetToDefault, MatchFull: r.MatchFull,
+				Path: r.Path, Targets: r.Targets, Behaviour: schemav1.Behaviour(r.Behaviour),
+				UntilRemoved: r.UntilRemoved,
+				Columns:      r.Columns, Region: r.Region.Fixed, RegionColumn: r.Region.Column,
+				SameRegion: r.Region.Same,
+				Enforce:    string(r.Enforce), Missing: string(r.Missing), None: r.None,
+				WhenColumn: r.When.Column, WhenValue: r.When.Value, Unset: r.Unset, UnsetToDefault: r.UnsetToDefault,
+				MatchFull: r.MatchFull,
 			})
 		}
 		out.Kinds = append(out.Kinds, kind)
@@ -169,13 +187,15 @@ func Deployment(d *registryv1.Deployment) schema.Deployment {
 	id := schema.DeploymentID{Service: d.GetService(), Region: d.GetRegion()}
 	return schema.Deployment{
 		DeploymentID: id, Address: d.GetAddress(), Version: d.GetVersion(), Generation: d.GetGeneration(),
-		Disabled: d.GetDisabled(), Database: database(d.GetDatabase()), Pos: schema.Pos{Path: "deployments[" + id.String() + "]"},
+		Disabled: d.GetDisabled(), Database: database(d.GetDatabase()),
+		Pos: schema.Pos{Path: "deployments[" + id.String() + "]"},
 	}
 }
 
 // DeploymentProto converts a deployment to its message.
 func DeploymentProto(d schema.Deployment) *registryv1.Deployment {
-	out := &registryv1.Deployment{Service: d.Service, Region: d.Region, Address: d.Address, Version: d.Version, Generation: d.Generation, Disabled: d.Disabled}
+	out := &registryv1.Deployment{Service: d.Service, Region: d.Region, Address: d.Address, Version: d.Version,
+		Generation: d.Generation, Disabled: d.Disabled}
 	if d.Database != uuid.Nil {
 		out.Database = d.Database.String()
 	}

@@ -75,28 +75,33 @@ const (
 
 // attachedSteps returns the steps. Their order matters: rows that are deleted were inserted before.
 func attachedSteps() (steps []attachedStep) {
-	sizes := []attachedStep{{"a row", 1, attachedEach, 1, "", true}, {"100 rows", 100_001, 50, 100, "", true}, {"50,000 rows", 200_001, 1, attachedRows, "", true}}
+	sizes := []attachedStep{{"a row", 1, attachedEach, 1, "", true}, {"100 rows", 100_001, 50, 100, "", true},
+		{"50,000 rows", 200_001, 1, attachedRows, "", true}}
 	holders := func(name, sql string, sizes []attachedStep) {
 		for _, s := range sizes {
 			s.name, s.sql = name+" "+s.name, sql
 			steps = append(steps, s)
 		}
 	}
-	steps = []attachedStep{{"insert 50,000 targets", 1, 1, attachedRows, `INSERT INTO %s_parent SELECT g, 'n' FROM generate_series($1::bigint, $2) g`, false}}
+	steps = []attachedStep{{"insert 50,000 targets", 1, 1, attachedRows,
+		`INSERT INTO %s_parent SELECT g, 'n' FROM generate_series($1::bigint, $2) g`, false}}
 	holders("insert", `INSERT INTO %s_child SELECT g, 1 + g %% 1000, 'n' FROM generate_series($1::bigint, $2) g`, sizes)
-	holders("update the target of", `UPDATE %s_child SET parent_id = 1 + (parent_id + 1) %% 1000 WHERE id BETWEEN $1::bigint AND $2`, sizes)
+	holders("update the target of",
+		`UPDATE %s_child SET parent_id = 1 + (parent_id + 1) %% 1000 WHERE id BETWEEN $1::bigint AND $2`, sizes)
 	holders("update another column of", `UPDATE %s_child SET name = 'x' WHERE id BETWEEN $1::bigint AND $2`, sizes)
 	holders("delete", `DELETE FROM %s_child WHERE id BETWEEN $1::bigint AND $2`, sizes)
 	return append(
 		steps,
-		attachedStep{"delete a target", 40_000, attachedEach, 1, `DELETE FROM %s_parent WHERE id BETWEEN $1::bigint AND $2`, false},
-		attachedStep{"delete 35,000 targets", 2_000, 1, 35_000, `DELETE FROM %s_parent WHERE id BETWEEN $1::bigint AND $2`, false},
+		attachedStep{"delete a target", 40_000, attachedEach, 1,
+			`DELETE FROM %s_parent WHERE id BETWEEN $1::bigint AND $2`, false},
+		attachedStep{"delete 35,000 targets", 2_000, 1, 35_000,
+			`DELETE FROM %s_parent WHERE id BETWEEN $1::bigint AND $2`, false},
 	)
 }
 
-// attached measures the cost of the triggers of attached tables for the application: the same statements on equal tables, in turn, in one
-// connection, each step one transaction, and the order changing with each run. No process runs meanwhile. The time is the processor's in the server,
-// where it can be read.
+// attached measures the cost of the triggers of attached tables for the application: the same statements on
+// equal tables, in turn, in one connection, each step one transaction, and the order changing with each run.
+// No process runs meanwhile. The time is the processor's in the server, where it can be read.
 func (r *run) attached(ctx context.Context) error {
 	times := map[string]map[string][]float64{}
 	tables := []string{"native", "attached", "strict"}
@@ -133,7 +138,8 @@ func (r *run) attached(ctx context.Context) error {
 	for _, table := range []string{"attached", "strict"} {
 		for _, step := range attachedSteps() {
 			if took := times[step.name][table]; took != nil {
-				r.add(Result{Case: table + " " + step.name, N: step.each * step.at, Unit: "ms", Baseline: median(times[step.name]["native"])}.of(took))
+				r.add(Result{Case: table + " " + step.name, N: step.each * step.at, Unit: "ms",
+					Baseline: median(times[step.name]["native"])}.of(took))
 			}
 		}
 	}
@@ -158,7 +164,8 @@ func (s attachedStep) run(ctx context.Context, conn *pgx.Conn, table string) (to
 	return milliseconds(time.Since(began)), err
 }
 
-// usedBy returns the processor time that the server has used for a connection, in milliseconds; 0 where it cannot be read.
+// usedBy returns the processor time that the server has used for a connection, in milliseconds; 0 where it
+// cannot be read.
 func usedBy(conn *pgx.Conn) float64 {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", conn.PgConn().PID()))
 	if err != nil {

@@ -16,18 +16,23 @@ const (
 	order    = "Order"
 )
 
-// WithTables adds attached kinds to the services of targets and holders: customers, and orders that go with their customer.
+// WithTables adds attached kinds to the services of targets and holders: customers, and orders that go with
+// their customer.
 func WithTables(services []*schema.Descriptor) {
 	for _, d := range services {
 		switch d.Service {
 		case targets.Service:
 			d.Kinds = append(d.Kinds, schema.Kind{
-				Name: customer, Patterns: []string{"customers/{customer}"}, Table: schema.TableName{Schema: "public", Name: "customers"}, Key: []string{"id"},
+				Name: customer, Patterns: []string{"customers/{customer}"}, Table: schema.TableName{Schema: "public",
+					Name: "customers"}, Key: []string{"id"},
 			})
 		case holders.Service:
 			d.Kinds = append(d.Kinds, schema.Kind{
-				Name: order, Patterns: []string{"orders/{order}"}, Table: schema.TableName{Schema: "public", Name: "orders"}, Key: []string{"id"},
-				References: []schema.Reference{{Columns: []string{"customer_id"}, Targets: []string{targets.Service + "/" + customer}, Region: schema.TargetRegion{Fixed: targets.Region}, Behaviour: schema.CascadeDelete}},
+				Name: order, Patterns: []string{"orders/{order}"}, Table: schema.TableName{Schema: "public",
+					Name: "orders"}, Key: []string{"id"},
+				References: []schema.Reference{{Columns: []string{"customer_id"},
+					Targets: []string{targets.Service + "/" + customer},
+					Region:  schema.TargetRegion{Fixed: targets.Region}, Behaviour: schema.CascadeDelete}},
 			})
 		}
 	}
@@ -35,9 +40,10 @@ func WithTables(services []*schema.Descriptor) {
 
 // The same tables with a native key, in one database; and apart.
 const (
-	customersSQL       = `CREATE TABLE customers (id bigint PRIMARY KEY, name text)`
-	ordersSQL          = `CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint, name text); CREATE INDEX ON orders (customer_id)`
-	nativeOrdersSQL    = customersSQL + `;` + ordersSQL + `; ALTER TABLE orders ADD FOREIGN KEY (customer_id) REFERENCES customers ON DELETE CASCADE`
+	customersSQL    = `CREATE TABLE customers (id bigint PRIMARY KEY, name text)`
+	ordersSQL       = `CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint, name text); CREATE INDEX ON orders (customer_id)`
+	nativeOrdersSQL = customersSQL + `;` + ordersSQL +
+		`; ALTER TABLE orders ADD FOREIGN KEY (customer_id) REFERENCES customers ON DELETE CASCADE`
 	insertCustomerSQL  = `INSERT INTO customers VALUES (1, 'n')`
 	insertOrdersSQL    = `INSERT INTO orders SELECT g, 1, 'n' FROM generate_series(1, $1) g`
 	deleteCustomerSQL  = `DELETE FROM customers`
@@ -77,9 +83,11 @@ func (r *run) attachedCascade(ctx context.Context) error {
 				return err
 			}
 			ours = append(ours, took)
-			r.Progress("attached cascade %d, run %d: %.0f ms, equal %.0f ms, native %.0f ms", n, i+1, took, equal[i], native[i])
+			r.Progress("attached cascade %d, run %d: %.0f ms, equal %.0f ms, native %.0f ms", n, i+1, took,
+				equal[i], native[i])
 		}
-		r.add(Result{Case: "attached cascade", N: n, Unit: "ms", Baseline: median(equal), Bare: median(native)}.of(ours))
+		r.add(Result{Case: "attached cascade", N: n, Unit: "ms", Baseline: median(equal),
+			Bare: median(native)}.of(ours))
 	}
 	return nil
 }
@@ -123,7 +131,8 @@ func (r *run) attachedCascadeOnce(ctx context.Context, n int) (took float64, err
 			if _, err := orders.Exec(ctx, insertOrdersSQL, n); err != nil {
 				return err
 			}
-			if err := none(ctx, orders, `SELECT EXISTS (SELECT FROM dbcontroller.deleted_row) OR EXISTS (SELECT FROM dbcontroller.lacking)`); err != nil {
+			if err := none(ctx, orders,
+				`SELECT EXISTS (SELECT FROM dbcontroller.deleted_row) OR EXISTS (SELECT FROM dbcontroller.lacking)`); err != nil {
 				return err
 			}
 			if err := r.settle(ctx); err != nil {
@@ -137,7 +146,8 @@ func (r *run) attachedCascadeOnce(ctx context.Context, n int) (took float64, err
 				return err
 			}
 			took = milliseconds(time.Since(began))
-			if err := none(ctx, customers, `SELECT EXISTS (SELECT FROM dbcontroller.deleted_row) OR EXISTS (SELECT FROM dbcontroller.lacking) OR EXISTS (SELECT FROM dbcontroller.shadow WHERE name = 'customers/1')`); err != nil {
+			if err := none(ctx, customers,
+				`SELECT EXISTS (SELECT FROM dbcontroller.deleted_row) OR EXISTS (SELECT FROM dbcontroller.lacking) OR EXISTS (SELECT FROM dbcontroller.shadow WHERE name = 'customers/1')`); err != nil {
 				return err
 			}
 			return r.settle(ctx)

@@ -1,4 +1,5 @@
-// Command bench compares db-controller with native foreign keys in one PostgreSQL database, in the same run on the same server.
+// Command bench compares db-controller with native foreign keys in one PostgreSQL database, in the same run
+// on the same server.
 package main
 
 import (
@@ -18,7 +19,8 @@ import (
 )
 
 // Cases lists all cases.
-var Cases = []string{"idle", "fan-out", "unset", "chain", "cost", "single", "write", "watch", "prime", "fairness", "far", "delegated", "attached", "growth"}
+var Cases = []string{"idle", "fan-out", "unset", "chain", "cost", "single", "write", "watch", "prime", "fairness",
+	"far", "delegated", "attached", "growth"}
 
 // Parts are the cases of the case write, which can be named instead of it.
 var Parts = []string{"write-none", "write-local", "write-foreign", "write-foreign-1000"}
@@ -56,8 +58,8 @@ type Server struct {
 	CountsStatements bool
 }
 
-// Result is one line. Value and Baseline are medians in Unit; Ratio is how many times the baseline's time it took, or
-// which part of the baseline's rate was reached.
+// Result is one line. Value and Baseline are medians in Unit; Ratio is how many times the baseline's time it
+// took, or which part of the baseline's rate was reached.
 type Result struct {
 	Case     string  `json:"case"`
 	N        int     `json:"n"`
@@ -133,7 +135,10 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 		if !slices.ContainsFunc(cfg.Cases, part) {
 			continue
 		}
-		measure := map[string]func(context.Context) error{"idle": r.idle, "fan-out": r.fanOut, "unset": r.unset, "chain": r.chain, "cost": r.costs, "single": r.single, "write": r.write, "watch": r.watch, "prime": r.prime, "fairness": r.fairness, "far": r.far, "delegated": r.delegated, "attached": r.attached, "growth": r.growth, "soak": r.soak}[name]
+		measure := map[string]func(context.Context) error{"idle": r.idle, "fan-out": r.fanOut, "unset": r.unset,
+			"chain": r.chain, "cost": r.costs, "single": r.single, "write": r.write, "watch": r.watch, "prime": r.prime,
+			"fairness": r.fairness, "far": r.far, "delegated": r.delegated, "attached": r.attached, "growth": r.growth,
+			"soak": r.soak}[name]
 		if err := measure(ctx); err != nil {
 			return nil, fmt.Errorf("case %s: %w", name, err)
 		}
@@ -148,7 +153,8 @@ func (r *run) add(result Result) {
 	r.results = append(r.results, result)
 	r.Progress("%s", line(result))
 	if result.Spread > wideSpread {
-		r.Progress("warning: %s %d: the runs differ by %.0f %% of their median; the machine does other things, or --runs is too small", result.Case, result.N, 100*result.Spread)
+		r.Progress(
+			"warning: %s %d: the runs differ by %.0f %% of their median; the machine does other things, or --runs is too small", result.Case, result.N, 100*result.Spread)
 	}
 }
 
@@ -170,7 +176,8 @@ func Print(out io.Writer, results []Result, asJSON bool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	_, _ = fmt.Fprintln(w, "case\tn\tvalue\tunit\tspread\tbaseline\tratio\tbare\t")
 	for _, r := range results {
-		_, _ = fmt.Fprintf(w, "%s\t%d\t%.1f\t%s\t%s\t%s\t%s\t%s\t\n", r.Case, r.N, r.Value, r.Unit, number(r.Spread, "%.2f"), number(r.Baseline, "%.1f"), number(r.Ratio, "%.2f"), number(r.Bare, "%.1f"))
+		_, _ = fmt.Fprintf(w, "%s\t%d\t%.1f\t%s\t%s\t%s\t%s\t%s\t\n", r.Case, r.N, r.Value, r.Unit,
+			number(r.Spread, "%.2f"), number(r.Baseline, "%.1f"), number(r.Ratio, "%.2f"), number(r.Bare, "%.1f"))
 	}
 	return w.Flush()
 }

@@ -28,7 +28,8 @@ func TestPercentilesAreOfTheSortedValues(t *testing.T) {
 
 func TestResultsAreJSONLinesOrATable(t *testing.T) {
 	t.Parallel()
-	results := []Result{{Case: "single", N: 10, Value: 3, Unit: "ms", Baseline: 2, Ratio: 1.5}, {Case: "prime", N: 1000, Value: 12.34, Unit: "ms"}}
+	results := []Result{{Case: "single", N: 10, Value: 3, Unit: "ms", Baseline: 2, Ratio: 1.5},
+		{Case: "prime", N: 1000, Value: 12.34, Unit: "ms"}}
 	var out bytes.Buffer
 	require.NoError(t, Print(&out, results, true))
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
@@ -43,7 +44,8 @@ func TestResultsAreJSONLinesOrATable(t *testing.T) {
 	out.Reset()
 	require.NoError(t, Print(&out, results, false))
 	lines = strings.Split(strings.TrimRight(out.String(), "\n"), "\n")
-	require.Equal(t, []string{"case", "n", "value", "unit", "spread", "baseline", "ratio", "bare"}, strings.Fields(lines[0]))
+	require.Equal(t, []string{"case", "n", "value", "unit", "spread", "baseline", "ratio", "bare"},
+		strings.Fields(lines[0]))
 	require.Equal(t, []string{"single", "10", "3.0", "ms", "-", "2.0", "1.50", "-"}, strings.Fields(lines[1]))
 	require.Equal(t, []string{"prime", "1000", "12.3", "ms", "-", "-", "-", "-"}, strings.Fields(lines[2]))
 }
@@ -145,7 +147,8 @@ func TestAChainGoesOverFourDeployments(t *testing.T) {
 // A table that became large between the counts is left out: its rows were read while it was small.
 func TestScannedRowsAreOfTablesThatWereLargeBefore(t *testing.T) {
 	t.Parallel()
-	rows, by := readSince(map[string]int64{"shadow": 10, "work": 5, "blockade": 7}, map[string]int64{"shadow": 40, "work": 5, "change": 100, "blockade": 8})
+	rows, by := readSince(map[string]int64{"shadow": 10, "work": 5, "blockade": 7},
+		map[string]int64{"shadow": 40, "work": 5, "change": 100, "blockade": 8})
 	require.EqualValues(t, 31, rows)
 	require.Equal(t, "blockade 1, shadow 30", by)
 	rows, by = readSince(nil, map[string]int64{"shadow": 40})
@@ -158,7 +161,8 @@ func TestGrowthIsThatOfTheLastThird(t *testing.T) {
 	require.Empty(t, growthOf([]held{{}, {}}))
 	steady := held{memory: 100, goroutines: 50, connections: 10, dead: 1000}
 	grown := held{memory: 150, goroutines: 50, connections: 10, dead: 1000}
-	samples := []held{{memory: 1}, {memory: 2}, {memory: 3}, steady, steady, steady, grown, grown, grown} // a warm-up first
+	// a warm-up first
+	samples := []held{{memory: 1}, {memory: 2}, {memory: 3}, steady, steady, steady, grown, grown, grown}
 	results := growthOf(samples)
 	require.Len(t, results, 4)
 	require.Equal(t, Result{Case: "soak-memory", Unit: "MB", Value: 150, Baseline: 100}, results[0])
@@ -174,7 +178,8 @@ func TestTimesOfEndedProcessesCount(t *testing.T) {
 	if _, pid := statOf("/proc/self/stat"); pid == 0 {
 		t.Skip("no /proc")
 	}
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", "(i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done); echo ended; read -r _")
+	cmd := exec.CommandContext(t.Context(), "sh", "-c",
+		"(i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done); echo ended; read -r _")
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()

@@ -18,7 +18,8 @@ const removedLimit = 10 * time.Minute
 // hop is the kind of a chain's resources.
 const hop = "Hop"
 
-// WithChains adds to each service a kind whose resources refer to one another, within the service and over its imports.
+// WithChains adds to each service a kind whose resources refer to one another, within the service and over
+// its imports.
 func WithChains(services []*schema.Descriptor) {
 	for _, d := range services {
 		targets := []string{hop}
@@ -32,8 +33,8 @@ func WithChains(services []*schema.Descriptor) {
 	}
 }
 
-// chain measures a chain of resources that refer to one another over four deployments: from the Delete call for the first one until it
-// is removed, which is after all others. The result is the time of a level.
+// chain measures a chain of resources that refer to one another over four deployments: from the Delete call
+// for the first one until it is removed, which is after all others. The result is the time of a level.
 func (r *run) chain(ctx context.Context) error {
 	var took []float64
 	for i := range r.Runs {
@@ -48,7 +49,8 @@ func (r *run) chain(ctx context.Context) error {
 	return nil
 }
 
-// place returns the resource of a level. The upper half is in the imported service, the lower half in the importing one; regions alternate.
+// place returns the resource of a level. The upper half is in the imported service, the lower half in the
+// importing one; regions alternate.
 func place(run, level int) schema.FullName {
 	at := schema.DeploymentID{Service: targets.Service, Region: targets.Region}
 	if level >= chainLevels/2 {
@@ -76,7 +78,8 @@ func (r *run) chainOnce(ctx context.Context, run int) (float64, error) {
 	return r.removed(ctx, root, hop)
 }
 
-// removed returns the time from a Delete call until a watch says that the resource is removed, in milliseconds.
+// removed returns the time from a Delete call until a watch says that the resource is removed, in
+// milliseconds.
 func (r *run) removed(ctx context.Context, name schema.FullName, kind string) (float64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -17,8 +17,9 @@ const (
 	costClients = 8
 )
 
-// costs measures one call of each operation, with its consequences in all deployments: writing transactions, bytes of the log, and processor time by
-// process. Rates depend on the machine and its load; these measures hardly do.
+// costs measures one call of each operation, with its consequences in all deployments: writing transactions,
+// bytes of the log, and processor time by process. Rates depend on the machine and its load; these measures
+// hardly do.
 func (r *run) costs(ctx context.Context) error {
 	operations, err := r.operations(ctx, "cost")
 	if err != nil {
@@ -45,7 +46,8 @@ type operation struct {
 	watched bool
 }
 
-// operations returns all operations, in their order, and makes the resources to which they refer. The names of their resources contain a name.
+// operations returns all operations, in their order, and makes the resources to which they refer. The names
+// of their resources contain a name.
 func (r *run) operations(ctx context.Context, of string) ([]operation, error) {
 	project, err := r.costFixture(ctx, of)
 	if err != nil {
@@ -101,7 +103,8 @@ func (r *run) operations(ctx context.Context, of string) ([]operation, error) {
 func (r *run) costFixture(ctx context.Context, of string) (project string, err error) {
 	project = "projects/" + of
 	for _, name := range []schema.FullName{
-		{Deployment: targets, Name: project}, {Deployment: targets, Name: project + "/serviceAccounts/of"}, {Deployment: holders, Name: "fleets/" + of},
+		{Deployment: targets, Name: project}, {Deployment: targets, Name: project + "/serviceAccounts/of"},
+		{Deployment: holders, Name: "fleets/" + of},
 	} {
 		if _, err := r.put(ctx, name, nil); err != nil {
 			return "", err
@@ -115,7 +118,8 @@ func (r *run) costFixture(ctx context.Context, of string) (project string, err e
 	for i := 1; i <= costCalls; i++ {
 		g.Go(func() error {
 			root := schema.FullName{Deployment: targets, Name: fmt.Sprint("projects/", of, "-root-", i)}
-			_, err := r.put(within, schema.FullName{Deployment: holders, Name: fmt.Sprint("fleets/", of, "-root-", i)}, map[string]any{"project": root.String()})
+			_, err := r.put(within, schema.FullName{Deployment: holders, Name: fmt.Sprint("fleets/", of, "-root-", i)},
+				map[string]any{"project": root.String()})
 			return err
 		})
 	}
@@ -155,7 +159,8 @@ func (r *run) cost(ctx context.Context, op operation, counted bool) error {
 	}
 	if counted {
 		results = append(results, Result{Case: "statements", Value: done.statements, Unit: "1"},
-			Result{Case: "rows", Value: done.rows, Unit: "1"}, Result{Case: "index-entries", Value: done.entries, Unit: "1"})
+			Result{Case: "rows", Value: done.rows, Unit: "1"}, Result{Case: "index-entries", Value: done.entries,
+				Unit: "1"})
 	}
 	for _, result := range results {
 		if result.Unit != "ms" {

@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// cpuTimes are the processor times of the processes of this machine by group, in milliseconds. They are empty where there is no /proc.
+// cpuTimes are the processor times of the processes of this machine by group, in milliseconds. They are empty
+// where there is no /proc.
 type cpuTimes struct {
 	client, controllers, postgres float64
 }
@@ -78,5 +79,6 @@ func (t cpuTimes) since(server int, n float64) cpuTimes {
 func (t cpuTimes) sum() float64 { return t.client + t.controllers + t.postgres }
 
 func (t cpuTimes) String() string {
-	return fmt.Sprintf("%.2f ms (client %.2f, controllers %.2f, PostgreSQL %.2f)", t.sum(), t.client, t.controllers, t.postgres)
+	return fmt.Sprintf("%.2f ms (client %.2f, controllers %.2f, PostgreSQL %.2f)", t.sum(), t.client, t.controllers,
+		t.postgres)
 }

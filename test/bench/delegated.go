@@ -12,10 +12,12 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// delegated measures creates with a reference to another deployment that is asked, and then, by processes that are started anew, with one
-// that is written under a right, also while the target's deployment is stopped. Those without a reference are beside them.
+// delegated measures creates with a reference to another deployment that is asked, and then, by processes
+// that are started anew, with one that is written under a right, also while the target's deployment is
+// stopped. Those without a reference are beside them.
 func (r *run) delegated(ctx context.Context) error {
-	project, account := schema.FullName{Deployment: targets, Name: "projects/delegated"}, schema.FullName{Deployment: targets, Name: "projects/delegated/serviceAccounts/a"}
+	project, account := schema.FullName{Deployment: targets, Name: "projects/delegated"},
+		schema.FullName{Deployment: targets, Name: "projects/delegated/serviceAccounts/a"}
 	for _, name := range []schema.FullName{project, account, {Deployment: holders, Name: "fleets/delegated"}} {
 		if _, err := r.put(ctx, name, nil); err != nil {
 			return err
@@ -27,7 +29,8 @@ func (r *run) delegated(ctx context.Context) error {
 		}
 	}
 	clients := []int{1, 16, 64, 240}
-	acting := writeShape{"acting-asked", "fleets/asked-%s", map[string]any{"project": project.String() + "-*"}, manyTargets, 1, true, clients}
+	acting := writeShape{"acting-asked", "fleets/asked-%s", map[string]any{"project": project.String() + "-*"},
+		manyTargets, 1, true, clients}
 	if err := r.shapes(ctx, acting); err != nil {
 		return err
 	}
@@ -37,12 +40,14 @@ func (r *run) delegated(ctx context.Context) error {
 		}
 	}
 	acting.name, acting.pattern, acting.foreign = "acting-delegated", "fleets/delegated-%s", false
-	blocking := writeShape{"blocking-delegated", "fleets/delegated/devices/%s", map[string]any{"account": account.String() + "*"}, manyTargets, 2, false, clients}
+	blocking := writeShape{"blocking-delegated", "fleets/delegated/devices/%s",
+		map[string]any{"account": account.String() + "*"}, manyTargets, 2, false, clients}
 	if err := r.obtain(ctx, acting, blocking); err != nil {
 		return err
 	}
 	none := writeShape{"delegated-none", "fleets/beside-%s", map[string]any{"model": "sensor"}, 1, 0, false, clients}
-	local := writeShape{"delegated-local", "fleets/delegated/devices/local-%s", map[string]any{"model": "sensor"}, 1, 1, false, clients}
+	local := writeShape{"delegated-local", "fleets/delegated/devices/local-%s", map[string]any{"model": "sensor"}, 1, 1,
+		false, clients}
 	if err := r.shapes(ctx, none, acting, local, blocking); err != nil {
 		return err
 	}
@@ -88,7 +93,8 @@ func (r *run) obtain(ctx context.Context, shapes ...writeShape) error {
 		for i, body := range bodies {
 			g.Go(func() error {
 				name := fmt.Sprintf(shape.pattern, fmt.Sprint("first-", i))
-				_, err := resources.PutResource(within, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name, Body: body}})
+				_, err := resources.PutResource(within,
+					&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name, Body: body}})
 				return err
 			})
 		}
@@ -101,9 +107,11 @@ func (r *run) obtain(ctx context.Context, shapes ...writeShape) error {
 	}
 	return onConnection(ctx, r.Playground.Deployments[holders].DSN, func(conn *pgx.Conn) error {
 		var acting, block int
-		err := conn.QueryRow(ctx, `SELECT count(acting_epoch), count(block_epoch) FROM dbcontroller.foreign_target`).Scan(&acting, &block)
+		err := conn.QueryRow(ctx, `SELECT count(acting_epoch), count(block_epoch) FROM dbcontroller.foreign_target`).
+			Scan(&acting, &block)
 		if err == nil && (acting < manyTargets || block < manyTargets) {
-			err = fmt.Errorf("the deployment has the acting right to %d resources and the right to block to %d of %d", acting, block, manyTargets)
+			err = fmt.Errorf("the deployment has the acting right to %d resources and the right to block to %d of %d",
+				acting, block, manyTargets)
 		}
 		return err
 	})

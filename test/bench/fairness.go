@@ -48,7 +48,8 @@ func (r *run) fairness(ctx context.Context) error {
 		}
 		p50, p99 = append(p50, median(beside)), append(p99, percentile(beside, 0.99))
 		idle50, idle99 = append(idle50, median(idle)), append(idle99, percentile(idle, 0.99))
-		r.Progress("fairness, run %d: p50 %.1f ms (idle %.1f), p99 %.1f ms (idle %.1f), %d deletions", i+1, p50[i], idle50[i], p99[i], idle99[i], len(beside))
+		r.Progress("fairness, run %d: p50 %.1f ms (idle %.1f), p99 %.1f ms (idle %.1f), %d deletions", i+1, p50[i],
+			idle50[i], p99[i], idle99[i], len(beside))
 	}
 	r.add(Result{Case: "fairness-p50", N: dependants, Unit: "ms", Baseline: median(idle50)}.of(p50))
 	r.add(Result{Case: "fairness-p99", N: dependants, Unit: "ms", Baseline: median(idle99)}.of(p99))

@@ -14,8 +14,9 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// The baselines: bare is a child table with an indexed native key. Equal cascades by native keys as we do by hand: a
-// resource row, its shadow and its references go with the target, and a change row is written for each.
+// The baselines: bare is a child table with an indexed native key. Equal cascades by native keys as we do by
+// hand: a resource row, its shadow and its references go with the target, and a change row is written for
+// each.
 const baselineSQL = `
 CREATE TABLE bare_target (id bigint PRIMARY KEY);
 CREATE TABLE bare_holder (id bigint PRIMARY KEY, target_id bigint NOT NULL REFERENCES bare_target ON DELETE CASCADE, body jsonb);
@@ -117,7 +118,8 @@ func (r *run) fanOutOnce(ctx context.Context, name string, n int) (float64, erro
 	if _, err := r.put(ctx, target, nil); err != nil {
 		return 0, err
 	}
-	if err := dev.PutMany(ctx, r.Client, holders, "fleets/"+name+"-", n, map[string]any{"project": target.String()}); err != nil {
+	if err := dev.PutMany(ctx, r.Client, holders, "fleets/"+name+"-", n,
+		map[string]any{"project": target.String()}); err != nil {
 		return 0, err
 	}
 	if err := r.settle(ctx); err != nil {
@@ -135,13 +137,15 @@ func (r *run) put(ctx context.Context, name schema.FullName, body map[string]any
 	if err != nil {
 		return "", err
 	}
-	saved, err := resources.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name.Name, Body: s}})
+	saved, err := resources.PutResource(ctx,
+		&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name.Name, Body: s}})
 	return saved.GetUid(), err
 }
 
 const outstandingSQL = `SELECT (SELECT count(*) FROM dbcontroller.work) + (SELECT count(*) FROM dbcontroller.notice)`
 
-// settle waits until no work is outstanding, and updates the statistics of the databases, as autovacuum would.
+// settle waits until no work is outstanding, and updates the statistics of the databases, as autovacuum
+// would.
 func (r *run) settle(ctx context.Context) error {
 	if err := r.quiet(ctx); err != nil {
 		return err

@@ -16,7 +16,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// farDeployments is how many deployments a deletion reaches, and farRoundTrips how many round trips it may take to be answered.
+// farDeployments is how many deployments a deletion reaches, and farRoundTrips how many round trips it may
+// take to be answered.
 const (
 	farDeployments = 18
 	farRoundTrips  = 5
@@ -36,8 +37,9 @@ kinds:
       - {path: needs, targets: [Node], behaviour: BLOCK}
 `
 
-// far measures deletes that reach 18 deployments, level below level, with blockers that are deleted as well. The deployments are
-// stores of this process, joined by calls that take a round trip each: the result is the number of round trips until the answer.
+// far measures deletes that reach 18 deployments, level below level, with blockers that are deleted as well.
+// The deployments are stores of this process, joined by calls that take a round trip each: the result is the
+// number of round trips until the answer.
 func (r *run) far(ctx context.Context) error {
 	f, err := openFar(ctx, r.Databases)
 	if err != nil {
@@ -53,7 +55,8 @@ func (r *run) far(ctx context.Context) error {
 				return fmt.Errorf("with %s between deployments: %w", delay, err)
 			}
 			took = append(took, ms)
-			r.Progress("far with %s between deployments, run %d: answered after %.0f ms, everybody was asked", delay, i+1, ms)
+			r.Progress("far with %s between deployments, run %d: answered after %.0f ms, everybody was asked",
+				delay, i+1, ms)
 		}
 		r.add(Result{
 			Case: fmt.Sprintf("far-%dms", delay.Milliseconds()), N: farDeployments, Unit: "ms",
@@ -87,7 +90,8 @@ func openFar(ctx context.Context, databases func(context.Context, int) ([]string
 	if err != nil {
 		return nil, err
 	}
-	f := &farAway{stores: map[schema.DeploymentID]*shadow.Store{}, attempts: map[[2]schema.DeploymentID][]peer.AttemptID{}, close: func() {}}
+	f := &farAway{stores: map[schema.DeploymentID]*shadow.Store{},
+		attempts: map[[2]schema.DeploymentID][]peer.AttemptID{}, close: func() {}}
 	for i, dsn := range dsns {
 		pool, err := postgres.Connect(ctx, dsn, "bench", postgres.MinConnections)
 		if err != nil {
@@ -110,9 +114,9 @@ func openFar(ctx context.Context, databases func(context.Context, int) ([]string
 	return f, nil
 }
 
-// measure makes a tree with its root in the first deployment: a node in each other one; below each of these a node in the
-// next one; and below that a node in the one after, which also blocks the node at the top of its branch. Then it
-// deletes the root.
+// measure makes a tree with its root in the first deployment: a node in each other one; below each of these a
+// node in the next one; and below that a node in the one after, which also blocks the node at the top of its
+// branch. Then it deletes the root.
 func (f *farAway) measure(ctx context.Context, root string, delay time.Duration) (float64, error) {
 	f.slow(0)
 	at := func(region int) schema.DeploymentID { return f.ids[1+region%(farDeployments-1)] }
@@ -130,7 +134,8 @@ func (f *farAway) measure(ctx context.Context, root string, delay time.Duration)
 		err := errors.Join(
 			put(at(i), root+"-top", map[string]any{"above": name(f.ids[0], root)}),
 			put(at(i+1), root+"-middle", map[string]any{"above": name(at(i), root+"-top")}),
-			put(at(i+2), root+"-bottom", map[string]any{"above": name(at(i+1), root+"-middle"), "needs": name(at(i), root+"-top")}),
+			put(at(i+2), root+"-bottom", map[string]any{"above": name(at(i+1), root+"-middle"),
+				"needs": name(at(i), root+"-top")}),
 		)
 		if err != nil {
 			return 0, err
@@ -163,7 +168,8 @@ func (f *farAway) confirm(ctx context.Context) error {
 	f.mu.Unlock()
 	for between, ids := range attempts {
 		holder, target := between[0], between[1]
-		if _, err := f.stores[target].Targets.Confirm(ctx, holder, peer.Confirm{Epoch: f.stores[holder].Gate.PresentEpoch(), Attempts: ids}); err != nil {
+		if _, err := f.stores[target].Targets.Confirm(ctx, holder,
+			peer.Confirm{Epoch: f.stores[holder].Gate.PresentEpoch(), Attempts: ids}); err != nil {
 			return err
 		}
 	}
@@ -192,7 +198,8 @@ func (p *farPeers) reach(ctx context.Context, to schema.DeploymentID) (*shadow.S
 	}
 }
 
-func (p *farPeers) Establish(ctx context.Context, to schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
+func (p *farPeers) Establish(ctx context.Context, to schema.DeploymentID, attempt peer.AttemptID,
+	refs []peer.EstablishReference) (*peer.Established, error) {
 	store, err := p.reach(ctx, to)
 	if err != nil {
 		return nil, err
@@ -204,7 +211,8 @@ func (p *farPeers) Establish(ctx context.Context, to schema.DeploymentID, attemp
 	return store.Targets.Establish(ctx, p.self, attempt, refs)
 }
 
-func (p *farPeers) Resolve(ctx context.Context, to schema.DeploymentID, questions []peer.Question) (*peer.Answers, error) {
+func (p *farPeers) Resolve(ctx context.Context, to schema.DeploymentID,
+	questions []peer.Question) (*peer.Answers, error) {
 	store, err := p.reach(ctx, to)
 	if err != nil {
 		return nil, err
@@ -228,7 +236,8 @@ func (p *farPeers) Plan(ctx context.Context, to schema.DeploymentID, q peer.Plan
 	return store.Deletions.Plan(ctx, q)
 }
 
-func (p *farPeers) Trace(ctx context.Context, to schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
+func (p *farPeers) Trace(ctx context.Context, to schema.DeploymentID,
+	uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
 	store, err := p.reach(ctx, to)
 	if err != nil {
 		return nil, err
@@ -238,14 +247,17 @@ func (p *farPeers) Trace(ctx context.Context, to schema.DeploymentID, uids []uui
 
 var errNotMeasured = errors.New("nothing that is measured asks for it")
 
-func (p *farPeers) WouldEstablish(context.Context, schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) (*peer.Established, error) {
+func (p *farPeers) WouldEstablish(context.Context, schema.DeploymentID, peer.AttemptID,
+	[]peer.EstablishReference) (*peer.Established, error) {
 	return nil, errNotMeasured
 }
 
-func (p *farPeers) CheckReferences(context.Context, schema.DeploymentID, []peer.CheckedReference) ([]peer.Known, error) {
+func (p *farPeers) CheckReferences(context.Context, schema.DeploymentID,
+	[]peer.CheckedReference) ([]peer.Known, error) {
 	return nil, errNotMeasured
 }
 
-func (p *farPeers) WouldCheckOwners(context.Context, schema.DeploymentID, []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+func (p *farPeers) WouldCheckOwners(context.Context, schema.DeploymentID,
+	[]peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 	return nil, errNotMeasured
 }

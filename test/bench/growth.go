@@ -35,7 +35,8 @@ SELECT CASE WHEN s.revision % 2 = 0 THEN s.id ELSE hot.id END, gen_random_uuid()
 FROM s, dbcontroller.shadow hot, dbcontroller.deployment d, (SELECT min(id) AS id FROM dbcontroller.field) f
 WHERE hot.name = @hot AND d.service = @service AND d.region = @region`
 
-	// Resources of the kind of $3, each with a reference and a decided attempt: half of them to the target $4, half to targets of their own.
+	// Resources of the kind of $3, each with a reference and a decided attempt: half of them to the target
+	// $4, half to targets of their own.
 	growHoldersSQL = `
 WITH t AS (
     SELECT id, deployment_id, kind_id FROM dbcontroller.foreign_target WHERE name = $4
@@ -60,14 +61,16 @@ INSERT INTO dbcontroller.reference (holder_id, target_id, attempt, field_id, beh
 SELECT s.id, COALESCE(own.id, t.id), gen_random_uuid(), f.id, 1
 FROM t, (SELECT min(id) AS id FROM dbcontroller.field) f, s LEFT JOIN own ON own.name = 'projects/grown-' || s.revision`
 
-	// The rows that sequential scans, and the entries that index scans, have read so far, of tables that have grown.
+	// The rows that sequential scans, and the entries that index scans, have read so far, of tables that have
+	// grown.
 	readRowsSQL = `
 SELECT t.relname, t.seq_tup_read + (SELECT COALESCE(sum(i.idx_tup_read), 0)::bigint FROM pg_stat_user_indexes i WHERE i.relid = t.relid)
 FROM pg_stat_user_tables t WHERE t.schemaname = 'dbcontroller' AND t.n_live_tup >= $1`
 )
 
-// growth measures the operations of cost while both deployments grow: the processor time of a call beside that with the least resources, and how many
-// rows of large tables a call reads. It runs last: the added resources stay.
+// growth measures the operations of cost while both deployments grow: the processor time of a call beside
+// that with the least resources, and how many rows of large tables a call reads. It runs last: the added
+// resources stay.
 func (r *run) growth(ctx context.Context) error {
 	counted, off, err := r.counting(ctx)
 	if err != nil {
@@ -111,7 +114,8 @@ func (r *run) growth(ctx context.Context) error {
 			return err
 		}
 		rows, by := readSince(before, after)
-		r.add(Result{Case: "growth-read", N: n, Unit: "rows", Value: float64(rows) / float64(costCalls*len(operations))})
+		r.add(Result{Case: "growth-read", N: n, Unit: "rows",
+			Value: float64(rows) / float64(costCalls*len(operations))})
 		if rows > 0 {
 			r.Progress("rows of large tables that were read: %s", by)
 		}
@@ -126,12 +130,14 @@ func (r *run) growth(ctx context.Context) error {
 func (r *run) grow(ctx context.Context, of string, from, n int) error {
 	account := "projects/" + of + "/serviceAccounts/of"
 	first := schema.FullName{Deployment: holders, Name: "fleets/" + of + "/devices/first"}
-	if _, err := r.put(ctx, first, map[string]any{"account": schema.FullName{Deployment: targets, Name: account}.String()}); err != nil {
+	if _, err := r.put(ctx, first,
+		map[string]any{"account": schema.FullName{Deployment: targets, Name: account}.String()}); err != nil {
 		return err
 	}
 	err := onConnection(ctx, r.Playground.Deployments[targets].DSN, func(conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, growTargetsSQL, pgx.StrictNamedArgs{
-			"from": from, "to": n, "like": "projects/" + of, "hot": account, "service": holders.Service, "region": holders.Region,
+			"from": from, "to": n, "like": "projects/" + of, "hot": account, "service": holders.Service,
+			"region": holders.Region,
 		})
 		return errors.Join(err, vacuum(ctx, conn))
 	})
@@ -150,7 +156,8 @@ func vacuum(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// rowsRead returns the rows and entries of indexes that were read so far, of tables with so many rows, by table, in both deployments.
+// rowsRead returns the rows and entries of indexes that were read so far, of tables with so many rows, by
+// table, in both deployments.
 func (r *run) rowsRead(ctx context.Context, size int) (map[string]int64, error) {
 	if err := pause(ctx, reportTime); err != nil { // sessions report late
 		return nil, err
@@ -174,7 +181,8 @@ func (r *run) rowsRead(ctx context.Context, size int) (map[string]int64, error) 
 	return out, nil
 }
 
-// readSince returns the rows that were read between two counts, and by table. A table that has grown in between is not counted.
+// readSince returns the rows that were read between two counts, and by table. A table that has grown in
+// between is not counted.
 func readSince(before, after map[string]int64) (rows int64, by string) {
 	var tables []string
 	for _, table := range slices.Sorted(maps.Keys(after)) {

@@ -18,8 +18,8 @@ const (
 const activitySQL = `
 SELECT xact_commit + xact_rollback, tup_inserted + tup_updated + tup_deleted FROM pg_stat_database WHERE datname = current_database()`
 
-// idle measures deployments that have nothing to do: transactions and written rows a second in their databases, and the part of a
-// processor that a controller takes, and PostgreSQL for it.
+// idle measures deployments that have nothing to do: transactions and written rows a second in their
+// databases, and the part of a processor that a controller takes, and PostgreSQL for it.
 func (r *run) idle(ctx context.Context) error {
 	var transactions, rows, cpu, postgres []float64
 	deployments := float64(len(r.Playground.Deployments))
@@ -44,10 +44,12 @@ func (r *run) idle(ctx context.Context) error {
 			return err
 		}
 		each := deployments * idleTime.Seconds()
-		transactions, rows = append(transactions, (after.transactions-before.transactions)/each), append(rows, (after.rows-before.rows)/each)
+		transactions, rows = append(transactions, (after.transactions-before.transactions)/each),
+			append(rows, (after.rows-before.rows)/each)
 		cpu = append(cpu, used.controllers/float64(idleTime.Milliseconds())*100)
 		postgres = append(postgres, used.postgres/float64(idleTime.Milliseconds())*100)
-		r.Progress("idle, run %d, a deployment: %.2f transactions/s, %.2f rows/s, %.2f %% of a processor, and %.2f %% for it in PostgreSQL",
+		r.Progress(
+			"idle, run %d, a deployment: %.2f transactions/s, %.2f rows/s, %.2f %% of a processor, and %.2f %% for it in PostgreSQL",
 			i+1, transactions[i], rows[i], cpu[i], postgres[i])
 	}
 	n := len(r.Playground.Deployments)

@@ -103,7 +103,8 @@ times. Compare the ratios within a run; machines differ.
 	f.StringSliceVar(&cfg.Cases, "cases", Cases, "which cases")
 	f.IntSliceVar(&cfg.N, "n", []int{200, 300, 1_000, 3_000, 10_000, 100_000}, "holders of the fan-out")
 	f.IntVar(&cfg.Runs, "runs", 3, "runs of each case; the median counts")
-	f.IntSliceVar(&cfg.Clients, "clients", nil, "numbers of clients of write and delegated (default: those of each case)")
+	f.IntSliceVar(&cfg.Clients, "clients", nil,
+		"numbers of clients of write and delegated (default: those of each case)")
 	f.IntVar(&cfg.Minutes, "minutes", 20, "how long soak runs")
 	f.BoolVar(&asJSON, "json", false, "a line of JSON for each result instead of one document (-o json)")
 	f.IntVar(&at.deployments, "deployments", 4, "in how many deployments the two services run")

@@ -34,8 +34,9 @@ DELETE FROM dbcontroller.work;
 DELETE FROM dbcontroller.shadow WHERE name LIKE 'projects/settled-%'`
 )
 
-// prime measures from the start of a controller until its nodes have read all outstanding work, and the memory that this takes,
-// with few and with many resources that have no outstanding work. The baseline is a start without outstanding work.
+// prime measures from the start of a controller until its nodes have read all outstanding work, and the
+// memory that this takes, with few and with many resources that have no outstanding work. The baseline is a
+// start without outstanding work.
 func (r *run) prime(ctx context.Context) error {
 	d := r.Playground.Deployments[targets]
 	conn, err := pgx.Connect(ctx, d.DSN)
@@ -86,8 +87,8 @@ func (r *run) prime(ctx context.Context) error {
 	return d.WaitReady(ctx)
 }
 
-// primed restarts the controller, and returns the milliseconds until its nodes have read all outstanding work, and the megabytes
-// of memory that the process has then.
+// primed restarts the controller, and returns the milliseconds until its nodes have read all outstanding
+// work, and the megabytes of memory that the process has then.
 func (r *run) primed(ctx context.Context, outstanding float64) (ms, mb float64, err error) {
 	d := r.Playground.Deployments[targets]
 	if err := d.Stop(); err != nil {

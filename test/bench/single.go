@@ -13,8 +13,8 @@ import (
 // singles is how often the single case is repeated in a run.
 const singles = 100
 
-// single measures one target with one holder in another deployment: from the Delete call until a watch says that the
-// holder is gone.
+// single measures one target with one holder in another deployment: from the Delete call until a watch says
+// that the holder is gone.
 func (r *run) single(ctx context.Context) error {
 	var p50, p99 []float64
 	for i := range r.Runs {
@@ -85,7 +85,8 @@ func (r *run) singleRun(ctx context.Context, name string, n int) ([]float64, err
 	return took, nil
 }
 
-// watchGone returns a channel with the name of each resource of a kind that is removed at a deployment from now on.
+// watchGone returns a channel with the name of each resource of a kind that is removed at a deployment from
+// now on.
 func (r *run) watchGone(ctx context.Context, at schema.DeploymentID, kind string) (<-chan string, error) {
 	resources, err := r.Client.Resources(ctx, at)
 	if err != nil {

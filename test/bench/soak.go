@@ -28,11 +28,13 @@ SELECT (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
 // held has the resources of the controllers and their databases at one time.
 type held struct{ memory, goroutines, connections, dead float64 }
 
-// soak writes and deletes for some minutes, so that as many resources go as come, and compares memory, goroutines, connections and dead rows in the
-// last third of the time with the third before. A ratio well above 1 is a leak.
+// soak writes and deletes for some minutes, so that as many resources go as come, and compares memory,
+// goroutines, connections and dead rows in the last third of the time with the third before. A ratio well
+// above 1 is a leak.
 func (r *run) soak(ctx context.Context) error {
 	account := schema.FullName{Deployment: targets, Name: "projects/soak/serviceAccounts/a"}
-	for _, name := range []schema.FullName{{Deployment: targets, Name: "projects/soak"}, account, {Deployment: holders, Name: "fleets/soak"}} {
+	for _, name := range []schema.FullName{{Deployment: targets, Name: "projects/soak"}, account,
+		{Deployment: holders, Name: "fleets/soak"}} {
 		if _, err := r.put(ctx, name, nil); err != nil {
 			return err
 		}
@@ -62,7 +64,8 @@ func (r *run) soak(ctx context.Context) error {
 				return err
 			}
 			samples = append(samples, h)
-			r.Progress("soak: %.0f MB, %.0f goroutines, %.0f connections, %.0f dead rows", h.memory, h.goroutines, h.connections, h.dead)
+			r.Progress("soak: %.0f MB, %.0f goroutines, %.0f connections, %.0f dead rows", h.memory, h.goroutines,
+				h.connections, h.dead)
 		}
 		return nil
 	})
@@ -81,8 +84,9 @@ func (r *run) soak(ctx context.Context) error {
 	return nil
 }
 
-// soakRound makes a target with a holder elsewhere that goes along, and a blocking reference; and removes all. Its calls are repeated until they are
-// definite, as guarantees.md tells: within twenty minutes some run out of time on a busy machine.
+// soakRound makes a target with a holder elsewhere that goes along, and a blocking reference; and removes
+// all. Its calls are repeated until they are definite, as guarantees.md tells: within twenty minutes some run
+// out of time on a busy machine.
 func (r *run) soakRound(ctx context.Context, name string, account schema.FullName) error {
 	target := schema.FullName{Deployment: targets, Name: "projects/" + name}.String()
 	device := schema.FullName{Deployment: holders, Name: "fleets/soak/devices/" + name}.String()
@@ -153,7 +157,8 @@ func growthOf(samples []held) []Result {
 		{"soak-connections", "1", func(h held) float64 { return h.connections }},
 		{"soak-dead-rows", "rows", func(h held) float64 { return h.dead }},
 	} {
-		out = append(out, Result{Case: c.name, Unit: c.unit, Value: mean(last, c.value), Baseline: mean(before, c.value)})
+		out = append(out, Result{Case: c.name, Unit: c.unit, Value: mean(last, c.value),
+			Baseline: mean(before, c.value)})
 	}
 	return out
 }

@@ -13,7 +13,8 @@ import (
 
 // CountingSettings are the settings of a server that can count its statements. Run switches the counting off
 // outside the cases that need it.
-var CountingSettings = map[string]string{"shared_preload_libraries": "pg_stat_statements", "pg_stat_statements.track_utility": "off"}
+var CountingSettings = map[string]string{"shared_preload_libraries": "pg_stat_statements",
+	"pg_stat_statements.track_utility": "off"}
 
 // Counts says whether one of the cases counts statements.
 func Counts(cases []string) bool {
@@ -26,18 +27,21 @@ func Counts(cases []string) bool {
 }
 
 const (
-	// writtenSQL returns how many transactions have written so far, the bytes of the log of the whole server, and the position on disk.
+	// writtenSQL returns how many transactions have written so far, the bytes of the log of the whole server,
+	// and the position on disk.
 	writtenSQL = `
 SELECT pg_snapshot_xmax(pg_current_snapshot())::text::float8, pg_current_wal_insert_lsn() - '0/0'::pg_lsn, pg_current_wal_flush_lsn()::text`
 
-	// recordsSQL returns the rows and the entries of indexes that the whole server wrote between two positions of the log. Locks of rows are not counted.
+	// recordsSQL returns the rows and the entries of indexes that the whole server wrote between two
+	// positions of the log. Locks of rows are not counted.
 	recordsSQL = `
 SELECT
     coalesce(sum(count) FILTER (WHERE "resource_manager/record_type" ~ '^Heap/(INSERT|UPDATE|HOT_UPDATE|DELETE)'), 0)::float8,
     coalesce(sum(count) FILTER (WHERE "resource_manager/record_type" ~ '^Btree/(INSERT|SPLIT)'), 0)::float8
 FROM pg_get_wal_stats($1, $2, true)`
 
-	// statementsSQL returns how many statements the deployments' databases have run since the counts were reset.
+	// statementsSQL returns how many statements the deployments' databases have run since the counts were
+	// reset.
 	statementsSQL = `
 SELECT coalesce(sum(s.calls), 0)::float8 FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid WHERE d.datname ~ '^dbc_'`
 
@@ -65,7 +69,8 @@ func (r *run) counting(ctx context.Context) (counted bool, off func(), err error
 // planner.
 func (r *run) count(ctx context.Context, which, ids string) error {
 	for _, sql := range []string{
-		"ALTER SYSTEM SET pg_stat_statements.track = " + which, "ALTER SYSTEM SET compute_query_id = " + ids, "SELECT pg_reload_conf()",
+		"ALTER SYSTEM SET pg_stat_statements.track = " + which, "ALTER SYSTEM SET compute_query_id = " + ids,
+		"SELECT pg_reload_conf()",
 	} {
 		if _, err := r.baseline.Exec(ctx, sql); err != nil {
 			return err
@@ -115,7 +120,8 @@ const hottest = 10
 // planSettings are the settings under which the stores plan the statements of small transactions.
 const planSettings = `SET enable_seqscan = off; SET jit = off; SET plan_cache_mode = force_generic_plan; SET enable_hashjoin = off; SET enable_mergejoin = off`
 
-// writePlans writes the statements that took the most time in both deployments since the counts were reset, with their generic plans.
+// writePlans writes the statements that took the most time in both deployments since the counts were reset,
+// with their generic plans.
 func (r *run) writePlans(ctx context.Context, n int) error {
 	if r.Plans == nil {
 		return nil
@@ -124,7 +130,9 @@ func (r *run) writePlans(ctx context.Context, n int) error {
 		if _, err := fmt.Fprintf(r.Plans, "== %s, %d resources\n\n", id, n); err != nil {
 			return err
 		}
-		if err := onConnection(ctx, r.Playground.Deployments[id].DSN, func(conn *pgx.Conn) error { return writePlansOf(ctx, conn, r.Plans) }); err != nil {
+		if err := onConnection(ctx, r.Playground.Deployments[id].DSN, func(conn *pgx.Conn) error {
+			return writePlansOf(ctx, conn, r.Plans)
+		}); err != nil {
 			return err
 		}
 	}
@@ -160,7 +168,8 @@ func writePlansOf(ctx context.Context, conn *pgx.Conn, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(out, "-- %d: %d calls, %.3f ms each, %.0f ms in all\n%s\n\n%s\n\n", i+1, s.Calls, s.Took/float64(s.Calls), s.Took, strings.TrimSpace(s.Query), plan)
+		_, err = fmt.Fprintf(out, "-- %d: %d calls, %.3f ms each, %.0f ms in all\n%s\n\n%s\n\n", i+1, s.Calls,
+			s.Took/float64(s.Calls), s.Took, strings.TrimSpace(s.Query), plan)
 		if err != nil {
 			return err
 		}
@@ -168,8 +177,8 @@ func writePlansOf(ctx context.Context, conn *pgx.Conn, out io.Writer) error {
 	return nil
 }
 
-// genericPlan returns the plan for unknown values of a statement's parameters, or why it has none: constants are parameters in
-// a counted statement, and some do not parse as such.
+// genericPlan returns the plan for unknown values of a statement's parameters, or why it has none: constants
+// are parameters in a counted statement, and some do not parse as such.
 func genericPlan(ctx context.Context, tx pgx.Tx, query string) (plan string, err error) {
 	within, err := tx.Begin(ctx)
 	if err != nil {
@@ -181,7 +190,9 @@ func genericPlan(ctx context.Context, tx pgx.Tx, query string) (plan string, err
 	}
 	defer func() { _, _ = tx.Exec(context.WithoutCancel(ctx), "DEALLOCATE hot") }()
 	var parameters int
-	if err := within.QueryRow(ctx, `SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = 'hot'`).Scan(&parameters); err != nil {
+	if err := within.QueryRow(ctx,
+		`SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = 'hot'`).
+		Scan(&parameters); err != nil {
 		return "", err
 	}
 	values := strings.TrimSuffix(strings.Repeat("NULL, ", parameters), ", ")

@@ -14,7 +14,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// The server counts the statements of deployments' databases while it is told to, and the log has the rows and the entries of indexes.
+// The server counts the statements of deployments' databases while it is told to, and the log has the rows
+// and the entries of indexes.
 func TestTheServerCountsStatementsRowsAndEntries(t *testing.T) {
 	ctx := t.Context()
 	pg, err := launcher.Start(ctx, launcher.Config{InMemory: true, Settings: CountingSettings})

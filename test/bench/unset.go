@@ -8,8 +8,9 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// The baseline of unset: a native key with SET NULL, and the bookkeeping of the rows that it changes by a statement trigger, which writes
-// the body without the value, the next revision, and a change row with the whole of it.
+// The baseline of unset: a native key with SET NULL, and the bookkeeping of the rows that it changes by a
+// statement trigger, which writes the body without the value, the next revision, and a change row with the
+// whole of it.
 const unsetBaselineSQL = `
 CREATE TABLE account (id bigint PRIMARY KEY);
 CREATE TABLE device (

@@ -19,8 +19,8 @@ import (
 // watchWriters write at full speed while others watch.
 const watchWriters = 8
 
-// watch measures writers without watches, with one, and with a hundred: the loss of the writers, the events a second, and the
-// time from the answer to a write until its event.
+// watch measures writers without watches, with one, and with a hundred: the loss of the writers, the events a
+// second, and the time from the answer to a write until its event.
 func (r *run) watch(ctx context.Context) error {
 	rates, events := map[int][]float64{}, map[int][]float64{}
 	p50, p99, cpu := map[int][]float64{}, map[int][]float64{}, map[int][]float64{}
@@ -36,7 +36,8 @@ func (r *run) watch(ctx context.Context) error {
 				events[n] = append(events[n], w.events)
 				p50[n], p99[n] = append(p50[n], median(w.latencies)), append(p99[n], percentile(w.latencies, 0.99))
 			}
-			r.Progress("watch, run %d, %d watchers: %.0f writes/s, %.0f events/s, %s a write", i+1, n, w.writes, w.events, w.cpu)
+			r.Progress("watch, run %d, %d watchers: %.0f writes/s, %.0f events/s, %s a write", i+1, n, w.writes,
+				w.events, w.cpu)
 			cpu[n] = append(cpu[n], w.cpu.controllers)
 		}
 	}
@@ -98,7 +99,8 @@ func (r *run) watchRun(ctx context.Context, name string, watchers int) (out watc
 				return err
 			}
 			defer done()
-			stream, err := resources.WatchResources(watching, &resourcev1.WatchResourcesRequest{Kind: "Project", ResumeToken: token, AllowBatches: true})
+			stream, err := resources.WatchResources(watching, &resourcev1.WatchResourcesRequest{Kind: "Project",
+				ResumeToken: token, AllowBatches: true})
 			ready.Done()
 			for err == nil {
 				var msg *resourcev1.WatchResourcesResponse
@@ -125,13 +127,15 @@ func (r *run) watchRun(ctx context.Context, name string, watchers int) (out watc
 	began := time.Now()
 	out.writes, out.cpu, err = r.measured(ctx, watchWriters, func(ctx context.Context, n int64) error {
 		project := fmt.Sprintf("projects/%s-%d", name, n)
-		_, err := resources.CreateResource(ctx, &resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{Name: project}})
+		_, err := resources.CreateResource(ctx,
+			&resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{Name: project}})
 		answered.Store(project, time.Now())
 		written.Add(1)
 		return err
 	}, func(ctx context.Context) error {
 		total := written.Load() * int64(watchers)
-		for deadline := time.Now().Add(30 * time.Second); arrived.Load() < total && watching.Err() == nil && time.Now().Before(deadline); {
+		for deadline := time.Now().Add(30 * time.Second); arrived.Load() < total && watching.Err() == nil &&
+			time.Now().Before(deadline); {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
@@ -174,7 +178,8 @@ func (r *run) burst(ctx context.Context, name string) (float64, error) {
 	}
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
-	stream, err := resources.WatchResources(watching, &resourcev1.WatchResourcesRequest{Kind: "Project", ResumeToken: token, AllowBatches: true})
+	stream, err := resources.WatchResources(watching, &resourcev1.WatchResourcesRequest{Kind: "Project",
+		ResumeToken: token, AllowBatches: true})
 	if err != nil {
 		return 0, err
 	}
@@ -184,9 +189,10 @@ func (r *run) burst(ctx context.Context, name string) (float64, error) {
 		for n := 0; n < burstSize; {
 			req := &resourcev1.BatchWriteResourcesRequest{}
 			for range 1000 {
-				req.Writes = append(req.Writes, &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{
-					Create: &resourcev1.Resource{Name: fmt.Sprintf("projects/%s-%d", name, n)},
-				}})
+				req.Writes = append(req.Writes,
+					&resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{
+						Create: &resourcev1.Resource{Name: fmt.Sprintf("projects/%s-%d", name, n)},
+					}})
 				n++
 			}
 			if _, err := resources.BatchWriteResources(ctx, req); err != nil {

@@ -21,7 +21,8 @@ import (
 const (
 	writeTime = 2 * time.Second
 
-	// The rows that a write leaves at its own deployment, one transaction each: $4 references, of which $5 is to another deployment.
+	// The rows that a write leaves at its own deployment, one transaction each: $4 references, of which $5 is
+	// to another deployment.
 	insertRowsSQL = `
 WITH n AS (SELECT nextval('revision') AS n), s AS (
     INSERT INTO shadow (id, uid, kind_id, state, shard, revision, generation, created_at, updated_at, name)
@@ -68,11 +69,12 @@ func (s writeShape) bodies() ([]*structpb.Struct, error) {
 // manyTargets is the number of targets of writes that do not refer to one hot target.
 const manyTargets = 1000
 
-// write measures creates: without references, with one in the same database, and with another one to another deployment, which is
-// established and confirmed, to one hot target and to many.
+// write measures creates: without references, with one in the same database, and with another one to another
+// deployment, which is established and confirmed, to one hot target and to many.
 func (r *run) write(ctx context.Context) error {
 	account := schema.FullName{Deployment: targets, Name: "projects/write/serviceAccounts/a"}
-	for _, name := range []schema.FullName{{Deployment: targets, Name: "projects/write"}, account, {Deployment: holders, Name: "fleets/write"}} {
+	for _, name := range []schema.FullName{{Deployment: targets, Name: "projects/write"}, account,
+		{Deployment: holders, Name: "fleets/write"}} {
 		if _, err := r.put(ctx, name, nil); err != nil {
 			return err
 		}
@@ -83,9 +85,12 @@ func (r *run) write(ctx context.Context) error {
 	var chosen []writeShape
 	for _, shape := range []writeShape{
 		{"write-none", "fleets/write-%s", map[string]any{"model": "sensor"}, 1, 0, false, []int{1, 8, 16, 64}},
-		{"write-local", "fleets/write/devices/local-%s", map[string]any{"model": "sensor"}, 1, 1, false, []int{1, 8, 16, 64}},
-		{"write-foreign", "fleets/write/devices/%s", map[string]any{"account": account.String(), "model": "sensor"}, 1, 2, true, []int{1, 16, 64, 240}},
-		{"write-foreign-1000", "fleets/write/devices/many-%s", map[string]any{"account": account.String() + "*", "model": "sensor"}, manyTargets, 2, true, []int{16, 64, 240}},
+		{"write-local", "fleets/write/devices/local-%s", map[string]any{"model": "sensor"}, 1, 1, false,
+			[]int{1, 8, 16, 64}},
+		{"write-foreign", "fleets/write/devices/%s", map[string]any{"account": account.String(), "model": "sensor"}, 1,
+			2, true, []int{1, 16, 64, 240}},
+		{"write-foreign-1000", "fleets/write/devices/many-%s", map[string]any{"account": account.String() + "*",
+			"model": "sensor"}, manyTargets, 2, true, []int{16, 64, 240}},
 	} {
 		if slices.Contains(r.Cases, "write") || slices.Contains(r.Cases, shape.name) {
 			chosen = append(chosen, shape)
@@ -127,7 +132,9 @@ func (r *run) writes(ctx context.Context, shape writeShape, clients int) error {
 	for i := range r.Runs {
 		name := func(n int64) string { return fmt.Sprintf(shape.pattern, fmt.Sprintf("c%d-%d-%d", clients, i, n)) }
 		rate, cpu, err := r.measured(ctx, clients, func(ctx context.Context, n int64) error {
-			_, err := resources.CreateResource(ctx, &resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{Name: name(n), Body: bodies[n%int64(len(bodies))]}})
+			_, err := resources.CreateResource(ctx,
+				&resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{Name: name(n),
+					Body: bodies[n%int64(len(bodies))]}})
 			return err
 		}, r.quiet)
 		if err != nil {
@@ -136,7 +143,8 @@ func (r *run) writes(ctx context.Context, shape writeShape, clients int) error {
 		ours, oursCPU = append(ours, rate), append(oursCPU, cpu.sum())
 		r.Progress("%s with %d clients, run %d: %.0f/s, %s each", shape.name, clients, i+1, rate, cpu)
 		rate, cpu, err = r.measured(ctx, clients, func(ctx context.Context, n int64) error {
-			_, err := r.baseline.Exec(ctx, insertRowsSQL, uuid.Must(uuid.NewV7()), name(n), string(text), shape.references, shape.foreign)
+			_, err := r.baseline.Exec(ctx, insertRowsSQL, uuid.Must(uuid.NewV7()), name(n), string(text),
+				shape.references, shape.foreign)
 			return err
 		}, nil)
 		if err != nil {
@@ -155,9 +163,10 @@ func (r *run) writes(ctx context.Context, shape writeShape, clients int) error {
 	return nil
 }
 
-// measured runs clients in parallel for a while, and returns their operations a second and the processor time of each. The time includes
-// the work that quiet waits for; quiet may be nil.
-func (r *run) measured(ctx context.Context, clients int, do func(ctx context.Context, n int64) error, quiet func(context.Context) error) (float64, cpuTimes, error) {
+// measured runs clients in parallel for a while, and returns their operations a second and the processor time
+// of each. The time includes the work that quiet waits for; quiet may be nil.
+func (r *run) measured(ctx context.Context, clients int, do func(ctx context.Context, n int64) error,
+	quiet func(context.Context) error) (float64, cpuTimes, error) {
 	var n atomic.Int64
 	g, within := errgroup.WithContext(ctx)
 	before, began := cpuNow(r.server), time.Now()

@@ -20,13 +20,15 @@ func (p *Player) overwrite(ctx context.Context, name string, c Content) {
 	body, err := structpb.NewStruct(c.body())
 	require.NoError(p.t, err)
 	p.insist(func() error {
-		_, err := p.w.resources(ctx, full.Deployment).PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: full.Name, Body: body}})
+		_, err := p.w.resources(ctx, full.Deployment).
+			PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: full.Name,
+				Body: body}})
 		return err
 	})
 }
 
-// adopt sets the oracle to the state of the system: after a loss of commits there is no other source of the expected state. Of resources
-// that are gone, and referred to all the same, the oracle has empty rows.
+// adopt sets the oracle to the state of the system: after a loss of commits there is no other source of the
+// expected state. Of resources that are gone, and referred to all the same, the oracle has empty rows.
 func (p *Player) adopt(ctx context.Context, gone map[string]bool) {
 	p.t.Helper()
 	system := p.list(ctx)
@@ -42,7 +44,8 @@ func (p *Player) adopt(ctx context.Context, gone map[string]bool) {
 	for name := range gone {
 		rows[name] = row{UID: "lost", Content: Content{Payload: "lost"}}
 	}
-	// First all resources without references, then their references to existing resources: the others are drained.
+	// First all resources without references, then their references to existing resources: the others are
+	// drained.
 	for _, name := range slices.Sorted(maps.Keys(rows)) {
 		require.NoError(p.t, o.put(name, rows[name].UID, Content{Payload: rows[name].Payload}, true))
 	}

@@ -18,7 +18,8 @@ import (
 
 // Situations that random operations reach too seldom, played on purpose.
 
-// confirmLate lets a resource refer to a member of a deletion elsewhere, and delays its confirm until that member is DELETING.
+// confirmLate lets a resource refer to a member of a deletion elsewhere, and delays its confirm until that
+// member is DELETING.
 func (p *Player) confirmLate(ctx context.Context) {
 	p.t.Helper()
 	target, root, holder := p.trio(ctx, "u1")
@@ -38,7 +39,8 @@ func (p *Player) confirmLate(ctx context.Context) {
 	require.NoError(p.t, err)
 	for began := time.Now(); time.Since(began) < time.Second; <-time.After(10 * time.Millisecond) {
 		asked, cancel := context.WithTimeout(ctx, time.Second)
-		r, err := p.w.resources(ctx, full.Deployment).GetResource(asked, &resourcev1.GetResourceRequest{Name: full.Name})
+		r, err := p.w.resources(ctx, full.Deployment).
+			GetResource(asked, &resourcev1.GetResourceRequest{Name: full.Name})
 		cancel()
 		if err == nil && r.GetState() == resourcev1.Resource_STATE_DELETING {
 			p.c.add("confirmed a target in DELETING", 1)
@@ -47,8 +49,8 @@ func (p *Player) confirmLate(ctx context.Context) {
 	}
 }
 
-// blockLate lets a resource block a member of a deletion elsewhere whose deployment has not received the deletion yet: the member
-// becomes DELETING, and stays.
+// blockLate lets a resource block a member of a deletion elsewhere whose deployment has not received the
+// deletion yet: the member becomes DELETING, and stays.
 func (p *Player) blockLate(ctx context.Context) {
 	p.t.Helper()
 	target, root, _ := p.trio(ctx, "b1")
@@ -74,8 +76,8 @@ func (p *Player) blockLate(ctx context.Context) {
 	}
 }
 
-// refuse makes an update fail that would have dropped a blocking reference to another deployment: nothing of it takes effect
-// (I6).
+// refuse makes an update fail that would have dropped a blocking reference to another deployment: nothing of
+// it takes effect (I6).
 func (p *Player) refuse(ctx context.Context) {
 	p.t.Helper()
 	holder, target := p.pair(ctx)
@@ -86,14 +88,15 @@ func (p *Player) refuse(ctx context.Context) {
 		return
 	}
 	p.g.n++
-	p.Put(ctx, holder, Content{Payload: fmt.Sprintf("p%d", p.g.n), Refs: map[string][]string{"u1": {target + "000"}}}) // which never exists
+	// which never exists
+	p.Put(ctx, holder, Content{Payload: fmt.Sprintf("p%d", p.g.n), Refs: map[string][]string{"u1": {target + "000"}}})
 	if p.blocks(holder) {
 		p.c.add("refused update that would have dropped a blocker", 1)
 	}
 }
 
-// loseCommit loses the answer to the commit of a blocking reference: the reference stands, whether its writer reads OK or unknown
-// (I8, I29).
+// loseCommit loses the answer to the commit of a blocking reference: the reference stands, whether its writer
+// reads OK or unknown (I8, I29).
 func (p *Player) loseCommit(ctx context.Context) {
 	p.t.Helper()
 	holder, target := p.pair(ctx)
@@ -112,9 +115,10 @@ func (p *Player) loseCommit(ctx context.Context) {
 	}
 }
 
-// answerLate delays the answer to the establish of a blocking reference until its blockade has expired, and deletes the target before
-// the answer arrives: the delete ends the attempt (I5), or it is refused. A reference to a deleted target must not be stored; a repair that
-// follows the confirm would establish it again, but only while its target exists.
+// answerLate delays the answer to the establish of a blocking reference until its blockade has expired, and
+// deletes the target before the answer arrives: the delete ends the attempt (I5), or it is refused. A
+// reference to a deleted target must not be stored; a repair that follows the confirm would establish it
+// again, but only while its target exists.
 func (p *Player) answerLate(ctx context.Context) {
 	p.t.Helper()
 	holder, target := p.unblocked(ctx)
@@ -126,7 +130,8 @@ func (p *Player) answerLate(ctx context.Context) {
 	if !p.o.there(holder) || !p.o.there(target) || p.o.flight[holder] || p.o.flight[target] {
 		return
 	}
-	c, request := Content{Payload: fmt.Sprintf("p%d", p.g.n), Refs: map[string][]string{"b1": {target}}}, uuid.NewString()
+	c, request := Content{Payload: fmt.Sprintf("p%d", p.g.n), Refs: map[string][]string{"b1": {target}}},
+		uuid.NewString()
 	mend := p.siteOf(target).calls.Suffer(func(_ identity.Identity, method string) harness.Mishap {
 		if establishes(method) {
 			return harness.Mishap{After: 4 * tentativeTTL}
@@ -136,7 +141,8 @@ func (p *Player) answerLate(ctx context.Context) {
 	asked, cancel := context.WithTimeout(ctx, 6*time.Second)
 	defer cancel()
 	written := make(chan struct{}, 1) // one write; its outcome is asked for below
-	resources, put := p.w.resources(ctx, p.siteOf(holder).id), &resourcev1.PutResourceRequest{Resource: p.resource(holder, c), RequestId: request}
+	resources, put := p.w.resources(ctx, p.siteOf(holder).id),
+		&resourcev1.PutResourceRequest{Resource: p.resource(holder, c), RequestId: request}
 	go func() {
 		_, _ = resources.PutResource(asked, put)
 		written <- struct{}{}
@@ -161,7 +167,8 @@ func establishes(method string) bool {
 	return strings.HasSuffix(method, "/EstablishReferences")
 }
 
-// unblocked is pair for a target that a delete would remove, and that the holder's deployment has no right to block without asking.
+// unblocked is pair for a target that a delete would remove, and that the holder's deployment has no right to
+// block without asking.
 func (p *Player) unblocked(ctx context.Context) (holder, target string) {
 	for range 8 {
 		holder, target = p.pair(ctx)
@@ -169,7 +176,8 @@ func (p *Player) unblocked(ctx context.Context) (holder, target string) {
 		if holder == "" || p.o.Would(target, nil) != nil {
 			continue
 		}
-		if err := p.siteOf(holder).admin.QueryRow(ctx, hasBlockRightSQL, p.o.rows[target].UID).Scan(&right); err == nil && !right {
+		if err := p.siteOf(holder).admin.QueryRow(ctx, hasBlockRightSQL, p.o.rows[target].UID).
+			Scan(&right); err == nil && !right {
 			return holder, target
 		}
 	}
@@ -178,10 +186,12 @@ func (p *Player) unblocked(ctx context.Context) (holder, target string) {
 
 const hasBlockRightSQL = `SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE block_epoch IS NOT NULL AND uid = $1)`
 
-// underARight reports whether references to a deleted resource may be written all the same: they act, the holder's deployment may not have heard of
-// the deletion yet, and it may have a right to refer to the resource without asking. Handlers act upon its writes later.
+// underARight reports whether references to a deleted resource may be written all the same: they act, the
+// holder's deployment may not have heard of the deletion yet, and it may have a right to refer to the
+// resource without asking. Handlers act upon its writes later.
 func (p *Player) underARight(holder, target string, c Content) bool {
-	return at(holder) != at(target) && p.o.flight[target] && !slices.Contains(slices.Concat(c.Refs["b1"], c.Refs["bl"]), target)
+	return at(holder) != at(target) && p.o.flight[target] && !slices.Contains(slices.Concat(c.Refs["b1"], c.Refs["bl"]),
+		target)
 }
 
 // dark is how long a deployment hears of no other one.
@@ -201,7 +211,8 @@ func (p *Player) referInTheDark(ctx context.Context) {
 	if p.o.flight[target] || !p.o.there(target) {
 		return
 	}
-	for began := time.Now(); !p.asks(ctx, holders[0], hasRightSQL, p.o.rows[target].UID) && time.Since(began) < time.Second; <-time.After(10 * time.Millisecond) {
+	for began := time.Now(); !p.asks(ctx, holders[0], hasRightSQL, p.o.rows[target].UID) &&
+		time.Since(began) < time.Second; <-time.After(10 * time.Millisecond) {
 	}
 	mend := p.siteOf(target).calls.Suffer(func(who identity.Identity, _ string) harness.Mishap {
 		return harness.Mishap{Cut: who.Role == identity.RoleDeployment}
@@ -244,14 +255,15 @@ func (p *Player) lit(field string) (target string, holders []string) {
 
 const hasRightSQL = `SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE acting_epoch IS NOT NULL AND uid = $1)`
 
-// pair returns a resource that may refer by a blocking field to another one in another deployment; empty names when there is
-// none.
+// pair returns a resource that may refer by a blocking field to another one in another deployment; empty
+// names when there is none.
 func (p *Player) pair(ctx context.Context) (holder, target string) {
 	p.forgetSettled(ctx)
 	var found [][2]string
 	for _, holder := range p.g.names {
 		for _, target := range p.g.targets[holder] {
-			if p.o.there(target) && !p.o.flight[target] && at(target) != at(holder) && p.g.has(holder, "b1", target) && !p.o.flight[holder] && !p.holdsOn(holder) {
+			if p.o.there(target) && !p.o.flight[target] && at(target) != at(holder) && p.g.has(holder, "b1", target) &&
+				!p.o.flight[holder] && !p.holdsOn(holder) {
 				found = append(found, [2]string{holder, target})
 			}
 		}
@@ -296,20 +308,23 @@ func (p *Player) siteOf(name string) *site {
 	return p.w.sites[full.Deployment]
 }
 
-// trio returns a target that cascades with a root in another deployment, and a holder in a third one that may refer to it by a
-// field; empty names when there is none. It prefers a new target: no other deployment has an entry there and would get a notice.
+// trio returns a target that cascades with a root in another deployment, and a holder in a third one that may
+// refer to it by a field; empty names when there is none. It prefers a new target: no other deployment has an
+// entry there and would get a notice.
 func (p *Player) trio(ctx context.Context, field string) (target, root, holder string) {
 	p.t.Helper()
 	p.forgetSettled(ctx)
 	var fresh, other [][3]string
 	for _, target := range p.g.names {
 		for _, root := range p.g.targets[target] {
-			if !p.o.there(root) || at(root) == at(target) || !p.g.has(target, "c1", root) || p.o.flight[target] || p.o.flight[root] {
+			if !p.o.there(root) || at(root) == at(target) || !p.g.has(target, "c1", root) || p.o.flight[target] ||
+				p.o.flight[root] {
 				continue
 			}
 			for _, holder := range p.g.names {
 				switch {
-				case holder == root || at(holder) == at(target) || !p.g.has(holder, field, target) || p.o.flight[holder]:
+				case holder == root || at(holder) == at(target) || !p.g.has(holder, field, target) ||
+					p.o.flight[holder]:
 				case p.o.there(target):
 					other = append(other, [3]string{target, root, holder})
 				default:

@@ -23,8 +23,8 @@ type Plan struct {
 	Seed uint64
 	// Binary is the program; empty: the program of this source.
 	Binary string
-	// Rounds of Steps operations under faults; after each, all faults are repaired, and the system is settled, drained and
-	// compared.
+	// Rounds of Steps operations under faults; after each, all faults are repaired, and the system is
+	// settled, drained and compared.
 	Rounds, Steps int
 	// HotCalls are the calls of each client on shared targets.
 	HotCalls int
@@ -116,8 +116,8 @@ func Play(t testing.TB, plan Plan, c *Coverage) {
 // playLimit ends a play that hangs: it is hundreds of waits, one after the other.
 const playLimit = 8 * wait.Limit
 
-// ready waits until every process is ready, and no delayed message is in flight: a message that arrives after everything has
-// settled would rightly create a tentative blockade.
+// ready waits until every process is ready, and no delayed message is in flight: a message that arrives after
+// everything has settled would rightly create a tentative blockade.
 func (w *World) ready(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, wait.Limit)
 	defer cancel()
@@ -159,7 +159,8 @@ func (p *Player) verify(ctx context.Context) (all []*adminv1.VerifyResponse_Diff
 
 // insistVerified repeats verify until it could ask every deployment: broken connections are opened again
 // within seconds. It returns the findings and repairs of the first one as well.
-func (p *Player) insistVerified(ctx context.Context, id schema.DeploymentID, req *adminv1.VerifyRequest) (all []*adminv1.VerifyResponse_Difference) {
+func (p *Player) insistVerified(ctx context.Context, id schema.DeploymentID,
+	req *adminv1.VerifyRequest) (all []*adminv1.VerifyResponse_Difference) {
 	p.t.Helper()
 	began := time.Now()
 	found, unreachable := p.verifyAt(ctx, id, req)
@@ -177,7 +178,8 @@ func (p *Player) insistVerified(ctx context.Context, id schema.DeploymentID, req
 	return append(all, found...)
 }
 
-func (p *Player) verifyAt(ctx context.Context, id schema.DeploymentID, req *adminv1.VerifyRequest) (found []*adminv1.VerifyResponse_Difference, unreachable []string) {
+func (p *Player) verifyAt(ctx context.Context, id schema.DeploymentID,
+	req *adminv1.VerifyRequest) (found []*adminv1.VerifyResponse_Difference, unreachable []string) {
 	p.t.Helper()
 	admin, err := p.w.Client.Admin(ctx, id)
 	require.NoError(p.t, err)
@@ -215,7 +217,8 @@ func (p *Player) marks(ctx context.Context) (all string) {
 	return all
 }
 
-// unusedSQL counts the targets that nothing here refers to: they are removed within seconds, and the entries that their deployments have go with them.
+// unusedSQL counts the targets that nothing here refers to: they are removed within seconds, and the entries
+// that their deployments have go with them.
 const unusedSQL = `
 SELECT count(*) FROM dbcontroller.foreign_target f WHERE f.block_attempt IS NULL AND NOT EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id)`
 

@@ -50,16 +50,22 @@ func keep(t *testing.T, seed uint64) {
 	require.NoError(t, file.Close())
 }
 
-// Moments that a campaign has to reach, otherwise it proves little; many campaigns have to reach more of them.
+// Moments that a campaign has to reach, otherwise it proves little; many campaigns have to reach more of
+// them.
 var (
 	moments = []string{
-		"cascaded", "put refused", "decisions compared with the oracle", "comparisons of all resources with the oracle", "watch opened",
+		"cascaded", "put refused", "decisions compared with the oracle", "comparisons of all resources with the oracle",
+		"watch opened",
 		"hot: refer refused", "hot: delete refused", "nothing written at rest",
 	}
 	rarer = []string{
-		"delete refused", "hot: histories Ok", "created again", "definite after unknown", "put on a resource that a deletion was reaching", "referred to a resource that a deletion was reaching",
-		"accepted deletes with a blocker below", "reported blocked, and drained", "sent through the other region", "watch resumed", "watch batches", "killed between two steps",
-		"confirmed a target in DELETING", "blocked a resource that a deletion was reaching", "refused update that would have dropped a blocker", "committed without an answer", "referred to a target whose deployment was away",
+		"delete refused", "hot: histories Ok", "created again", "definite after unknown",
+		"put on a resource that a deletion was reaching", "referred to a resource that a deletion was reaching",
+		"accepted deletes with a blocker below", "reported blocked, and drained", "sent through the other region",
+		"watch resumed", "watch batches", "killed between two steps",
+		"confirmed a target in DELETING", "blocked a resource that a deletion was reaching",
+		"refused update that would have dropped a blocker", "committed without an answer",
+		"referred to a target whose deployment was away",
 		"deleted a target whose blockade had expired", "blocked a resource under a right, and deleted it",
 	}
 )
@@ -91,7 +97,8 @@ func TestCampaign(t *testing.T) {
 			if n == 1 && os.Getenv("DBCONTROLLER_CAMPAIGN_BINARY") == "" {
 				steps = 40 // make test
 			}
-			Play(t, Plan{Seed: seed, Binary: os.Getenv("DBCONTROLLER_CAMPAIGN_BINARY"), Rounds: 1, Steps: steps, HotCalls: 15}, c)
+			Play(t, Plan{Seed: seed, Binary: os.Getenv("DBCONTROLLER_CAMPAIGN_BINARY"), Rounds: 1, Steps: steps,
+				HotCalls: 15}, c)
 		})
 	}
 	t.Logf("%d operations\n%s", c.Operations(), c)

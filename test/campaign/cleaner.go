@@ -25,8 +25,9 @@ var cleanerIdentity = identity.Identity{Role: identity.RoleUser, Name: "cleaner"
 // finalized maps the collections of kinds with the finalizer to the first names of the kinds.
 var finalized = map[string]string{"chains": "Chain", "leaves": "Leaf"}
 
-// Cleaner is the holder of the finalizer: controllers that clean up late, fail before and after they have cleaned up, and die in the
-// middle of it. No resource of their kinds is removed before a clean-up for its uid has ended (I33).
+// Cleaner is the holder of the finalizer: controllers that clean up late, fail before and after they have
+// cleaned up, and die in the middle of it. No resource of their kinds is removed before a clean-up for its
+// uid has ended (I33).
 type Cleaner struct {
 	c *Coverage
 	n func(format string, args ...any) // the journal
@@ -63,7 +64,8 @@ func (k *Cleaner) keepRunning(ctx context.Context, c *client.Client, kind contro
 	})
 	for ctx.Err() == nil {
 		life, die := context.WithTimeout(ctx, k.upTo(8*time.Second))
-		err := controller.New(c, kind).Finalizer(finalizer, c, k.cleanUp).Workers(4).Backoff(20*time.Millisecond, 500*time.Millisecond).Run(life, nothing)
+		err := controller.New(c, kind).Finalizer(finalizer, c, k.cleanUp).Workers(4).Backoff(20*time.Millisecond,
+			500*time.Millisecond).Run(life, nothing)
 		die()
 		if k.c.add("holder of finalizers ended", 1); err != nil { // the registry may be away
 			k.n("  the controller of %s ended: %v", kind, err)

@@ -92,7 +92,8 @@ func failover(t *testing.T, seed uint64) {
 	}, wait.Limit, 50*time.Millisecond, "everybody confirms")
 	p.Quiet(ctx, true)
 
-	// The remedies of verify: holders of references that block drop them, and one decision acts upon the others.
+	// The remedies of verify: holders of references that block drop them, and one decision acts upon the
+	// others.
 	told, dangling := map[string][]string{}, p.verify(ctx)
 	system := p.list(ctx)
 	gone, acts := actable(dangling, system)

@@ -47,8 +47,8 @@ const (
 	unknown
 )
 
-// hotState of a target: whether it exists, and which holders refer to it. Late holders have dropped their references, but the
-// target's deployment may not know it yet, and refuses a delete while it cannot ask.
+// hotState of a target: whether it exists, and which holders refer to it. Late holders have dropped their
+// references, but the target's deployment may not know it yet, and refuses a delete while it cannot ask.
 type hotState struct {
 	there         bool
 	holders, late uint32
@@ -92,7 +92,8 @@ var hotModel = (&porcupine.NondeterministicModel{
 	},
 	DescribeOperation: func(input, output any) string {
 		c := input.(hotCall)
-		return fmt.Sprintf("%s %d (holder %d): %s", c.verb, c.target, c.holder, [...]string{"done", "refused", "unknown"}[output.(outcome)])
+		return fmt.Sprintf("%s %d (holder %d): %s", c.verb, c.target, c.holder,
+			[...]string{"done", "refused", "unknown"}[output.(outcome)])
 	},
 }).ToModel()
 
@@ -117,8 +118,8 @@ func (s hotState) after(c hotCall) (hotState, bool) {
 	return s, true
 }
 
-// Hot lets several clients concurrently create, refer to, drop and delete a few targets, and fails unless their answers are
-// linearizable (Herlihy and Wing 1990; the checker is porcupine).
+// Hot lets several clients concurrently create, refer to, drop and delete a few targets, and fails unless
+// their answers are linearizable (Herlihy and Wing 1990; the checker is porcupine).
 func Hot(ctx context.Context, t testing.TB, w *World, c *Coverage, r *rand.Rand, calls int) {
 	t.Helper()
 	const clients, targets = 8, 3
@@ -164,7 +165,8 @@ func Hot(ctx context.Context, t testing.TB, w *World, c *Coverage, r *rand.Rand,
 		file := t.TempDir() + "/hot.html"
 		_ = porcupine.VisualizePath(hotModel, info, file)
 		for _, op := range history {
-			t.Logf("%8.1f to %8.1f ms  client %d  %s", float64(op.Call)/1e6, float64(op.Return)/1e6, op.ClientId, hotModel.DescribeOperation(op.Input, op.Output))
+			t.Logf("%8.1f to %8.1f ms  client %d  %s", float64(op.Call)/1e6, float64(op.Return)/1e6, op.ClientId,
+				hotModel.DescribeOperation(op.Input, op.Output))
 		}
 		require.Fail(t, "the answers of clients are not linearizable (I2, I3)")
 	}

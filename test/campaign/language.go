@@ -1,9 +1,10 @@
-// Package campaign plays random operations against deployments as real processes, over their public API and under faults of every
-// kind, and compares them with an oracle: one PostgreSQL with native foreign keys, and a model of owners. At rest both have to be
-// equal.
+// Package campaign plays random operations against deployments as real processes, over their public API and
+// under faults of every kind, and compares them with an oracle: one PostgreSQL with native foreign keys, and
+// a model of owners. At rest both have to be equal.
 //
-// A campaign of a seed has a World (processes, databases, faulty lines), a Player (operations and their known outcomes), an
-// Oracle (the expected state), a Nemesis (faults and their repair) and Watchers (the state that watches deliver).
+// A campaign of a seed has a World (processes, databases, faulty lines), a Player (operations and their known
+// outcomes), an Oracle (the expected state), a Nemesis (faults and their repair) and Watchers (the state that
+// watches deliver).
 package campaign
 
 import (
@@ -16,8 +17,9 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// services are two services in two regions. Roots refer to nothing; Chains only cascade and unset; Blockers block, and no cascade
-// removes them; Nodes have all fields; nothing refers to Leaves. Chains and Leaves have a finalizer. v2 renames the kinds.
+// services are two services in two regions. Roots refer to nothing; Chains only cascade and unset; Blockers
+// block, and no cascade removes them; Nodes have all fields; nothing refers to Leaves. Chains and Leaves have
+// a finalizer. v2 renames the kinds.
 var services = versions("a.example.com", "", "") + "---\n" + versions("b.example.com", "imports: [a.example.com@v1]\n", "a.example.com/") + `---
 regions: [east, west]
 deployments:
@@ -51,19 +53,24 @@ func versions(service, imports, of string) string {
 		ref := func(path, targets, behaviour string) string {
 			return fmt.Sprintf("      - { path: %s, targets: %s, behaviour: %s }\n", path, targets, behaviour)
 		}
-		all, cleaned := of1(node), fmt.Sprintf("    finalizers: [{ name: %s, holder: %s }]\n", finalizer, cleanerIdentity)
+		all, cleaned := of1(node), fmt.Sprintf("    finalizers: [{ name: %s, holder: %s }]\n", finalizer,
+			cleanerIdentity)
 		return fmt.Sprintf("service: %s\nversion: %s\n%skinds:\n", service, v, imports) +
 			kind("Root", "roots") +
 			kind("Chain", "chains") + cleaned + refs(
 			ref("c1", of1(root, chain), "CASCADE_DELETE"), ref("c2", of1(root, chain), "ASYNC_CASCADE_DELETE"),
-			ref("u1", of1(root, chain), "UNSET"), ref("u2", of1(root, chain), "ASYNC_UNSET"), ref("ul.*", of1(root, chain), "UNSET")) +
+			ref("u1", of1(root, chain), "UNSET"), ref("u2", of1(root, chain), "ASYNC_UNSET"),
+			ref("ul.*", of1(root, chain), "UNSET")) +
 			kind("Blocker", "blockers") + refs(
 			ref("b1", of1(root), "BLOCK"), ref("bl.*", of1(root), "BLOCK"), ref("u1", of1(root, chain), "UNSET")) +
 			kind("Node", "nodes") + refs(
-			ref("b1", all, "BLOCK"), ref("bl.*", all, "BLOCK"), ref("c1", all, "CASCADE_DELETE"), ref("c2", all, "ASYNC_CASCADE_DELETE"),
-			ref("u1", all, "UNSET"), ref("u2", all, "ASYNC_UNSET"), ref("ul.*", all, "UNSET"), ref("d", all, "ALLOW_DANGLING")) +
+			ref("b1", all, "BLOCK"), ref("bl.*", all, "BLOCK"), ref("c1", all, "CASCADE_DELETE"),
+			ref("c2", all, "ASYNC_CASCADE_DELETE"),
+			ref("u1", all, "UNSET"), ref("u2", all, "ASYNC_UNSET"), ref("ul.*", all, "UNSET"),
+			ref("d", all, "ALLOW_DANGLING")) +
 			kind("Leaf", "leaves") + cleaned + refs(
-			ref("b1", all, "BLOCK, until: removed"), ref("c1", all, "CASCADE_DELETE"), ref("u1", all, "UNSET"), ref("ul.*", all, "UNSET"))
+			ref("b1", all, "BLOCK, until: removed"), ref("c1", all, "CASCADE_DELETE"), ref("u1", all, "UNSET"),
+			ref("ul.*", all, "UNSET"))
 	}
 	return version("v1", "", "") + "---\n" + version("v2", "2", "yes")
 }
@@ -91,7 +98,8 @@ var (
 		{collection: "blockers", fields: []string{"b1", "bl"}, targets: []string{"roots"}, leaf: true},
 	}}
 	full = language{owners: true, kinds: []kind{
-		{collection: "nodes", fields: []string{"b1", "bl", "c1", "c2", "u1", "u2", "ul", "d"}, targets: []string{"nodes"}},
+		{collection: "nodes", fields: []string{"b1", "bl", "c1", "c2", "u1", "u2", "ul", "d"},
+			targets: []string{"nodes"}},
 		{collection: "leaves", fields: []string{"b1", "c1", "u1", "ul"}, targets: []string{"nodes"}, leaf: true},
 	}}
 )
@@ -109,9 +117,11 @@ var behaviours = map[string]schema.Behaviour{
 	"u1": schema.Unset, "u2": schema.AsyncUnset, "ul": schema.Unset, "d": schema.AllowDangling,
 }
 
-// likely is the percentage of resources with a field of a behaviour: few that block, since otherwise hardly any delete succeeds.
+// likely is the percentage of resources with a field of a behaviour: few that block, since otherwise hardly
+// any delete succeeds.
 var likely = map[schema.Behaviour]int{
-	schema.Block: 14, schema.CascadeDelete: 50, schema.AsyncCascadeDelete: 20, schema.Unset: 45, schema.AsyncUnset: 30, schema.AllowDangling: 20,
+	schema.Block: 14, schema.CascadeDelete: 50, schema.AsyncCascadeDelete: 20, schema.Unset: 45, schema.AsyncUnset: 30,
+	schema.AllowDangling: 20,
 }
 
 func isList(field string) bool { return strings.HasSuffix(field, "l") }
@@ -136,7 +146,9 @@ func (c Content) without(name string, drop func(field string) bool) Content {
 	out := c.clone()
 	for f, values := range out.Refs {
 		if drop(f) {
-			if out.Refs[f] = slices.DeleteFunc(values, func(v string) bool { return v == name }); len(out.Refs[f]) == 0 {
+			if out.Refs[f] = slices.DeleteFunc(values, func(v string) bool {
+				return v == name
+			}); len(out.Refs[f]) == 0 {
 				delete(out.Refs, f)
 			}
 		}

@@ -15,9 +15,9 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// mutant is a plausible mistake, planted into a copy of a source file: a campaign that does not find it proves little. The
-// sources contain neither the mistake nor a switch for it: the copy replaces the file in a separate build (the go command's
-// -overlay).
+// mutant is a plausible mistake, planted into a copy of a source file: a campaign that does not find it
+// proves little. The sources contain neither the mistake nor a switch for it: the copy replaces the file in a
+// separate build (the go command's -overlay).
 type mutant struct {
 	name string
 	// guards names the invariants that the correct text keeps.
@@ -45,7 +45,8 @@ var played = []mutant{
 		},
 	},
 	{
-		"unreachable-is-gone", "I5, I8, I15", "A holder's deployment that cannot be asked counts as one without references.",
+		"unreachable-is-gone", "I5, I8, I15",
+		"A holder's deployment that cannot be asked counts as one without references.",
 		"handlers/pending_resolve.go",
 		[]string{
 			`		if err != nil {
@@ -60,7 +61,8 @@ var played = []mutant{
 		},
 	},
 	{
-		"resolver-does-not-abort", "I5, I8", "An undecided attempt that has expired is answered with gone, and may commit afterwards.",
+		"resolver-does-not-abort", "I5, I8",
+		"An undecided attempt that has expired is answered with gone, and may commit afterwards.",
 		"schema/shadow/internal/attempt/blockade.go",
 		[]string{
 			`	if _, err := tx.Exec(ctx, decideAbortedSQL, r.expired()); err != nil {
@@ -88,12 +90,15 @@ var played = []mutant{
 		"check-with-the-lock", "I1, I3", "A delete looks for blockades before it has the lock.",
 		"schema/shadow/internal/deletion/delete.go",
 		[]string{
-			"	b.Queue(shortWaitSQL)\n	b.Queue(lockRootsSQL", "	b.Queue(shortWaitSQL)\n	seen = d.store.cascade.QueueLockedRows(tx, b, byNames, kinds, names)\n	b.Queue(lockRootsSQL",
-			"	seen = d.store.cascade.QueueLockedRows(tx, b, byNames, kinds, names)\n	if err := tx.SendBatch", "	if err := tx.SendBatch",
+			"	b.Queue(shortWaitSQL)\n	b.Queue(lockRootsSQL",
+			"	b.Queue(shortWaitSQL)\n	seen = d.store.cascade.QueueLockedRows(tx, b, byNames, kinds, names)\n	b.Queue(lockRootsSQL",
+			"	seen = d.store.cascade.QueueLockedRows(tx, b, byNames, kinds, names)\n	if err := tx.SendBatch",
+			"	if err := tx.SendBatch",
 		},
 	},
 	{
-		"names-instead-of-attempts", "I7, I8, I9", "A release, or an answer, changes every blockade of the holder on the target by that field.",
+		"names-instead-of-attempts", "I7, I8, I9",
+		"A release, or an answer, changes every blockade of the holder on the target by that field.",
 		"schema/shadow/internal/target/blockade.go",
 		[]string{
 			`b.field_id = i.field_id AND b.attempt IS NOT DISTINCT FROM i.attempt`,
@@ -137,7 +142,8 @@ var played = []mutant{
 		},
 	},
 	{
-		"finalised-beside-blockades", "I3, I13", "A blocked resource is removed when every deployment has acknowledged.",
+		"finalised-beside-blockades", "I3, I13",
+		"A blocked resource is removed when every deployment has acknowledged.",
 		"schema/shadow/internal/target/finalise.go",
 		[]string{
 			"    AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t.id)\n", "",
@@ -159,7 +165,8 @@ var played = []mutant{
 		},
 	},
 	{
-		"position-forgets-who-is-under-way", "I23", "A position counts transactions as seen that have not committed yet, as a cursor over a sequence does.",
+		"position-forgets-who-is-under-way", "I23",
+		"A position counts transactions as seen that have not committed yet, as a cursor over a sequence does.",
 		"internal/feed/feed.go",
 		[]string{
 			"SELECT pg_current_snapshot()::text, ` + lsnSQL",
@@ -212,7 +219,8 @@ var played = []mutant{
 		w.Block(b)
 	}
 `, "",
-			"\t\tl.blocks[b.Edge] = w.Goes(peer.PlanTarget{Deployment: s.Self, UID: b.UID}) && !w.MindAll", "\t\tl.blocks[b.Edge] = true",
+			"\t\tl.blocks[b.Edge] = w.Goes(peer.PlanTarget{Deployment: s.Self, UID: b.UID}) && !w.MindAll",
+			"\t\tl.blocks[b.Edge] = true",
 		},
 	},
 	{
@@ -226,7 +234,8 @@ var played = []mutant{
 		},
 	},
 	{
-		"one-right-includes-the-other", "I3, I8, I30", "The acting right to a target is taken for the right to block it.",
+		"one-right-includes-the-other", "I3, I8, I30",
+		"The acting right to a target is taken for the right to block it.",
 		"schema/shadow/internal/write/rights_sql.go",
 		[]string{
 			"    WHERE i.blocks AND ` + db.BlockRightCountsSQL", "    WHERE i.blocks AND ` + db.RightCountsSQL",
@@ -234,10 +243,12 @@ var played = []mutant{
 		},
 	},
 	{
-		"granted-without-an-entry", "I8, I30", "A right is granted for a reference that leaves no holder entry, so that no deletion ends it.",
+		"granted-without-an-entry", "I8, I30",
+		"A right is granted for a reference that leaves no holder entry, so that no deletion ends it.",
 		"schema/shadow/internal/target/delegation.go",
 		[]string{
-			"JOIN dbcontroller.holder_entry e ON e.target_id = s.id AND e.deployment_id = $2", "LEFT JOIN dbcontroller.holder_entry e ON e.target_id = s.id AND e.deployment_id = $2",
+			"JOIN dbcontroller.holder_entry e ON e.target_id = s.id AND e.deployment_id = $2",
+			"LEFT JOIN dbcontroller.holder_entry e ON e.target_id = s.id AND e.deployment_id = $2",
 			"AND r.behaviour NOT IN ({block}, {allow_dangling})", "",
 		},
 	},
@@ -256,12 +267,14 @@ var played = []mutant{
 		},
 	},
 	{
-		"acted-upon-before-the-close", "I1, I31", "A deletion is acted upon while rights to its target last, so that references written under them come too late.",
+		"acted-upon-before-the-close", "I1, I31",
+		"A deletion is acted upon while rights to its target last, so that references written under them come too late.",
 		"schema/shadow/internal/follow/act.go",
 		[]string{"	closed, err := a.closeTargets(ctx, fresh)", "	closed, err := fresh, error(nil)"},
 	},
 	{
-		"recall-does-not-wait", "I3, I31", "A recall looks for references before the writes under the right have ended.",
+		"recall-does-not-wait", "I3, I31",
+		"A recall looks for references before the writes under the right have ended.",
 		"schema/shadow/internal/rights/recall.go",
 		[]string{"		b.Queue(db.LockRightsSQL, ids)\n", ""},
 	},
@@ -273,40 +286,51 @@ var played = []mutant{
 	{
 		"held-is-answered-as-gone", "I2, I3, I8", "A recall does not see what was written under the right.",
 		"schema/shadow/internal/rights/recall.go",
-		[]string{"r.delegated AND r.behaviour = {block} AND NOT r.dangling AND h.state", "r.delegated AND r.behaviour <> {block} AND NOT r.dangling AND h.state"},
+		[]string{"r.delegated AND r.behaviour = {block} AND NOT r.dangling AND h.state",
+			"r.delegated AND r.behaviour <> {block} AND NOT r.dangling AND h.state"},
 	},
 	{
-		"right-taken-after-a-close", "I30, I31", "An answer that gives a right is taken although the row was closed after the question.",
+		"right-taken-after-a-close", "I30, I31",
+		"An answer that gives a right is taken although the row was closed after the question.",
 		"schema/shadow/internal/rights/rights.go",
 		[]string{"ON f.id = i.id AND f.turn = i.turn\nWHERE", "ON f.id = i.id\nWHERE"},
 	},
 	{
-		"right-returned-beside-references", "I2, I8", "A right is returned although references stand that were written under it.",
+		"right-returned-beside-references", "I2, I8",
+		"A right is returned although references stand that were written under it.",
 		"schema/shadow/internal/rights/look.go",
-		[]string{"    AND NOT EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.delegated AND r.behaviour = {block} AND NOT r.dangling)\n", ""},
+		[]string{
+			"    AND NOT EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.delegated AND r.behaviour = {block} AND NOT r.dangling)\n", ""},
 	},
 	{
-		"dropped-without-a-look", "I13, I28", "The last reference under an ended right goes, and nobody looks whether its proxy is needed.",
+		"dropped-without-a-look", "I13, I28",
+		"The last reference under an ended right goes, and nobody looks whether its proxy is needed.",
 		"schema/shadow/internal/write/store.go",
-		[]string{"WHERE gone.behaviour = {block} AND gone.delegated`", "WHERE gone.behaviour = {block} AND gone.delegated AND false`"},
+		[]string{"WHERE gone.behaviour = {block} AND gone.delegated`",
+			"WHERE gone.behaviour = {block} AND gone.delegated AND false`"},
 	},
 	{
-		"entry-released-beside-a-right", "I30, I31", "An operator releases a holder entry, and its deployment goes on writing under the right that rests on the entry.",
+		"entry-released-beside-a-right", "I30, I31",
+		"An operator releases a holder entry, and its deployment goes on writing under the right that rests on the entry.",
 		"schema/shadow/internal/rights/close.go",
 		[]string{"		b.Queue(closeSQL, id)\n", ""},
 	},
 	{
-		"cascade-tells-entries-only", "I4, I13", "A deployment with the right to block a target, and no holder entry, does not hear of its deletion.",
+		"cascade-tells-entries-only", "I4, I13",
+		"A deployment with the right to block a target, and no holder entry, does not hear of its deletion.",
 		"schema/shadow/internal/cascade/carry.go",
-		[]string{"JOIN going ON going.id = b.target_id AND going.uid = b.holder_uid", "JOIN going ON going.id = b.target_id AND going.uid = b.holder_uid AND false"},
+		[]string{"JOIN going ON going.id = b.target_id AND going.uid = b.holder_uid",
+			"JOIN going ON going.id = b.target_id AND going.uid = b.holder_uid AND false"},
 	},
 	{
-		"excused-while-the-right-lasts", "I3", "The holders under a right go along with a deletion, and it is decided without ending the right.",
+		"excused-while-the-right-lasts", "I3",
+		"The holders under a right go along with a deletion, and it is decided without ending the right.",
 		"schema/shadow/internal/deletion/lookahead.go",
 		[]string{"s.askAll(ctx, proxies, peer.RecallEnds)", "s.askAll(ctx, proxies, peer.RecallLooks)"},
 	},
 	{
-		"unanswered-recall-is-free", "I5, I8, I15", "A deployment that does not answer a recall counts as one without references.",
+		"unanswered-recall-is-free", "I5, I8, I15",
+		"A deployment that does not answer a recall counts as one without references.",
 		"schema/shadow/internal/deletion/lookahead.go",
 		[]string{"				a.unanswered = append(a.unanswered, blockades...)\n", `				if k.rights {
 					a.moved = true
@@ -335,7 +359,8 @@ var played = []mutant{
 		},
 	},
 	{
-		"removed-at-once-with-finalizers", "I33", "A member of a cascade inside one database is removed at once although its kind has finalizers.",
+		"removed-at-once-with-finalizers", "I33",
+		"A member of a cascade inside one database is removed at once although its kind has finalizers.",
 		"schema/shadow/internal/plan/decide.go",
 		[]string{
 			"	return m.Later || waits[m.ID] || m.Protected || len(b.Finalizers[m.Kind]) > 0",
@@ -344,7 +369,8 @@ var played = []mutant{
 	},
 }
 
-// plant writes the files with the mistakes, and returns the overlay for the go command. Each mistake is in a file of its own.
+// plant writes the files with the mistakes, and returns the overlay for the go command. Each mistake is in a
+// file of its own.
 func plant(t testing.TB, mistakes ...mutant) (overlay string) {
 	t.Helper()
 	root, dir, replace := moduleRoot(t), t.TempDir(), map[string]string{}
@@ -353,8 +379,8 @@ func plant(t testing.TB, mistakes ...mutant) (overlay string) {
 		require.NoError(t, err)
 		text := string(source)
 		for i := 0; i < len(m.edits); i += 2 {
-			require.Equal(t, 1, strings.Count(text, m.edits[i]), "%s: the text to replace has to be in %s once", m.name, m.file)
-			text = strings.Replace(text, m.edits[i], m.edits[i+1], 1)
+			text = harness.ReplaceCode(t, m.file, text, m.edits[i], m.edits[i+1],
+				m.name+": the text to replace has to be in "+m.file+" once: "+m.edits[i])
 		}
 		if strings.Contains(text, "uuid.") && !strings.Contains(text, `"github.com/google/uuid"`) {
 			text = strings.Replace(text, "import (", "import (\n\t\"github.com/google/uuid\"", 1)

@@ -51,8 +51,9 @@ func TestMutantsHaveBeenCaught(t *testing.T) {
 
 var why = regexp.MustCompile(`(?m)^\s+Error:\s+(.*)\n\s+(.*)`)
 
-// DBCONTROLLER_MUTANTS is the number of seeds for every mutant, or for the mutants in DBCONTROLLER_MUTANT, separated by commas;
-// docs/mutants.md then gets the results. Without it one mutant is played, so that every run tests the campaign itself.
+// DBCONTROLLER_MUTANTS is the number of seeds for every mutant, or for the mutants in DBCONTROLLER_MUTANT,
+// separated by commas; docs/mutants.md then gets the results. Without it one mutant is played, so that every
+// run tests the campaign itself.
 func TestMutantsAreCaught(t *testing.T) {
 	if os.Getenv("DBCONTROLLER_MUTANTS") == "" {
 		t.Skip("plays campaigns: make mutants")
@@ -73,7 +74,8 @@ func TestMutantsAreCaught(t *testing.T) {
 				rows[i] = line
 			}
 		}
-		if most == 0 && m.name != "entry-forgotten" || only != "" && !slices.Contains(strings.Split(only, ","), m.name) {
+		if most == 0 && m.name != "entry-forgotten" || only != "" &&
+			!slices.Contains(strings.Split(only, ","), m.name) {
 			continue
 		}
 		g.Go(func() error {
@@ -118,7 +120,8 @@ var shownBy = map[string]string{
 	"unanswered-recall-is-free":        "unanswered",
 }
 
-// caught plays a mutant until a test fails, and returns the seed of the campaign or the name of the schedule, and the failure.
+// caught plays a mutant until a test fails, and returns the seed of the campaign or the name of the schedule,
+// and the failure.
 func caught(t *testing.T, m mutant, most uint64) (by, said string) {
 	if in := testOf(m); in != nil {
 		if said = in.failure(t); said != "" {
@@ -147,13 +150,15 @@ func caught(t *testing.T, m mutant, most uint64) (by, said string) {
 
 // failure runs the test that catches a mistake in a package with the mistake, until it fails.
 func (in tested) failure(t *testing.T) (said string) {
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-trimpath", "-vet=off", "-overlay", plant(t, in.mutant), "-count", "5", "-failfast", "-timeout", "5m", "-run", "^"+in.test+"$", "./"+in.in)
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-trimpath", "-vet=off", "-overlay", plant(t, in.mutant),
+		"-count", "5", "-failfast", "-timeout", "5m", "-run", "^"+in.test+"$", "./"+in.in)
 	cmd.Dir = moduleRoot(t)
 	said, out := reason(cmd)
 	if strings.Contains(out, "[build failed]") || strings.Contains(out, "panic: test timed out") {
 		t.Errorf("%s: failed for another reason: %s", in.mutant, out)
 	}
-	if _, panics, ok := strings.Cut(out, "panic: "); ok && said == "unknown" { // in a goroutine of a test that has failed
+	// in a goroutine of a test that has failed
+	if _, panics, ok := strings.Cut(out, "panic: "); ok && said == "unknown" {
 		said, _, _ = strings.Cut(panics, "\n")
 	}
 	return said
@@ -162,9 +167,11 @@ func (in tested) failure(t *testing.T) (said string) {
 // failure runs a test with the program of a mutant, and returns why it failed; nothing when it passed.
 func failure(t *testing.T, m mutant, binary, test string, seed uint64) (said string) {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", test, "-test.v")
-	cmd.Env = append(os.Environ(), "DBCONTROLLER_CAMPAIGN_BINARY="+binary, "DBCONTROLLER_CAMPAIGN_SEEDS=1", fmt.Sprintf("DBCONTROLLER_CAMPAIGN_FIRST=%d", seed))
+	cmd.Env = append(os.Environ(), "DBCONTROLLER_CAMPAIGN_BINARY="+binary, "DBCONTROLLER_CAMPAIGN_SEEDS=1",
+		fmt.Sprintf("DBCONTROLLER_CAMPAIGN_FIRST=%d", seed))
 	said, out := reason(cmd)
-	if said == "unknown" || strings.Contains(said, "Received unexpected error") || strings.Contains(out, "DATA RACE") || strings.Contains(out, "panic:") {
+	if said == "unknown" || strings.Contains(said, "Received unexpected error") || strings.Contains(out, "DATA RACE") ||
+		strings.Contains(out, "panic:") {
 		t.Errorf("%s: failed for another reason: %s", m, out)
 	}
 	return said

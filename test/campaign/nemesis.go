@@ -22,7 +22,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// fault causes a failure at a deployment or between two. It returns the repair, or nil when it cannot strike now.
+// fault causes a failure at a deployment or between two. It returns the repair, or nil when it cannot strike
+// now.
 type fault struct {
 	name   string
 	cheap  bool // so that it can strike often
@@ -45,7 +46,9 @@ var faults = []fault{
 	{"line one-way", true, func(n *Nemesis, s *site) func() { return n.lineAt(s.line, harness.OneWay) }},
 	{"line trickling", true, func(n *Nemesis, s *site) func() { return n.lineAt(s.line, harness.Trickling) }},
 	{"database line dead", true, func(n *Nemesis, s *site) func() { return n.lineAt(s.db, harness.Dead) }},
-	{"answers of commits lost", true, func(n *Nemesis, s *site) func() { return n.lineAt(s.db, harness.CommitsUnanswered) }},
+	{"answers of commits lost", true, func(n *Nemesis, s *site) func() {
+		return n.lineAt(s.db, harness.CommitsUnanswered)
+	}},
 	{"database connections cut", true, (*Nemesis).cutDatabase},
 	{"database sessions ended", true, (*Nemesis).endSessions},
 	{"database read-only", true, (*Nemesis).readOnly},
@@ -57,20 +60,23 @@ var faults = []fault{
 	{"version switched", true, (*Nemesis).switchVersion},
 }
 
-// delays affect single steps of the protocol: they last longer, strike beside other faults, and users hardly notice them.
+// delays affect single steps of the protocol: they last longer, strike beside other faults, and users hardly
+// notice them.
 var delays = []struct {
 	name    string
 	methods []string
 	mishap  harness.Mishap
 }{
-	{"establishes answered after they have expired", []string{"EstablishReferences"}, harness.Mishap{After: 3 * tentativeTTL}},
+	{"establishes answered after they have expired", []string{"EstablishReferences"},
+		harness.Mishap{After: 3 * tentativeTTL}},
 	{"confirms held back", []string{"ConfirmBlockades"}, harness.Mishap{Cut: true}},
 	{"releases held back", []string{"ReleaseBlockades"}, harness.Mishap{Cut: true}},
 	{"confirms and questions held back", []string{"ConfirmBlockades", "ResolveBlockades"}, harness.Mishap{Cut: true}},
 	{"deletions not told", []string{"WatchImportedServiceDeletions"}, harness.Mishap{Cut: true}},
 	{"acknowledgements late", []string{"AcknowledgeDeletions"}, harness.Mishap{Before: time.Second}},
 	{"owners not asked for, nor told", []string{"CheckOwners", "DropOwners"}, harness.Mishap{Cut: true}},
-	{"messages of the past", []string{"EstablishReferences", "ConfirmBlockades", "ReleaseBlockades", "AcknowledgeDeletions", "DropOwners"}, harness.Mishap{Replay: 2 * tentativeTTL}},
+	{"messages of the past", []string{"EstablishReferences", "ConfirmBlockades", "ReleaseBlockades",
+		"AcknowledgeDeletions", "DropOwners"}, harness.Mishap{Replay: 2 * tentativeTTL}},
 }
 
 // Nemesis causes faults and repairs them.
@@ -210,8 +216,10 @@ func (n *Nemesis) kill(s *site) func() {
 
 // crashPoints are the points of package crash.
 var crashPoints = []string{
-	"crash-save-established", "crash-save-committed", "crash-establish-committed", "crash-delete-committed", "crash-finalise-committed",
-	"crash-confirm-told", "crash-release-told", "crash-owners-answered", "crash-disown-told", "crash-act-committed", "crash-act-acknowledged",
+	"crash-save-established", "crash-save-committed", "crash-establish-committed", "crash-delete-committed",
+	"crash-finalise-committed",
+	"crash-confirm-told", "crash-release-told", "crash-owners-answered", "crash-disown-told", "crash-act-committed",
+	"crash-act-acknowledged",
 }
 
 // crashBetween starts a process that is killed when it reaches a point, if it does.
@@ -250,8 +258,10 @@ func (n *Nemesis) second(s *site) func() {
 	addresses, err := playground.FreeAddresses(2)
 	require.NoError(n.t, err)
 	p := playground.NewProcess("second", n.w.binary, append([]string{
-		"serve", "--deployment", s.id.String(), "--postgres", s.DSN, "--registry", n.w.RegistryAddress, "--certs", s.Certs,
-		"--listen", addresses[0], "--http", addresses[1], "--name", "second", "--lease", leaseTTL.String(), "--tentative-ttl", tentativeTTL.String(),
+		"serve", "--deployment", s.id.String(), "--postgres", s.DSN, "--registry", n.w.RegistryAddress,
+		"--certs", s.Certs,
+		"--listen", addresses[0], "--http", addresses[1], "--name", "second", "--lease", leaseTTL.String(),
+		"--tentative-ttl", tentativeTTL.String(),
 		"--advertise", s.line.Address(), "--owner-grace", "1s",
 	}, harness.DatabaseArgs(n.t)...), filepath.Join(n.t.TempDir(), "second.log"), "http://"+addresses[1]+"/readyz")
 	require.NoError(n.t, p.Start())
@@ -259,7 +269,8 @@ func (n *Nemesis) second(s *site) func() {
 }
 
 // calls applies mishaps to calls that arrive at a deployment.
-func (n *Nemesis) calls(s *site, mishap func(r *rand.Rand, from identity.Identity, method string) harness.Mishap) func() {
+func (n *Nemesis) calls(s *site, mishap func(r *rand.Rand, from identity.Identity,
+	method string) harness.Mishap) func() {
 	var mu sync.Mutex
 	r := n.random()
 	return s.calls.Suffer(func(from identity.Identity, method string) harness.Mishap {
@@ -306,8 +317,8 @@ func (n *Nemesis) replay(s *site) func() {
 
 func fromPeer(from identity.Identity) bool { return from.Role == identity.RoleDeployment }
 
-// protocol reports whether a call belongs to the protocol between deployments. The call of a user, forwarded or not, is a new
-// call when it is repeated.
+// protocol reports whether a call belongs to the protocol between deployments. The call of a user, forwarded
+// or not, is a new call when it is repeated.
 func protocol(from identity.Identity, method string) bool {
 	return fromPeer(from) && !strings.HasPrefix(method, "/dbcontroller.resource.")
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// All constraints are deferred. PostgreSQL runs the actions of ON DELETE at once all the same; the deferred checks do not depend
-// on the order in which constraints were created.
+// All constraints are deferred. PostgreSQL runs the actions of ON DELETE at once all the same; the deferred
+// checks do not depend on the order in which constraints were created.
 const nativeSQL = `
 CREATE TABLE node (
     id text PRIMARY KEY,
@@ -70,8 +70,8 @@ type Oracle struct {
 	rows map[string]row // as in the database
 	// flight are names whose removal, or unset values, may not be complete in the system yet.
 	flight map[string]bool
-	// held are blocking references, holder and target, that the system has and native keys could not keep: they were written
-	// between the look-ahead of a deletion and its cascade.
+	// held are blocking references, holder and target, that the system has and native keys could not keep:
+	// they were written between the look-ahead of a deletion and its cascade.
 	held map[[2]string]bool
 }
 
@@ -97,8 +97,10 @@ func (o *Oracle) read() {
 		owners, bl, ul   []string
 		v                [6]*string
 	)
-	_, err = pgx.ForEachRow(rows, []any{&id, &uid, &payload, &owners, &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &bl, &ul}, func() error {
-		r := row{UID: uid, Content: Content{Payload: payload, Owners: slices.Clone(owners), Refs: map[string][]string{}}}
+	_, err = pgx.ForEachRow(rows, []any{&id, &uid, &payload, &owners, &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &bl,
+		&ul}, func() error {
+		r := row{UID: uid, Content: Content{Payload: payload, Owners: slices.Clone(owners),
+			Refs: map[string][]string{}}}
 		for i, f := range scalars {
 			if v[i] != nil {
 				r.Refs[f] = []string{*v[i]}
@@ -114,7 +116,8 @@ func (o *Oracle) read() {
 	})
 	require.NoError(o.t, err)
 	for name, before := range o.rows {
-		if after, ok := state[name]; !ok || after.UID == before.UID && after.Payload == before.Payload && fmt.Sprint(after.Refs) != fmt.Sprint(before.Refs) {
+		if after, ok := state[name]; !ok || after.UID == before.UID && after.Payload == before.Payload &&
+			fmt.Sprint(after.Refs) != fmt.Sprint(before.Refs) {
 			o.flight[name] = true
 		}
 	}
@@ -149,7 +152,8 @@ func (o *Oracle) delete(names []string, keep bool) error {
 	})
 }
 
-// in runs one transaction, and returns the refusal of a foreign key. Without keep it is rolled back after the checks.
+// in runs one transaction, and returns the refusal of a foreign key. Without keep it is rolled back after the
+// checks.
 func (o *Oracle) in(keep bool, fn func(pgx.Tx) error) error {
 	ctx := context.Background()
 	tx, err := o.pool.Begin(ctx)
@@ -186,8 +190,8 @@ func (o *Oracle) missing(name string, c Content) map[string][]string {
 	return out
 }
 
-// Would returns the expected refusal of a put or, without content, of a delete. Native keys decide it, except for owners, which
-// they do not know: a blocker that loses its last owner in the deletion blocks nothing.
+// Would returns the expected refusal of a put or, without content, of a delete. Native keys decide it, except
+// for owners, which they do not know: a blocker that loses its last owner in the deletion blocks nothing.
 func (o *Oracle) Would(name string, c *Content) error {
 	if c != nil {
 		if m := o.missing(name, *c); len(m) > 0 {
@@ -196,7 +200,9 @@ func (o *Oracle) Would(name string, c *Content) error {
 		return o.put(name, "any", *c, false)
 	}
 	err := o.delete([]string{name}, false)
-	if err == nil || !slices.ContainsFunc(slices.Collect(maps.Values(o.rows)), func(r row) bool { return len(r.Owners) > 0 }) {
+	if err == nil || !slices.ContainsFunc(slices.Collect(maps.Values(o.rows)), func(r row) bool {
+		return len(r.Owners) > 0
+	}) {
 		return err
 	}
 	cascades, goes := o.closure(name)
@@ -262,8 +268,8 @@ func (o *Oracle) blockers(goes map[string]bool) (pairs [][2]string) {
 	return pairs
 }
 
-// Put does an accepted put. Its references to resources that are removed here, and still DELETING in the system, are handled by
-// their behaviour, later than a native key would. It returns their number.
+// Put does an accepted put. Its references to resources that are removed here, and still DELETING in the
+// system, are handled by their behaviour, later than a native key would. It returns their number.
 func (o *Oracle) Put(name, uid string, c Content) (late int) {
 	c, missing := c.clone(), o.missing(name, c)
 	goes := false
@@ -296,9 +302,9 @@ func (o *Oracle) Put(name, uid string, c Content) (late int) {
 	return late
 }
 
-// Delete does an accepted delete: it removes the resource, all that cascades and all ownees that lose their last owner. Holders
-// outside that block a member lose the reference here, and keep it in the system, where the member waits for them. It returns
-// these holders.
+// Delete does an accepted delete: it removes the resource, all that cascades and all ownees that lose their
+// last owner. Holders outside that block a member lose the reference here, and keep it in the system, where
+// the member waits for them. It returns these holders.
 func (o *Oracle) Delete(name string) (blockers [][2]string) {
 	_, goes := o.closure(name)
 	blockers = o.blockers(goes)

@@ -44,11 +44,13 @@ type Player struct {
 	journal []string // guarded by mu
 	// gone are removed names.
 	gone map[string]bool
-	// going are names that the last deletes removed: references to them now arrive just before or after the cascade.
+	// going are names that the last deletes removed: references to them now arrive just before or after the
+	// cascade.
 	going []string
 	// deleted are names with an accepted delete that were not created again.
 	deleted map[string]bool
-	// said is the content of the last accepted put of a name: its references stay until a deletion has unset them.
+	// said is the content of the last accepted put of a name: its references stay until a deletion has unset
+	// them.
 	said map[string]said
 	// held ends the delay of a deployment's deletions.
 	held    func()
@@ -59,7 +61,8 @@ type Player struct {
 // NewPlayer returns a player of a language.
 func NewPlayer(t testing.TB, w *World, c *Coverage, r *rand.Rand, l language, each int) *Player {
 	t.Helper()
-	p := &Player{t: t, w: w, o: newOracle(t), g: newGenerator(r, l, each), c: c, gone: map[string]bool{}, deleted: map[string]bool{}, said: map[string]said{}}
+	p := &Player{t: t, w: w, o: newOracle(t), g: newGenerator(r, l, each), c: c, gone: map[string]bool{},
+		deleted: map[string]bool{}, said: map[string]said{}}
 	p.cleaner = newCleaner(p)
 	return p
 }
@@ -95,8 +98,8 @@ func (p *Player) Step(ctx context.Context) {
 		return
 	}
 	if p.g.IntN(10) < 8 {
-		// An earlier write could save a resource that a deletion is reaching, with all its dependants: the outcome is clear only
-		// for a resource without dependants.
+		// An earlier write could save a resource that a deletion is reaching, with all its dependants: the
+		// outcome is clear only for a resource without dependants.
 		if p.o.flight[name] && !p.g.of[name].leaf {
 			p.c.add("skipped: a deletion was reaching the resource", 1)
 			return
@@ -126,7 +129,8 @@ func (p *Player) Step(ctx context.Context) {
 	p.Delete(ctx, name)
 }
 
-// holdBack delays the delivery of a deployment's deletions, so that its resources stay in DELETING for a while.
+// holdBack delays the delivery of a deployment's deletions, so that its resources stay in DELETING for a
+// while.
 func (p *Player) holdBack(name string) {
 	p.c.add("fault: deletions held back", 1)
 	p.held = p.suffer(name, "WatchImportedServiceDeletions", "AcknowledgeDeletions")
@@ -178,7 +182,8 @@ func (p *Player) content(name string) Content {
 	if p.g.owners && p.g.IntN(4) == 0 {
 		for range 1 + p.g.IntN(2) {
 			owner := p.g.name()
-			if r, ok := p.o.rows[owner]; ok && owner != name && !p.g.of[owner].leaf && !slices.Contains(c.Owners, owner+" "+r.UID) {
+			if r, ok := p.o.rows[owner]; ok && owner != name && !p.g.of[owner].leaf &&
+				!slices.Contains(c.Owners, owner+" "+r.UID) {
 				c.Owners = append(c.Owners, owner+" "+r.UID)
 			}
 		}
@@ -199,7 +204,8 @@ func (p *Player) resource(name string, c Content) *resourcev1.Resource {
 	resource := &resourcev1.Resource{Name: name, Body: body}
 	for _, owner := range c.Owners {
 		of, uid, _ := strings.Cut(owner, " ")
-		resource.OwnerReferences = append(resource.OwnerReferences, &resourcev1.OwnerReference{Name: of, Uid: uid, Kind: kindOf(of)})
+		resource.OwnerReferences = append(resource.OwnerReferences, &resourcev1.OwnerReference{Name: of, Uid: uid,
+			Kind: kindOf(of)})
 	}
 	return resource
 }
@@ -231,7 +237,8 @@ func (p *Player) put(ctx context.Context, name string, c Content, request string
 	}
 	for _, target := range c.targets() {
 		last := p.said[name]
-		keeps := last.uid == answer.GetUid() && slices.Contains(last.targets, target) || slices.Contains(p.o.rows[name].targets(), target)
+		keeps := last.uid == answer.GetUid() && slices.Contains(last.targets, target) ||
+			slices.Contains(p.o.rows[name].targets(), target)
 		if p.deleted[target] && !keeps && !p.underARight(name, target, c) {
 			p.wrong("put %s was accepted, and refers to %s, which was deleted (I4)", name, target)
 		}
@@ -250,11 +257,12 @@ func (p *Player) put(ctx context.Context, name string, c Content, request string
 // kindOf returns the kind of an owner, by its name in the first version.
 func kindOf(name string) string {
 	collection := strings.Split(name, "/")[4]
-	return map[string]string{"nodes": "Node", "leaves": "Leaf", "roots": "Root", "chains": "Chain", "blockers": "Blocker"}[collection]
+	return map[string]string{"nodes": "Node", "leaves": "Leaf", "roots": "Root", "chains": "Chain",
+		"blockers": "Blocker"}[collection]
 }
 
-// Delete deletes a resource, and repeats that until the outcome is definite. Half of the deletes are atomic; half of those are scheduled
-// first, and undeleted or carried out at once.
+// Delete deletes a resource, and repeats that until the outcome is definite. Half of the deletes are atomic;
+// half of those are scheduled first, and undeleted or carried out at once.
 func (p *Player) Delete(ctx context.Context, name string) {
 	p.t.Helper()
 	p.deletes++
@@ -265,8 +273,8 @@ func (p *Player) Delete(ctx context.Context, name string) {
 	p.delete(ctx, name, atomic, now)
 }
 
-// schedule hides a resource with all that its deletion reaches, and shows it again, unless it stays hidden: it is deleted at once then. A
-// refused one changes nothing, as the delete that follows shows.
+// schedule hides a resource with all that its deletion reaches, and shows it again, unless it stays hidden:
+// it is deleted at once then. A refused one changes nothing, as the delete that follows shows.
 func (p *Player) schedule(ctx context.Context, name string, stays bool) (hidden bool) {
 	p.t.Helper()
 	full, err := schema.ParseFullName(name)
@@ -281,7 +289,8 @@ func (p *Player) schedule(ctx context.Context, name string, stays bool) (hidden 
 		p.w.mayHide(name)
 	}
 	err = p.until(ctx, full, func(ctx context.Context, r resourcev1.ResourceServiceClient) error {
-		_, err := r.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name, Uid: p.o.rows[name].UID, AllowMissing: true, Retention: durationpb.New(time.Hour)})
+		_, err := r.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name, Uid: p.o.rows[name].UID,
+			AllowMissing: true, Retention: durationpb.New(time.Hour)})
 		if err != nil && strings.Contains(err.Error(), peer.ErrDeleted.Error()) { // by an earlier try
 			return nil
 		}
@@ -294,7 +303,8 @@ func (p *Player) schedule(ctx context.Context, name string, stays bool) (hidden 
 	p.c.add("deletions undone", 1)
 	err = p.until(ctx, full, func(ctx context.Context, r resourcev1.ResourceServiceClient) error {
 		_, err := r.UndeleteResource(ctx, &resourcev1.UndeleteResourceRequest{Name: name})
-		if status.Code(err) == codes.AlreadyExists || status.Code(err) == codes.NotFound { // a failover has lost the schedule
+		// a failover has lost the schedule
+		if status.Code(err) == codes.AlreadyExists || status.Code(err) == codes.NotFound {
 			return nil
 		}
 		return err
@@ -319,8 +329,10 @@ func (p *Player) delete(ctx context.Context, name string, atomic, now bool) {
 	var answer *resourcev1.DeleteResourceResponse
 	first, missed, gone := true, false, false // it did not exist at the first try, or at a later one
 	call := func(ctx context.Context, r resourcev1.ResourceServiceClient) (err error) {
-		answer, err = r.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name, Uid: before.UID, Atomic: atomic, Now: now})
-		if now && status.Code(err) == codes.PermissionDenied { // through the other region, which does not speak for an operator
+		answer, err = r.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name, Uid: before.UID,
+			Atomic: atomic, Now: now})
+		// through the other region, which does not speak for an operator
+		if now && status.Code(err) == codes.PermissionDenied {
 			return status.Error(codes.Unavailable, err.Error())
 		}
 		if status.Code(err) == codes.NotFound {
@@ -331,8 +343,8 @@ func (p *Player) delete(ctx context.Context, name string, atomic, now bool) {
 		return err
 	}
 	err = p.until(ctx, full, call)
-	// A confirmed blockade counts while its holder's deployment cannot be asked, also after the reference was dropped: the answer
-	// changes when it can be asked again.
+	// A confirmed blockade counts while its holder's deployment cannot be asked, also after the reference was
+	// dropped: the answer changes when it can be asked again.
 	for began := time.Now(); err != nil && quiet && would == nil && time.Since(began) < 10*time.Second; {
 		p.note("  refused, and asked again: %v", err)
 		<-time.After(200 * time.Millisecond)
@@ -392,8 +404,8 @@ func (p *Player) count(before int, name string) {
 	p.gone[name] = true
 }
 
-// judge compares a decision with native keys. While deletions are in progress, the system may refuse operations that native keys
-// accept.
+// judge compares a decision with native keys. While deletions are in progress, the system may refuse
+// operations that native keys accept.
 func (p *Player) judge(verb, name string, quiet bool, would, err error) {
 	p.t.Helper()
 	p.c.add(verb+map[bool]string{true: " accepted", false: " refused"}[err == nil], 1)
@@ -408,8 +420,10 @@ func (p *Player) judge(verb, name string, quiet bool, would, err error) {
 	}
 }
 
-// until repeats a call with the same request id until its outcome is definite, sometimes through the other region.
-func (p *Player) until(ctx context.Context, name schema.FullName, call func(ctx context.Context, r resourcev1.ResourceServiceClient) error) error {
+// until repeats a call with the same request id until its outcome is definite, sometimes through the other
+// region.
+func (p *Player) until(ctx context.Context, name schema.FullName,
+	call func(ctx context.Context, r resourcev1.ResourceServiceClient) error) error {
 	p.t.Helper()
 	began, truce := time.Now(), false
 	for try := 0; ; try++ {
@@ -434,7 +448,8 @@ func (p *Player) until(ctx context.Context, name schema.FullName, call func(ctx 
 			}
 			p.c.took("an operation without a definite outcome", time.Since(began))
 			return err
-		case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.Unknown, codes.Canceled, codes.Internal, codes.ResourceExhausted, codes.NotFound:
+		case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.Unknown, codes.Canceled, codes.Internal,
+			codes.ResourceExhausted, codes.NotFound:
 			p.c.add("unknown: "+status.Code(err).String(), 1)
 			if time.Since(began) > patience {
 				p.wrong("%s is not definite after %s: %v", name, patience, err)
@@ -456,7 +471,8 @@ func (p *Player) forgetSettled(ctx context.Context) {
 	for name := range p.o.flight {
 		full, _ := schema.ParseFullName(name)
 		asked, cancel := context.WithTimeout(ctx, time.Second)
-		r, err := p.w.resources(ctx, full.Deployment).GetResource(asked, &resourcev1.GetResourceRequest{Name: full.Name})
+		r, err := p.w.resources(ctx, full.Deployment).
+			GetResource(asked, &resourcev1.GetResourceRequest{Name: full.Name})
 		cancel()
 		here, ok := p.o.rows[name]
 		switch {
@@ -467,7 +483,8 @@ func (p *Player) forgetSettled(ctx context.Context) {
 				}
 			}
 			delete(p.o.flight, name)
-		case err == nil && ok && r.GetState() == resourcev1.Resource_STATE_ACTIVE && r.GetUid() == here.UID && difference(here.Content, read(r)) == "":
+		case err == nil && ok && r.GetState() == resourcev1.Resource_STATE_ACTIVE && r.GetUid() == here.UID &&
+			difference(here.Content, read(r)) == "":
 			delete(p.o.flight, name)
 		}
 	}

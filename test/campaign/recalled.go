@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// recall gives a deployment the right to block a target, lets a holder block it under the right, and deletes the target, so that the right is
-// recalled: the holder refuses the delete, or goes along. Now and then the recall is not answered for a while.
+// recall gives a deployment the right to block a target, lets a holder block it under the right, and deletes
+// the target, so that the right is recalled: the holder refuses the delete, or goes along. Now and then the
+// recall is not answered for a while.
 func (p *Player) recall(ctx context.Context) {
 	p.t.Helper()
 	p.forgetSettled(ctx)
@@ -32,16 +33,17 @@ func (p *Player) recall(ctx context.Context) {
 	p.Delete(ctx, target)
 }
 
-// mayBlock returns a target, a resource that blocks it by two references, whose deployment has the right to block it therefore, and another
-// holder in that deployment; empty names when there is none. A right that was not given is asked for again after a minute only, so that
-// under faults other targets are tried.
+// mayBlock returns a target, a resource that blocks it by two references, whose deployment has the right to
+// block it therefore, and another holder in that deployment; empty names when there is none. A right that was
+// not given is asked for again after a minute only, so that under faults other targets are tried.
 func (p *Player) mayBlock(ctx context.Context) (target, may, holder string) {
 	for range 3 {
 		target, holders := p.lit("bl") // whose kinds have b1 too
 		if target == "" || p.o.Would(target, nil) != nil {
 			continue
 		}
-		if p.only(ctx, holders[0], map[string][]string{"b1": {target}, "bl": {target}}); p.o.flight[target] || !p.o.there(target) {
+		if p.only(ctx, holders[0], map[string][]string{"b1": {target}, "bl": {target}}); p.o.flight[target] ||
+			!p.o.there(target) {
 			continue
 		}
 		if p.awaitsRight(ctx, holders[0], p.o.rows[target].UID) {
@@ -61,15 +63,17 @@ func (p *Player) awaitsRight(ctx context.Context, holder, uid string) bool {
 	return false
 }
 
-// blockToTheEnd lets a holder, which blocks a target that a deletion elsewhere is about to reach, give its deployment the right to do so, and
-// another one there block the target under the right. The target waits for that one when the first one has let go.
+// blockToTheEnd lets a holder, which blocks a target that a deletion elsewhere is about to reach, give its
+// deployment the right to do so, and another one there block the target under the right. The target waits for
+// that one when the first one has let go.
 func (p *Player) blockToTheEnd(ctx context.Context, first, target, uid string) {
 	p.t.Helper()
 	if !p.g.has(first, "bl", target) {
 		return
 	}
 	for _, holder := range p.g.names {
-		if holder == first || at(holder) != at(first) || at(holder) == at(target) || p.o.flight[holder] || !p.g.has(holder, "b1", target) {
+		if holder == first || at(holder) != at(first) || at(holder) == at(target) || p.o.flight[holder] ||
+			!p.g.has(holder, "b1", target) {
 			continue
 		}
 		if p.only(ctx, first, map[string][]string{"b1": {target}, "bl": {target}}); !p.awaitsRight(ctx, first, uid) {
@@ -96,7 +100,8 @@ SELECT EXISTS (
     SELECT FROM dbcontroller.reference r JOIN dbcontroller.foreign_target f ON f.id = r.target_id WHERE r.delegated AND r.behaviour = 1 AND f.uid = $1
 )`
 
-// asks asks the database of a holder's deployment about the uid of a target; false when the database cannot be reached.
+// asks asks the database of a holder's deployment about the uid of a target; false when the database cannot
+// be reached.
 func (p *Player) asks(ctx context.Context, holder, sql, uid string) (is bool) {
 	err := p.siteOf(holder).admin.QueryRow(ctx, sql, uid).Scan(&is)
 	return err == nil && is

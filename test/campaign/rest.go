@@ -20,14 +20,16 @@ import (
 
 var fullName = regexp.MustCompile(`//[a-z.]+/[a-z]+/[a-z]+/[0-9]+`)
 
-// underRight matches the reason of a resource that is blocked under the right of a deployment, whose holders it does not name.
+// underRight matches the reason of a resource that is blocked under the right of a deployment, whose holders
+// it does not name.
 var underRight = regexp.MustCompile(`references of ([a-z.]+/[a-z]+) under its right to block`)
 
 // blockers returns the resources of deployments that block a resource.
 func blockers(system map[string]*resourcev1.Resource, deployments [][]string, name string) (all []string) {
 	for _, d := range deployments {
 		for holder, r := range system {
-			if c := read(r); at(holder) == "//"+d[1] && slices.Contains(slices.Concat(c.Refs["b1"], c.Refs["bl"]), name) {
+			if c := read(r); at(holder) == "//"+d[1] && slices.Contains(slices.Concat(c.Refs["b1"], c.Refs["bl"]),
+				name) {
 				all = append(all, holder)
 			}
 		}
@@ -50,7 +52,8 @@ func (p *Player) Drain(ctx context.Context) {
 			for _, c := range p.explain(ctx, name).GetReasons() {
 				said += c.GetType() + ": " + c.GetMessage() + "\n"
 			}
-			named := append(fullName.FindAllString(said, -1), blockers(system, underRight.FindAllStringSubmatch(said, -1), name)...)
+			named := append(fullName.FindAllString(said, -1),
+				blockers(system, underRight.FindAllStringSubmatch(said, -1), name)...)
 			found := 0
 			for _, b := range named {
 				if b == name {
@@ -134,7 +137,8 @@ func (p *Player) Quiet(ctx context.Context, blocked bool) {
 			return
 		}
 		if time.Since(began) > quietBound {
-			p.wrong("it does not come to rest within %s (I28):\n%s\n%s", quietBound, strings.Join(outstanding, "\n"), p.waiting(ctx))
+			p.wrong("it does not come to rest within %s (I28):\n%s\n%s", quietBound, strings.Join(outstanding, "\n"),
+				p.waiting(ctx))
 		}
 		select {
 		case <-ctx.Done():
@@ -160,7 +164,8 @@ func (p *Player) explain(ctx context.Context, name string) *adminv1.ExplainRespo
 	return e
 }
 
-// insist repeats a question to a process that may not have noticed yet that some of its connections are broken.
+// insist repeats a question to a process that may not have noticed yet that some of its connections are
+// broken.
 func (p *Player) insist(ask func() error) {
 	p.t.Helper()
 	for began := time.Now(); ; <-time.After(50 * time.Millisecond) {
@@ -189,9 +194,10 @@ func (p *Player) blocked(ctx context.Context, id schema.DeploymentID) bool {
 	all := true
 	for name, r := range p.listAt(ctx, id) {
 		if r.GetState() == resourcev1.Resource_STATE_DELETING {
-			all = all && slices.ContainsFunc(p.explain(ctx, name).GetReasons(), func(r *adminv1.ExplainResponse_Reason) bool {
-				return r.GetType() == "BLOCKED"
-			})
+			all = all && slices.ContainsFunc(p.explain(ctx, name).GetReasons(),
+				func(r *adminv1.ExplainResponse_Reason) bool {
+					return r.GetType() == "BLOCKED"
+				})
 		}
 	}
 	return all

@@ -26,7 +26,8 @@ var ofRights = []schedule{
 	{"taken", (*stage).rightsTakenBack},
 }
 
-// acquires writes the target and two holders that block it, which gives their deployment the right to do so without asking.
+// acquires writes the target and two holders that block it, which gives their deployment the right to do so
+// without asking.
 func (s *stage) acquires() {
 	s.t.Helper()
 	if s.uid == "" {
@@ -39,7 +40,8 @@ func (s *stage) acquires() {
 	s.settled()
 }
 
-// holdsUnderTheRight writes a holder that blocks the target under the right, and lets those go that do so by blockades of their own.
+// holdsUnderTheRight writes a holder that blocks the target under the right, and lets those go that do so by
+// blockades of their own.
 func (s *stage) holdsUnderTheRight(n int, refs map[string][]string) {
 	s.t.Helper()
 	mend := s.suffer(s.target, "EstablishReferences")
@@ -57,7 +59,8 @@ func (s *stage) heldUnderARight() {
 	s.deletes(s.target)
 }
 
-// freeOfARight: a delete recalls a right under which nothing stands. It is accepted, and nothing is written under the right afterwards (I31).
+// freeOfARight: a delete recalls a right under which nothing stands. It is accepted, and nothing is written
+// under the right afterwards (I31).
 func (s *stage) freeOfARight() {
 	s.acquires()
 	s.dropReferences(0, 1)
@@ -65,13 +68,15 @@ func (s *stage) freeOfARight() {
 	s.cannotPut(s.holder(2), s.blocks(), "its target was removed (I1, I31)")
 }
 
-// recallUnanswered: a deployment with a right does not answer, so that a delete is neither accepted nor refused (I5, I15).
+// recallUnanswered: a deployment with a right does not answer, so that a delete is neither accepted nor
+// refused (I5, I15).
 func (s *stage) recallUnanswered() {
 	s.acquires()
 	s.holdsUnderTheRight(2, s.blocks())
 	mend := s.suffer(s.holder(2), "RecallDelegations")
 	defer mend()
-	s.cannotDelete(s.target, codes.Unavailable, "the deployment of "+s.holder(2)+", which blocks it, was not asked (I3, I15)")
+	s.cannotDelete(s.target, codes.Unavailable, "the deployment of "+s.holder(2)+
+		", which blocks it, was not asked (I3, I15)")
 	mend()
 	s.cannotDelete(s.target, codes.FailedPrecondition, s.holder(2)+" blocks it under a right (I3)")
 	s.dropReferences(2)
@@ -91,7 +96,8 @@ SELECT EXISTS (
 )`
 )
 
-// recallDuringAWrite: a recall waits for a write under the right that has not committed, and finds its reference (I3, I31).
+// recallDuringAWrite: a recall waits for a write under the right that has not committed, and finds its
+// reference (I3, I31).
 func (s *stage) recallDuringAWrite() {
 	written, deleted := make(chan error, 1), make(chan error, 1)
 	var pid uint32
@@ -120,14 +126,17 @@ func (s *stage) recallDuringAWrite() {
 	s.deletes(s.target)
 }
 
-// holdersGoAlong: all that was written under a right goes along with a deletion. The right ends before the delete is decided, so that a reference
-// which is written meanwhile has a blockade of its own, and refuses the delete (I3).
+// holdersGoAlong: all that was written under a right goes along with a deletion. The right ends before the
+// delete is decided, so that a reference which is written meanwhile has a blockade of its own, and refuses
+// the delete (I3).
 func (s *stage) holdersGoAlong() {
 	s.acquires()
 	s.puts(s.holder(2), map[string][]string{"c1": {s.target}}) // goes along
 	s.settled()
 	s.holdsUnderTheRight(2, map[string][]string{"c1": {s.target}, "b1": {s.target}})
-	recalled := s.stops(s.holder(2), 2, func(method string) bool { return strings.HasSuffix(method, "/RecallDelegations") })
+	recalled := s.stops(s.holder(2), 2, func(method string) bool {
+		return strings.HasSuffix(method, "/RecallDelegations")
+	})
 	deleted := make(chan error, 1)
 	go func() { deleted <- s.remove(s.target) }()
 	recalled.awaits(s, "the second recall")
@@ -138,7 +147,8 @@ func (s *stage) holdersGoAlong() {
 	s.deletes(s.target)
 }
 
-// falls writes a root that the target cascades with, and deletes it. Its deletion reaches the target when the returned function is called.
+// falls writes a root that the target cascades with, and deletes it. Its deletion reaches the target when the
+// returned function is called.
 func (s *stage) falls() (arrives func()) {
 	s.t.Helper()
 	root := "//a.example.com/east/nodes/" + s.name
@@ -151,13 +161,18 @@ func (s *stage) falls() (arrives func()) {
 	return func() {
 		s.t.Helper()
 		mend()
-		s.awaits("the deletion of the target", func() bool { return s.state(s.target) == resourcev1.Resource_STATE_DELETING })
-		s.awaits("the acknowledgement of all deployments", func() bool { return s.finds(s.target, `SELECT NOT EXISTS (SELECT FROM dbcontroller.notice)`) })
+		s.awaits("the deletion of the target", func() bool {
+			return s.state(s.target) == resourcev1.Resource_STATE_DELETING
+		})
+		s.awaits("the acknowledgement of all deployments", func() bool {
+			return s.finds(s.target, `SELECT NOT EXISTS (SELECT FROM dbcontroller.notice)`)
+		})
 	}
 }
 
-// cascadeReachesARight: a cascade marks a target that is blocked under a right. Its deployment hears of that, writes nothing under the right
-// any more, and keeps it as long as references stand that were written under it (I2, I4, I13).
+// cascadeReachesARight: a cascade marks a target that is blocked under a right. Its deployment hears of that,
+// writes nothing under the right any more, and keeps it as long as references stand that were written under
+// it (I2, I4, I13).
 func (s *stage) cascadeReachesARight() {
 	arrives := s.falls()
 	s.acquires()
@@ -169,11 +184,13 @@ func (s *stage) cascadeReachesARight() {
 	}
 	s.cannotPut(s.holder(3), s.blocks(), "its target is DELETING, which all deployments have acknowledged (I4)")
 	s.dropReferences(2)
-	s.awaits("the removal of "+s.target+", which nothing blocks any more (I13, I28)", func() bool { return s.state(s.target) == resourcev1.Resource_STATE_UNSPECIFIED })
+	s.awaits("the removal of "+s.target+", which nothing blocks any more (I13, I28)", func() bool {
+		return s.state(s.target) == resourcev1.Resource_STATE_UNSPECIFIED
+	})
 }
 
-// rightAfterAClose: the answer that gives a right arrives after the target was marked, and its deployment has closed the row. The right is not
-// taken (I30, I31).
+// rightAfterAClose: the answer that gives a right arrives after the target was marked, and its deployment has
+// closed the row. The right is not taken (I30, I31).
 func (s *stage) rightAfterAClose() {
 	arrives := s.falls()
 	s.puts(s.holder(0), s.blocks())
@@ -201,12 +218,14 @@ func (s *stage) releases(what string, unanswered bool) {
 	require.NoError(s.t, err)
 	ties := slices.DeleteFunc(listed.GetReleasable(), func(r *adminv1.Releasable) bool { return r.GetWhat() != what })
 	require.Len(s.t, ties, 1)
-	released, err := admin.ForceRelease(s.ctx, &adminv1.ForceReleaseRequest{Keys: []string{ties[0].GetKey()}, Reason: "schedule", Unanswered: unanswered})
+	released, err := admin.ForceRelease(s.ctx, &adminv1.ForceReleaseRequest{Keys: []string{ties[0].GetKey()},
+		Reason: "schedule", Unanswered: unanswered})
 	require.NoError(s.t, err)
 	require.Len(s.t, released.GetReleased(), 1)
 }
 
-// deletesUnheard deletes a target of which a deployment with the acting right does not hear, and returns references of its kind.
+// deletesUnheard deletes a target of which a deployment with the acting right does not hear, and returns
+// references of its kind.
 func (s *stage) deletesUnheard() (cascades map[string][]string) {
 	cascades = map[string][]string{"c1": {s.target}}
 	s.uid = s.puts(s.target, nil).GetUid()
@@ -219,11 +238,13 @@ func (s *stage) deletesUnheard() (cascades map[string][]string) {
 }
 
 func (s *stage) awaitsRemoval() {
-	s.awaits("the removal of "+s.target, func() bool { return s.state(s.target) == resourcev1.Resource_STATE_UNSPECIFIED })
+	s.awaits("the removal of "+s.target, func() bool {
+		return s.state(s.target) == resourcev1.Resource_STATE_UNSPECIFIED
+	})
 }
 
-// entryReleased: an operator releases the entry of a deployment that does not hear of a deletion. Its right ends before, so that nothing is written
-// under it when the target is gone (I30, I31).
+// entryReleased: an operator releases the entry of a deployment that does not hear of a deletion. Its right
+// ends before, so that nothing is written under it when the target is gone (I30, I31).
 func (s *stage) entryReleased() {
 	cascades := s.deletesUnheard()
 	s.puts(s.holder(1), cascades) // under the right
@@ -233,7 +254,8 @@ func (s *stage) entryReleased() {
 	s.dropReferences(0, 1)
 }
 
-// entryReleasedWithoutAnAnswer: the same, while that deployment does not answer. Its right ends as soon as it does, although the target is gone (I31).
+// entryReleasedWithoutAnAnswer: the same, while that deployment does not answer. Its right ends as soon as it
+// does, although the target is gone (I31).
 func (s *stage) entryReleasedWithoutAnAnswer() {
 	cascades := s.deletesUnheard()
 	mend := s.suffer(s.holder(0), "RecallDelegations")

@@ -19,14 +19,15 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// schedule is a sequence of steps in which each step waits for the one before. It is played without random faults: random operations reach
-// it too seldom, or never.
+// schedule is a sequence of steps in which each step waits for the one before. It is played without random
+// faults: random operations reach it too seldom, or never.
 type schedule struct {
 	name string
 	play func(*stage)
 }
 
-// stage is where a schedule is played: a target, and holders in another deployment, which gets the right to block it.
+// stage is where a schedule is played: a target, and holders in another deployment, which gets the right to
+// block it.
 type stage struct {
 	*Player // without an oracle
 	ctx     context.Context
@@ -36,7 +37,8 @@ type stage struct {
 	n       int
 }
 
-// worldOfSchedules returns a world in which blockades expire late and nothing is compared in the background, so that no timer repairs anything.
+// worldOfSchedules returns a world in which blockades expire late and nothing is compared in the background,
+// so that no timer repairs anything.
 func worldOfSchedules(t testing.TB, binary string) *World {
 	t.Helper()
 	w := NewWorld(t, binary, false, "--tentative-ttl", "1m", "--audit-interval", "0")
@@ -49,7 +51,8 @@ func (w *World) perform(t testing.TB, s schedule) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), playLimit)
 	defer cancel()
-	st := &stage{Player: &Player{t: t, w: w, c: NewCoverage()}, ctx: ctx, name: s.name, target: "//a.example.com/west/nodes/" + s.name}
+	st := &stage{Player: &Player{t: t, w: w, c: NewCoverage()}, ctx: ctx, name: s.name,
+		target: "//a.example.com/west/nodes/" + s.name}
 	s.play(st)
 	st.Quiet(ctx, false)
 	st.Audit(ctx)
@@ -87,14 +90,16 @@ func (s *stage) remove(name string) error {
 	return err
 }
 
-// definiteWithin is the time in which an operation without faults has a definite outcome, and a step its effect.
+// definiteWithin is the time in which an operation without faults has a definite outcome, and a step its
+// effect.
 const definiteWithin = 50 * time.Second
 
 // puts writes a resource, which has to be accepted.
 func (s *stage) puts(name string, refs map[string][]string) *resourcev1.Resource {
 	s.t.Helper()
 	r, err := s.write(name, refs)
-	for began := time.Now(); status.Code(err) == codes.Unavailable && time.Since(began) < definiteWithin; r, err = s.write(name, refs) {
+	for began := time.Now(); status.Code(err) == codes.Unavailable && time.Since(began) < definiteWithin; r,
+		err = s.write(name, refs) {
 		<-time.After(50 * time.Millisecond) // the processes have just started
 	}
 	if err != nil {
@@ -226,7 +231,8 @@ func (b *barrier) awaits(s *stage, what string) {
 	})
 }
 
-// locks locks a resource in the database until the returned function is called, so that writes of it wait for a session.
+// locks locks a resource in the database until the returned function is called, so that writes of it wait for
+// a session.
 func (s *stage) locks(name string) (session uint32, unlock func()) {
 	s.t.Helper()
 	full, err := schema.ParseFullName(name)

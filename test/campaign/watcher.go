@@ -14,8 +14,8 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// Watcher follows a deployment's resources as a user's cache would, resumes with its token after each interruption, and checks
-// the events.
+// Watcher follows a deployment's resources as a user's cache would, resumes with its token after each
+// interruption, and checks the events.
 type Watcher struct {
 	w  *World
 	id schema.DeploymentID
@@ -35,9 +35,11 @@ type Watcher struct {
 }
 
 // Watch watches until ctx ends.
-func Watch(ctx context.Context, w *World, id schema.DeploymentID, c *Coverage, cleaner *Cleaner) (watcher *Watcher, done <-chan struct{}) {
+func Watch(ctx context.Context, w *World, id schema.DeploymentID, c *Coverage,
+	cleaner *Cleaner) (watcher *Watcher, done <-chan struct{}) {
 	watcher = &Watcher{
-		w: w, id: id, c: c, cleaner: cleaner, known: map[string]*resourcev1.Resource{}, revision: map[string]int64{}, deleting: map[string]bool{}, gone: map[string]bool{},
+		w: w, id: id, c: c, cleaner: cleaner, known: map[string]*resourcev1.Resource{}, revision: map[string]int64{},
+		deleting: map[string]bool{}, gone: map[string]bool{},
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -66,7 +68,8 @@ func (w *Watcher) once(ctx context.Context, token string) (string, error) {
 	silent := time.AfterFunc(8*time.Second, cancel) // its server sends every five seconds
 	defer silent.Stop()
 	w.opened++ // a stream in batches goes on where one without has ended, and the other way round
-	stream, err := w.w.resources(ctx, w.id).WatchResources(ctx, &resourcev1.WatchResourcesRequest{ResumeToken: token, AllowBatches: w.opened%2 == 0})
+	stream, err := w.w.resources(ctx, w.id).WatchResources(ctx, &resourcev1.WatchResourcesRequest{ResumeToken: token,
+		AllowBatches: w.opened%2 == 0})
 	if err != nil {
 		return token, err
 	}
@@ -80,7 +83,8 @@ func (w *Watcher) once(ctx context.Context, token string) (string, error) {
 		}
 		silent.Reset(8 * time.Second)
 		heard = append(heard, e)
-		for _, t := range []string{e.GetResumeToken(), e.GetBookmark().GetResumeToken(), e.GetEndOfSnapshot().GetResumeToken()} {
+		for _, t := range []string{e.GetResumeToken(), e.GetBookmark().GetResumeToken(), e.GetEndOfSnapshot().
+			GetResumeToken()} {
 			if t != "" {
 				token = t
 				w.take(heard)
@@ -117,7 +121,8 @@ func (w *Watcher) take(events []*resourcev1.WatchResourcesResponse) {
 			w.c.add("watch events", 1)
 		}
 		for _, c := range e.GetChanges() {
-			one := &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: c.GetUpsert()}}
+			one := &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{
+				Upsert: c.GetUpsert()}}
 			if c.GetDelete() != nil {
 				one.Event = &resourcev1.WatchResourcesResponse_Delete{Delete: c.GetDelete()}
 			}
@@ -204,7 +209,8 @@ func (w *Watcher) Check(listed map[string]*resourcev1.Resource) []string {
 			}
 			here++
 			k := w.known[name.Name]
-			if k == nil || k.GetRevision() != r.GetRevision() || k.GetUid() != r.GetUid() || k.GetState() != r.GetState() || !proto.Equal(k.GetBody(), r.GetBody()) {
+			if k == nil || k.GetRevision() != r.GetRevision() || k.GetUid() != r.GetUid() ||
+				k.GetState() != r.GetState() || !proto.Equal(k.GetBody(), r.GetBody()) {
 				wrong = append(wrong, fmt.Sprintf("watch of %s: %s is known as %v, and is %v", w.id, name.Name, k, r))
 			}
 		}

@@ -24,9 +24,9 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// World is a registry and four deployments as processes, with lines and proxies for faults: all calls to a deployment, users'
-// too, pass a line that can be cut and a proxy that can lose, delay and repeat them; the connections of a deployment to its
-// database pass a line as well.
+// World is a registry and four deployments as processes, with lines and proxies for faults: all calls to a
+// deployment, users' too, pass a line that can be cut and a proxy that can lose, delay and repeat them; the
+// connections of a deployment to its database pass a line as well.
 type World struct {
 	*harness.Processes
 	t      testing.TB
@@ -64,8 +64,9 @@ const (
 	tentativeTTL = 500 * time.Millisecond
 )
 
-// NewWorld starts everything: a program with points at which it can be killed, with clocks an hour apart. With cluster, the first
-// deployment has a database server of its own, for faults of servers. More are further flags of each deployment's serve.
+// NewWorld starts everything: a program with points at which it can be killed, with clocks an hour apart.
+// With cluster, the first deployment has a database server of its own, for faults of servers. More are
+// further flags of each deployment's serve.
 func NewWorld(t testing.TB, binary string, cluster bool, more ...string) *World {
 	t.Helper()
 	if binary == "" {
@@ -84,20 +85,24 @@ func NewWorld(t testing.TB, binary string, cluster bool, more ...string) *World 
 			direct = harness.DeploymentDatabase(t)
 			serving = harness.AsServing(direct)
 		}
-		s := &site{id: id, clock: "DBCONTROLLER_CLOCK=" + []string{"1h", "0s", "-1h", "30m"}[i], db: harness.NewProxy(t, hostOf(t, direct)), side: harness.NewProxy(t, hostOf(t, direct))}
+		s := &site{id: id, clock: "DBCONTROLLER_CLOCK=" + []string{"1h", "0s", "-1h", "30m"}[i],
+			db: harness.NewProxy(t, hostOf(t, direct)), side: harness.NewProxy(t, hostOf(t, direct))}
 		dsns[id] = through(t, s.db, serving)
 		cfg, err := pgxpool.ParseConfig(through(t, s.side, direct))
 		require.NoError(t, err)
 		s.database = cfg.ConnConfig.Database
-		cfg.ConnConfig.RuntimeParams["default_transaction_read_only"] = "off" // it also mends a database that the nemesis has made read-only
+		// it also mends a database that the nemesis has made read-only
+		cfg.ConnConfig.RuntimeParams["default_transaction_read_only"] = "off"
 		s.admin, err = pgxpool.NewWithConfig(t.Context(), cfg)
 		require.NoError(t, err)
 		t.Cleanup(s.admin.Close)
 		w.sites[id] = s
 	}
-	w.Processes = harness.DescribeProcesses(t, services, playground.Config{Binary: binary, Databases: playground.Databases{DSNs: dsns}, Args: append([]string{
-		"--tentative-ttl", tentativeTTL.String(), "--owner-grace", "1s", "--lease", leaseTTL.String(), "--audit-interval", "3s", "--delegations", "--block-right-from", "2",
-	}, more...)})
+	w.Processes = harness.DescribeProcesses(t, services, playground.Config{Binary: binary,
+		Databases: playground.Databases{DSNs: dsns}, Args: append([]string{
+			"--tentative-ttl", tentativeTTL.String(), "--owner-grace", "1s", "--lease", leaseTTL.String(),
+			"--audit-interval", "3s", "--delegations", "--block-right-from", "2",
+		}, more...)})
 	w.issueCleaner() // the proxies have the certificates of all callers
 	for id, s := range w.sites {
 		s.Deployment = w.Deployments[id]
@@ -147,7 +152,8 @@ func (w *World) status(ctx context.Context, id schema.DeploymentID) (*adminv1.St
 func (w *World) switchVersion(ctx context.Context, id schema.DeploymentID, version string) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	_, err := w.Client.Registry().SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: id.Service, Region: id.Region, Version: version})
+	_, err := w.Client.Registry().SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: id.Service,
+		Region: id.Region, Version: version})
 	if err == nil {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -185,7 +191,8 @@ func (w *World) said(text string) (lines []string) {
 	return lines
 }
 
-// mayHide notes resources that a scheduled deletion may hide, by uid, or by full name where that is not known.
+// mayHide notes resources that a scheduled deletion may hide, by uid, or by full name where that is not
+// known.
 func (w *World) mayHide(resources ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

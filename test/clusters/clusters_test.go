@@ -1,4 +1,5 @@
-// Package clusters runs db-controller beside the programs that operators run: Patroni with etcd, HAProxy, PgBouncer, pgBackRest and pg_repack.
+// Package clusters runs db-controller beside the programs that operators run: Patroni with etcd, HAProxy,
+// PgBouncer, pgBackRest and pg_repack.
 package clusters
 
 import (
@@ -35,7 +36,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
-// services are a service that owns targets, and one whose holders block, and cascade. Targets of the east are for a second way to a cluster.
+// services are a service that owns targets, and one whose holders block, and cascade. Targets of the east are
+// for a second way to a cluster.
 const services = `
 service: a.example.com
 version: v1
@@ -89,7 +91,8 @@ func id(t *testing.T, deployment string) schema.DeploymentID {
 // start runs the deployments; those in dsns have a database already.
 func start(t *testing.T, services string, dsns map[string]string) *fixture {
 	t.Helper()
-	cfg := playground.Config{Databases: playground.Databases{DSNs: map[schema.DeploymentID]string{}}, Args: []string{"--tentative-ttl", "1s"}}
+	cfg := playground.Config{Databases: playground.Databases{DSNs: map[schema.DeploymentID]string{}},
+		Args: []string{"--tentative-ttl", "1s"}}
 	for name, dsn := range dsns {
 		cfg.Databases.DSNs[id(t, name)] = dsn
 	}
@@ -108,7 +111,8 @@ func (f *fixture) put(ctx context.Context, name string, content fields) error {
 	relative, resources := f.named(name)
 	body, err := structpb.NewStruct(content)
 	require.NoError(f.t, err)
-	_, err = resources.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: relative, Body: body}})
+	_, err = resources.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: relative,
+		Body: body}})
 	return err
 }
 
@@ -167,7 +171,8 @@ func (f *fixture) status(t require.TestingT, deployment string) *adminv1.StatusR
 	return s
 }
 
-// agreed waits until a deployment has begun the epoch with this number, and all others have compared their references.
+// agreed waits until a deployment has begun the epoch with this number, and all others have compared their
+// references.
 func (f *fixture) agreed(deployment string, epoch int64) {
 	f.t.Helper()
 	require.EventuallyWithT(f.t, func(c *assert.CollectT) {

@@ -71,7 +71,8 @@ func startNodes(t *testing.T, synchronous bool) *nodes {
 	c := &nodes{t: t}
 	for i := range 3 {
 		n := &node{name: fmt.Sprintf("n%d", i+1), dir: folder(t), rest: "http://" + at[2+2*i], address: at[3+2*i]}
-		file := write(t, filepath.Join(dir, n.name+".yml"), patroniYAML, n.name, at[2+2*i], at[0], synchronous, n.address, n.dir, launcher.Binaries(t.Context()))
+		file := write(t, filepath.Join(dir, n.name+".yml"), patroniYAML, n.name, at[2+2*i], at[0], synchronous,
+			n.address, n.dir, launcher.Binaries(t.Context()))
 		role := map[bool]string{true: "/primary", false: "/replica"}[i == 0]
 		n.Process = daemon(t, dir, n.name, n.rest+role, "patroni", file)
 		t.Cleanup(func() { n.kill() }) // before Patroni is stopped: PostgreSQL is a process of its own
@@ -125,7 +126,8 @@ func (c *nodes) hosts(database string) string {
 	return c.dsn(strings.Join(addresses, ","), database) + "&target_session_attrs=read-write"
 }
 
-// proxied starts HAProxy, with the configuration that Patroni's manual has, and returns the connection string through it.
+// proxied starts HAProxy, with the configuration that Patroni's manual has, and returns the connection string
+// through it.
 func (c *nodes) proxied(database string) string {
 	c.t.Helper()
 	at, err := playground.FreeAddresses(1)
@@ -155,7 +157,8 @@ listen primary
 		for range 2 * len(c.all) {
 			conn, err := pgx.Connect(c.t.Context(), dsn)
 			if err == nil {
-				err = errors.Join(conn.QueryRow(c.t.Context(), "SELECT pg_is_in_recovery()").Scan(&standby), conn.Close(c.t.Context()))
+				err = errors.Join(conn.QueryRow(c.t.Context(), "SELECT pg_is_in_recovery()").Scan(&standby),
+					conn.Close(c.t.Context()))
 			}
 			if err != nil || standby {
 				return false
@@ -169,12 +172,14 @@ listen primary
 func (c *nodes) switchover() {
 	c.t.Helper()
 	n := c.leader()
-	out := execute(c.t, "patronictl", "-c", strings.TrimSuffix(n.Log(), ".log")+".yml", "switchover", "--force", "clusters")
+	out := execute(c.t, "patronictl", "-c", strings.TrimSuffix(n.Log(), ".log")+".yml", "switchover", "--force",
+		"clusters")
 	c.t.Logf("patronictl: %s", out)
 	c.eventually("another node leads", func() bool { l := c.answering("/primary"); return l != nil && l != n })
 }
 
-// crash ends the leader's machine, so to speak: Patroni and PostgreSQL. Its standbys have got nothing since behind was called.
+// crash ends the leader's machine, so to speak: Patroni and PostgreSQL. Its standbys have got nothing since
+// behind was called.
 func (c *nodes) crash(n *node, senders []int) {
 	_ = n.Kill()
 	n.kill()

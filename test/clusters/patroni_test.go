@@ -82,9 +82,10 @@ func (f *fixture) load(event string, of map[string]string) *load {
 	for at, region := range of {
 		write("targets, "+region, at+"targets/"+event+"-", func(int) fields { return nil })
 		for _, behaviour := range []string{"block", "cascade"} {
-			write(behaviour+" targets, "+region, bWest+"holders/"+event+"-"+region+"-"+behaviour+"-", func(i int) fields {
-				return fields{behaviour: fmt.Sprintf("%stargets/%d", at, i%targets)}
-			})
+			write(behaviour+" targets, "+region, bWest+"holders/"+event+"-"+region+"-"+behaviour+"-",
+				func(i int) fields {
+					return fields{behaviour: fmt.Sprintf("%stargets/%d", at, i%targets)}
+				})
 		}
 	}
 	l.end = func() { cancel(); all.Wait() }
@@ -132,15 +133,16 @@ func logged(t *testing.T, path string, since int) string {
 	return string(raw[min(since, len(raw)):])
 }
 
-// Three nodes under Patroni switch over in order, and lose their leader under load with commits that no standby has. The deployments
-// of targets reach them by a DSN with all hosts, and through HAProxy.
+// Three nodes under Patroni switch over in order, and lose their leader under load with commits that no
+// standby has. The deployments of targets reach them by a DSN with all hosts, and through HAProxy.
 func TestClustersPatroni(t *testing.T) {
 	chosen(t)
 	for _, synchronous := range []bool{false, true} {
 		t.Run(map[bool]string{false: "asynchronous", true: "synchronous"}[synchronous], func(t *testing.T) {
 			c := startNodes(t, synchronous)
 			east := "  - { deployment: a.example.com/eastus2, version: v1 }\n"
-			f := start(t, strings.TrimSpace(services)+"\n"+east, map[string]string{aWest: c.hosts("west"), aEast: c.proxied("east")})
+			f := start(t, strings.TrimSpace(services)+"\n"+east, map[string]string{aWest: c.hosts("west"),
+				aEast: c.proxied("east")})
 			for i := range targets {
 				f.mustPut(fmt.Sprintf("%stargets/%d", aWest, i), nil)
 				f.mustPut(fmt.Sprintf("%stargets/%d", aEast, i), nil)
@@ -152,7 +154,10 @@ func TestClustersPatroni(t *testing.T) {
 				senders := c.behind(n)
 				time.Sleep(time.Second) // of writes that no standby gets
 				c.crash(n, senders)
-				c.eventually("another node leads", func() bool { l := c.answering("/primary"); return l != nil && l != n })
+				c.eventually("another node leads", func() bool {
+					l := c.answering("/primary")
+					return l != nil && l != n
+				})
 			})
 		})
 	}
@@ -191,7 +196,8 @@ func (f *fixture) through(event string, epoch int64, loses bool, happen func()) 
 		require.Empty(f.t, w.odd, "definite answers")
 		for _, written := range w.done {
 			if !f.exists(written) {
-				require.True(f.t, strings.HasPrefix(written, aWest) || strings.HasPrefix(written, aEast), "%s is in another database", written)
+				require.True(f.t, strings.HasPrefix(written, aWest) || strings.HasPrefix(written, aEast),
+					"%s is in another database", written)
 				lost++
 			}
 		}
@@ -205,9 +211,11 @@ func (f *fixture) through(event string, epoch int64, loses bool, happen func()) 
 		}
 		out, code := f.run("status", name)
 		require.Zero(f.t, code, out)
-		require.Contains(f.t, out, fmt.Sprintf("the database was failed over or restored %s, last noticed", map[int64]string{2: "1 time", 3: "2 times"}[epoch]))
+		require.Contains(f.t, out, fmt.Sprintf("the database was failed over or restored %s, last noticed",
+			map[int64]string{2: "1 time", 3: "2 times"}[epoch]))
 		f.t.Logf("%s: status, %s: %s", event, way, out)
-		require.Contains(f.t, page(f.Deployments[id(f.t, name)].HTTP+"/metrics"), fmt.Sprintf("\ndbcontroller_epoch %d\n", epoch))
+		require.Contains(f.t, page(f.Deployments[id(f.t, name)].HTTP+"/metrics"),
+			fmt.Sprintf("\ndbcontroller_epoch %d\n", epoch))
 		log := logged(f.t, f.Deployments[id(f.t, name)].Log(), logs[way])
 		for line := range strings.Lines(log) {
 			if strings.Contains(line, `"level":"warn"`) || strings.Contains(line, "is available again") {
@@ -218,7 +226,8 @@ func (f *fixture) through(event string, epoch int64, loses bool, happen func()) 
 		require.Equal(f.t, 1, strings.Count(log, "the database is unavailable"), way)
 		require.Equal(f.t, 1, strings.Count(log, "the database is available again"), way)
 		for i := range targets {
-			require.Equal(f.t, codes.FailedPrecondition, status.Code(f.delete(fmt.Sprintf("%stargets/%d", at, i))), "live holders block it")
+			require.Equal(f.t, codes.FailedPrecondition, status.Code(f.delete(fmt.Sprintf("%stargets/%d", at, i))),
+				"live holders block it")
 		}
 	}
 	require.Zero(f.t, f.status(f.t, strings.Trim(bWest, "/")).GetDanglingReferences())

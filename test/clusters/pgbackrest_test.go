@@ -17,7 +17,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The database of the targets is restored to a full backup, by recovery to the backup's end, which is noticed.
+// The database of the targets is restored to a full backup, by recovery to the backup's end, which is
+// noticed.
 func TestClustersPgBackRest(t *testing.T) {
 	chosen(t)
 	for name, how := range map[string]string{"recovered": "--type=immediate --target-action=promote"} {
@@ -45,12 +46,17 @@ pg1-user=postgres
 			execute(t, filepath.Join(bin, "initdb"), "-U", "postgres", "-A", "trust", "-D", data)
 			connected := func(database string) *pgx.Conn {
 				var conn *pgx.Conn
-				require.Eventually(t, func() bool { conn, err = pgx.Connect(t.Context(), fmt.Sprintf(dsn, database)); return err == nil }, wait.Limit, wait.Poll)
+				require.Eventually(t, func() bool {
+					conn, err = pgx.Connect(t.Context(), fmt.Sprintf(dsn, database))
+					return err == nil
+				}, wait.Limit, wait.Poll)
 				return conn
 			}
 			serve := func() *playground.Process {
-				p := daemon(t, dir, "postgres", "", filepath.Join(bin, "postgres"), "-D", data, "-k", dir, "-p", port(at[0]), "-c", "listen_addresses=127.0.0.1",
-					"-c", "archive_mode=on", "-c", "archive_command=pgbackrest --config="+file+" --stanza=own archive-push %p")
+				p := daemon(t, dir, "postgres", "", filepath.Join(bin, "postgres"), "-D", data, "-k", dir, "-p",
+					port(at[0]), "-c", "listen_addresses=127.0.0.1",
+					"-c", "archive_mode=on", "-c", "archive_command=pgbackrest --config="+file+
+						" --stanza=own archive-push %p")
 				require.NoError(t, connected("postgres").Close(t.Context()))
 				return p
 			}

@@ -23,7 +23,8 @@ func TestClustersPgBouncer(t *testing.T) {
 			dsns := map[string]string{}
 			for database, at := range map[string]string{"a": aWest, "b": bWest} {
 				server.CreateDatabase(database)
-				out, err := exec.CommandContext(t.Context(), harness.Binary(t), "migrate", "up", "--postgres", server.DSN(database)).CombinedOutput()
+				out, err := exec.CommandContext(t.Context(), harness.Binary(t), "migrate", "up", "--postgres",
+					server.DSN(database)).CombinedOutput()
 				require.NoError(t, err, "%s", out)
 				dsns[at] = harness.Pooled(t, server, database, mode)
 			}

@@ -18,8 +18,9 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// All of our tables are written anew under load: by VACUUM FULL, which keeps everybody away from a table meanwhile, and by pg_repack, which
-// collects the changes by a trigger and swaps the files. Nothing is lost, nothing fails for good, and no epoch begins.
+// All of our tables are written anew under load: by VACUUM FULL, which keeps everybody away from a table
+// meanwhile, and by pg_repack, which collects the changes by a trigger and swaps the files. Nothing is lost,
+// nothing fails for good, and no epoch begins.
 func TestClustersRepack(t *testing.T) {
 	chosen(t)
 	server, dsns := harness.NewCluster(t), map[string]string{}
@@ -32,7 +33,8 @@ func TestClustersRepack(t *testing.T) {
 		f.mustPut(fmt.Sprintf("%stargets/%d", aWest, i), nil)
 	}
 	l := f.load("repack", map[string]string{aWest: "west"})
-	for way, rewrite := range map[string]func(t *testing.T, dsn string){"VACUUM FULL": vacuumFull, "pg_repack": repack} {
+	for way, rewrite := range map[string]func(t *testing.T, dsn string){"VACUUM FULL": vacuumFull,
+		"pg_repack": repack} {
 		for at, dsn := range dsns {
 			began := time.Now()
 			rewrite(t, dsn)
@@ -43,14 +45,16 @@ func TestClustersRepack(t *testing.T) {
 	l.end()
 	f.settled()
 	for name, w := range l.writers {
-		t.Logf("%s: %d written, at most %.1f s without one, errors %v", name, len(w.done), w.longest.Seconds(), w.errors)
+		t.Logf("%s: %d written, at most %.1f s without one, errors %v", name, len(w.done),
+			w.longest.Seconds(), w.errors)
 		require.Empty(t, w.odd, "definite answers")
 		for _, written := range w.done {
 			require.True(t, f.exists(written), written)
 		}
 	}
 	for i := range targets {
-		require.Equal(t, codes.FailedPrecondition, status.Code(f.delete(fmt.Sprintf("%stargets/%d", aWest, i))), "live holders block it")
+		require.Equal(t, codes.FailedPrecondition, status.Code(f.delete(fmt.Sprintf("%stargets/%d", aWest, i))),
+			"live holders block it")
 	}
 	for at := range dsns {
 		require.EqualValues(t, 1, f.status(t, strings.Trim(at, "/")).GetEpoch().GetOrdinal())
@@ -63,7 +67,8 @@ func vacuumFull(t *testing.T, dsn string) {
 	conn, err := pgx.Connect(t.Context(), dsn)
 	require.NoError(t, err)
 	defer func() { _ = conn.Close(t.Context()) }()
-	rows, err := conn.Query(t.Context(), `SELECT c.oid::regclass::text FROM pg_class c WHERE c.relnamespace = 'dbcontroller'::regnamespace AND c.relkind = 'r'`)
+	rows, err := conn.Query(t.Context(),
+		`SELECT c.oid::regclass::text FROM pg_class c WHERE c.relnamespace = 'dbcontroller'::regnamespace AND c.relkind = 'r'`)
 	require.NoError(t, err)
 	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
@@ -82,7 +87,8 @@ func repack(t *testing.T, dsn string) {
 	_, err = conn.Exec(t.Context(), "CREATE EXTENSION pg_repack")
 	require.NoError(t, err)
 	at := conn.Config()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(launcher.Binaries(t.Context()), "pg_repack"), "--schema", "dbcontroller", "--no-kill-backend",
+	cmd := exec.CommandContext(t.Context(), filepath.Join(launcher.Binaries(t.Context()), "pg_repack"), "--schema",
+		"dbcontroller", "--no-kill-backend",
 		"--dbname", at.Database, "--host", at.Host, "--port", strconv.Itoa(int(at.Port)), "--username", at.User)
 	cmd.Env = append(cmd.Environ(), "PGPASSWORD="+at.Password)
 	out, err := cmd.CombinedOutput()

@@ -37,8 +37,9 @@ deployments:
   - { deployment: a.example.com/as, version: v1 }
 `
 
-// Deployments in containers, each with its database on a network of its own. One is disconnected from the network between them, and
-// returns with another address: meanwhile nothing counts as absent, and afterwards the state is the same as without the cut.
+// Deployments in containers, each with its database on a network of its own. One is disconnected from the
+// network between them, and returns with another address: meanwhile nothing counts as absent, and afterwards
+// the state is the same as without the cut.
 func TestDeploymentsOnDisconnectedNetworks_I1_I3_I15(t *testing.T) {
 	rounds.OnlyLong(t, "it starts eight containers")
 	i := NewIslands(t, islands, "--tentative-ttl", "1s")
@@ -51,11 +52,13 @@ func TestDeploymentsOnDisconnectedNetworks_I1_I3_I15(t *testing.T) {
 	put := func(region, name string, content map[string]any) error {
 		body, err := structpb.NewStruct(content)
 		require.NoError(t, err)
-		_, err = resources[region].PutResource(t.Context(), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "nodes/" + name, Body: body}})
+		_, err = resources[region].PutResource(t.Context(),
+			&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "nodes/" + name, Body: body}})
 		return err
 	}
 	remove := func(region, name string) error {
-		_, err := resources[region].DeleteResource(t.Context(), &resourcev1.DeleteResourceRequest{Name: "nodes/" + name})
+		_, err := resources[region].DeleteResource(t.Context(),
+			&resourcev1.DeleteResourceRequest{Name: "nodes/" + name})
 		return err
 	}
 	there := func(region, name string) bool {
@@ -69,7 +72,8 @@ func TestDeploymentsOnDisconnectedNetworks_I1_I3_I15(t *testing.T) {
 	for n := range 50 {
 		require.NoError(t, put("eu", fmt.Sprintf("follower%d", n), map[string]any{"cascade": full("us", "goes")}))
 	}
-	require.NoError(t, put("as", "last", map[string]any{"cascade": full("eu", "follower7"), "unset": full("us", "goes")}))
+	require.NoError(t, put("as", "last", map[string]any{"cascade": full("eu", "follower7"),
+		"unset": full("us", "goes")}))
 
 	admins := map[schema.DeploymentID]adminv1.AdminServiceClient{}
 	for _, id := range ids {
@@ -89,9 +93,11 @@ func TestDeploymentsOnDisconnectedNetworks_I1_I3_I15(t *testing.T) {
 	settled() // no tentative blockades are left from before
 
 	i.Leave(ids["eu"])
-	require.Equal(t, codes.Unavailable, status.Code(put("eu", "new", map[string]any{"block": full("us", "free")})), "the target cannot be asked for")
+	require.Equal(t, codes.Unavailable, status.Code(put("eu", "new", map[string]any{"block": full("us", "free")})),
+		"the target cannot be asked for")
 	require.Equal(t, codes.Unavailable, status.Code(put("us", "new", map[string]any{"block": full("eu", "keeper")})))
-	require.Equal(t, codes.FailedPrecondition, status.Code(remove("us", "kept")), "it is referred to, though its holder is away")
+	require.Equal(t, codes.FailedPrecondition, status.Code(remove("us", "kept")),
+		"it is referred to, though its holder is away")
 	require.NoError(t, remove("us", "goes"))
 	require.NoError(t, put("eu", "local", nil), "writes without foreign references continue")
 	require.NoError(t, remove("us", "free"), "nothing refers to it")
@@ -103,7 +109,9 @@ func TestDeploymentsOnDisconnectedNetworks_I1_I3_I15(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return !there("us", "goes") && !there("eu", "follower0") && !there("eu", "follower49") && !there("as", "last")
 	}, wait.Limit, wait.Poll, "what was deleted meanwhile goes")
-	require.Eventually(t, func() bool { return put("eu", "new", map[string]any{"block": full("us", "later")}) == nil }, wait.Limit, wait.Poll)
+	require.Eventually(t, func() bool {
+		return put("eu", "new", map[string]any{"block": full("us", "later")}) == nil
+	}, wait.Limit, wait.Poll)
 	eventually := func(what string, code codes.Code, do func() error) { // while connections are made again
 		t.Helper()
 		require.Eventually(t, func() bool {

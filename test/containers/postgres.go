@@ -66,8 +66,8 @@ func connectEngine(ctx context.Context) (engine client.APIClient, err error) {
 	return provider.Client(), nil
 }
 
-// postgresImage returns an image of PostgreSQL: one that image.sh makes from the programs on this machine; without any, a public one that is present
-// or can be pulled.
+// postgresImage returns an image of PostgreSQL: one that image.sh makes from the programs on this machine;
+// without any, a public one that is present or can be pulled.
 func postgresImage(ctx context.Context, engine client.APIClient) (string, error) {
 	if programs := launcher.Binaries(ctx); programs != "" {
 		out, err := exec.CommandContext(ctx, "sh", "image.sh", programs).CombinedOutput()
@@ -95,9 +95,10 @@ func postgresImage(ctx context.Context, engine client.APIClient) (string, error)
 	return publicImage, nil
 }
 
-// runPostgres starts a server in a container of the image and waits until it accepts connections. With an error the container may be non-nil; the
-// caller terminates it.
-func runPostgres(ctx context.Context, image string, more ...testcontainers.ContainerCustomizer) (c *testcontainers.DockerContainer, password string, err error) {
+// runPostgres starts a server in a container of the image and waits until it accepts connections. With an
+// error the container may be non-nil; the caller terminates it.
+func runPostgres(ctx context.Context, image string,
+	more ...testcontainers.ContainerCustomizer) (c *testcontainers.DockerContainer, password string, err error) {
 	password = rand.Text()
 	tail := &logTail{}
 	c, err = testcontainers.Run(ctx, image, append([]testcontainers.ContainerCustomizer{
@@ -112,8 +113,10 @@ func runPostgres(ctx context.Context, image string, more ...testcontainers.Conta
 		testcontainers.WithLabels(map[string]string{label: "true"}),
 		testcontainers.WithHostConfigModifier(func(host *container.HostConfig) { host.AutoRemove = true }),
 		testcontainers.WithLogConsumers(tail),
-		// Over TCP: while the official image sets itself up, a server answers on the socket that is going to be restarted.
-		testcontainers.WithWaitStrategy(tcwait.ForExec([]string{"pg_isready", "-h", "127.0.0.1", "-U", "postgres"}).WithStartupTimeout(wait.Limit)),
+		// Over TCP: while the official image sets itself up, a server answers on the socket that is going to
+		// be restarted.
+		testcontainers.WithWaitStrategy(tcwait.ForExec([]string{"pg_isready", "-h", "127.0.0.1", "-U", "postgres"}).
+			WithStartupTimeout(wait.Limit)),
 	}, more...)...)
 	if err != nil {
 		return c, "", fmt.Errorf("run %s: %w; it logged: %s", image, err, tail)
@@ -138,7 +141,8 @@ func terminate(c *testcontainers.DockerContainer) error {
 
 // removeLeftovers removes the containers of test processes that were killed.
 func removeLeftovers(ctx context.Context, engine client.APIClient) error {
-	found, err := engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("label", label)})
+	found, err := engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).
+		Add("label", label)})
 	if err != nil {
 		return fmt.Errorf("look for leftover containers: %w", err)
 	}

@@ -35,11 +35,13 @@ func TestAStoreOverAContainer(t *testing.T) {
 	require.NoError(t, err)
 	at, err := c.Endpoint(t.Context(), "")
 	require.NoError(t, err)
-	if ip, err := c.ContainerIP(t.Context()); err == nil && answers(t.Context(), net.JoinHostPort(ip, "5432")) { // not on a Mac
+	// not on a Mac
+	if ip, err := c.ContainerIP(t.Context()); err == nil && answers(t.Context(), net.JoinHostPort(ip, "5432")) {
 		at = net.JoinHostPort(ip, "5432")
 	}
 	dsn := func(password string) string {
-		dsn := url.URL{Scheme: "postgres", User: url.UserPassword("postgres", password), Host: at, Path: "/postgres", RawQuery: "sslmode=disable"}
+		dsn := url.URL{Scheme: "postgres", User: url.UserPassword("postgres", password), Host: at, Path: "/postgres",
+			RawQuery: "sslmode=disable"}
 		return dsn.String()
 	}
 	_, err = pgx.Connect(t.Context(), dsn("wrong"))
@@ -49,6 +51,7 @@ func TestAStoreOverAContainer(t *testing.T) {
 	pool, err := postgres.Connect(t.Context(), dsn(password), "test", 4)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	_, err = shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: schema.DeploymentID{Service: "a.example.com", Region: "eu"}})
+	_, err = shadow.Open(t.Context(),
+		shadow.Config{Pool: pool, Deployment: schema.DeploymentID{Service: "a.example.com", Region: "eu"}})
 	require.NoError(t, err)
 }

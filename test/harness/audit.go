@@ -58,7 +58,8 @@ UNION ALL SELECT 'frozen', count(*) FROM dbcontroller.frozen m LEFT JOIN dbcontr
 UNION ALL SELECT 'hidden', count(*) FROM dbcontroller.shadow s WHERE s.state = 1 AND s.hidden <> EXISTS (
     SELECT FROM dbcontroller.frozen m JOIN dbcontroller.freeze f USING (deletion) WHERE m.target_id = s.id AND f.purge_at IS NOT NULL)`
 
-	// Finalizers belong to resources in DELETING that readers see; none is written as null, and empty ones are of a resource that is blocked.
+	// Finalizers belong to resources in DELETING that readers see; none is written as null, and empty ones
+	// are of a resource that is blocked.
 	auditFinalizersSQL = `
 SELECT name FROM dbcontroller.shadow WHERE finalizers IS NOT NULL AND (state <> 2 OR hidden OR cardinality(finalizers) = 0 AND NOT block_deletion
     AND NOT EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = shadow.id) AND NOT EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = shadow.id AND behaviour = 1))`
@@ -89,7 +90,8 @@ func (b blockadeID) String() string {
 }
 
 // auditRights takes the proxies of rights to block, which have blockades.
-func auditRights(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool, pools map[schema.DeploymentID]*pgxpool.Pool, held map[blockadeID]bool) {
+func auditRights(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool,
+	pools map[schema.DeploymentID]*pgxpool.Pool, held map[blockadeID]bool) {
 	rows, err := pool.Query(context.Background(), auditRightsSQL)
 	require.NoError(t, err)
 	var uid, attempt uuid.UUID
@@ -97,15 +99,17 @@ func auditRights(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool,
 	_, err = pgx.ForEachRow(rows, []any{&uid, &attempt, &at}, func() error {
 		there, err := schema.ParseDeploymentID(at)
 		if pools[there] != nil {
-			held[blockadeID{target: uid, holder: uid, attempt: attempt, path: "@delegation", deployment: id.String()}] = true
+			held[blockadeID{
+				target: uid, holder: uid, attempt: attempt, path: "@delegation", deployment: id.String()}] = true
 		}
 		return err
 	})
 	require.NoError(t, err)
 }
 
-// Audit fails unless the invariants at rest hold over all deployments: I1 (no reference of an active resource points to nothing), I8 (blocking
-// references and confirmed blockades match one to one, entries cover the acting ones, nothing is tentative but proxies of rights), and no row belongs to nothing.
+// Audit fails unless the invariants at rest hold over all deployments: I1 (no reference of an active resource
+// points to nothing), I8 (blocking references and confirmed blockades match one to one, entries cover the
+// acting ones, nothing is tentative but proxies of rights), and no row belongs to nothing.
 func (b *Box) Audit() {
 	b.t.Helper()
 	problems := AuditDatabases(b.t, b.Pools)
@@ -145,15 +149,17 @@ func AuditDatabases(t require.TestingT, pools map[schema.DeploymentID]*pgxpool.P
 		var name string
 		var k blockadeID
 		var tentative bool
-		_, err = pgx.ForEachRow(rows, []any{&k.target, &k.holder, &k.path, &k.attempt, &k.deployment, &tentative}, func() error {
-			if tentative && (k.path != "@delegation" || !held[k]) { // the proxy of a right is confirmed some time after its first use
-				report("I8: %s: tentative blockade %v", id, k)
-			} else if !held[k] {
-				report("I8: %s: blockade %v of no reference", id, k)
-			}
-			delete(held, k)
-			return nil
-		})
+		_, err = pgx.ForEachRow(rows, []any{&k.target, &k.holder, &k.path, &k.attempt, &k.deployment, &tentative},
+			func() error {
+				// the proxy of a right is confirmed some time after its first use
+				if tentative && (k.path != "@delegation" || !held[k]) {
+					report("I8: %s: tentative blockade %v", id, k)
+				} else if !held[k] {
+					report("I8: %s: blockade %v of no reference", id, k)
+				}
+				delete(held, k)
+				return nil
+			})
 		require.NoError(t, err)
 		rows, err = pool.Query(ctx, auditOrphansSQL)
 		require.NoError(t, err)
@@ -172,8 +178,10 @@ func AuditDatabases(t require.TestingT, pools map[schema.DeploymentID]*pgxpool.P
 	return problems
 }
 
-// auditOwners checks I16 and I17 at rest: each checked owner exists, and has an ownee entry of this deployment.
-func auditOwners(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool, pools map[schema.DeploymentID]*pgxpool.Pool, report func(string, ...any)) {
+// auditOwners checks I16 and I17 at rest: each checked owner exists, and has an ownee entry of this
+// deployment.
+func auditOwners(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool,
+	pools map[schema.DeploymentID]*pgxpool.Pool, report func(string, ...any)) {
 	ctx := context.Background()
 	rows, err := pool.Query(ctx, auditOwnersSeenSQL)
 	require.NoError(t, err)
@@ -204,14 +212,16 @@ func auditOwners(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool,
 		if known, there := entered[r.At][r.UID]; !there {
 			report("I17: %s: %s is owned by %s at %s, which is not there", id, r.Ownee, r.Owner, r.At)
 		} else if !known {
-			report("I17: %s: %s is owned by %s at %s, which does not know that it has ownees here", id, r.Ownee, r.Owner, r.At)
+			report("I17: %s: %s is owned by %s at %s, which does not know that it has ownees here", id, r.Ownee,
+				r.Owner, r.At)
 		}
 	}
 }
 
-// auditThere looks up resources in their deployments' databases. An existing resource has a value in the result: whether it has an entry
-// of the audited deployment. A deployment without a database here has no map.
-func auditThere(t require.TestingT, sql string, by map[string][]uuid.UUID, audited schema.DeploymentID, pools map[schema.DeploymentID]*pgxpool.Pool) map[string]map[uuid.UUID]bool {
+// auditThere looks up resources in their deployments' databases. An existing resource has a value in the
+// result: whether it has an entry of the audited deployment. A deployment without a database here has no map.
+func auditThere(t require.TestingT, sql string, by map[string][]uuid.UUID, audited schema.DeploymentID,
+	pools map[schema.DeploymentID]*pgxpool.Pool) map[string]map[uuid.UUID]bool {
 	known := map[string]map[uuid.UUID]bool{}
 	for at, uids := range by {
 		there, err := schema.ParseDeploymentID(at)
@@ -230,7 +240,8 @@ func auditThere(t require.TestingT, sql string, by map[string][]uuid.UUID, audit
 	return known
 }
 
-func auditForeign(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool, pools map[schema.DeploymentID]*pgxpool.Pool, held map[blockadeID]bool, report func(string, ...any)) {
+func auditForeign(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool,
+	pools map[schema.DeploymentID]*pgxpool.Pool, held map[blockadeID]bool, report func(string, ...any)) {
 	type row struct {
 		Holder    uuid.UUID
 		Name      string
@@ -264,7 +275,8 @@ func auditForeign(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool
 			report("I8: %s: %s of %s refers to %s under a right without a proxy", id, r.Path, r.Name, r.Target)
 		case r.Delegated: // auditRights
 		case r.Behaviour == schema.Block:
-			held[blockadeID{target: r.Target, holder: r.Holder, attempt: r.Attempt, path: r.Path, deployment: id.String()}] = true
+			held[blockadeID{
+				target: r.Target, holder: r.Holder, attempt: r.Attempt, path: r.Path, deployment: id.String()}] = true
 		case !known:
 			report("I8: %s: %s of %s refers to %s, which has no entry of this deployment", id, r.Path, r.Name, r.Target)
 		}

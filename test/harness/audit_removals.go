@@ -11,8 +11,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// Removals are found by name and uid: there is no index of uids alone, and without one a plan made from statistics of before the
-// deletions takes quadratic time.
+// Removals are found by name and uid: there is no index of uids alone, and without one a plan made from
+// statistics of before the deletions takes quadratic time.
 const (
 	auditUnrecordedSQL = `
 SELECT DISTINCT c.name FROM dbcontroller.change c
@@ -42,11 +42,14 @@ WHERE NOT EXISTS (SELECT FROM dbcontroller.removal r WHERE r.name = i.name AND r
 	auditEpochsSQL = `SELECT count(*) FROM dbcontroller.epoch`
 )
 
-// auditRemovals checks that each resource that is gone or DELETING has a removal with a cause, that no ACTIVE resource has one, and that
-// each chain of cascades leads to the deleted root.
-func auditRemovals(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool, pools map[schema.DeploymentID]*pgxpool.Pool, report func(string, ...any)) {
+// auditRemovals checks that each resource that is gone or DELETING has a removal with a cause, that no ACTIVE
+// resource has one, and that each chain of cascades leads to the deleted root.
+func auditRemovals(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool,
+	pools map[schema.DeploymentID]*pgxpool.Pool, report func(string, ...any)) {
 	ctx := context.Background()
-	for sql, problem := range map[string]string{auditUnrecordedSQL: "%s: %s is gone or DELETING, and has no removal with a cause", auditLiveSQL: "%s: the removal of %s is noted, but it lives"} {
+	for sql, problem := range map[string]string{
+		auditUnrecordedSQL: "%s: %s is gone or DELETING, and has no removal with a cause",
+		auditLiveSQL:       "%s: the removal of %s is noted, but it lives"} {
 		rows, err := pool.Query(ctx, sql)
 		require.NoError(t, err)
 		var name string

@@ -13,8 +13,8 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// Backup copies a deployment's database, and returns a function that restores it: the deployment then continues with the copy, and has
-// lost all later commits. Nothing else may be under way.
+// Backup copies a deployment's database, and returns a function that restores it: the deployment then
+// continues with the copy, and has lost all later commits. Nothing else may be under way.
 func (b *Box) Backup(deployment string) (restore func()) {
 	b.t.Helper()
 	id := b.ID(deployment)
@@ -30,7 +30,8 @@ func (b *Box) Backup(deployment string) (restore func()) {
 	}
 }
 
-// Replace starts a deployment over an empty database, and returns a function that gives it its former database again.
+// Replace starts a deployment over an empty database, and returns a function that gives it its former
+// database again.
 func (b *Box) Replace(deployment string) (back func()) {
 	b.t.Helper()
 	id := b.ID(deployment)
@@ -55,7 +56,8 @@ func (b *Box) reopen(id schema.DeploymentID, dsn string) {
 	require.NoError(b.t, err)
 	require.NoError(b.t, store.Admin.Switch(context.Background(), model))
 	b.Stores[id], b.configs[id] = store, cfg
-	if epoch, err := store.Operate.Epoch(context.Background()); err != nil || !epoch.Awaiting { // as a process does with its first environment
+	// as a process does with its first environment
+	if epoch, err := store.Operate.Epoch(context.Background()); err != nil || !epoch.Awaiting {
 		require.NoError(b.t, err)
 		require.NoError(b.t, store.Gate.Recover(context.Background(), b.Environment()))
 	}
@@ -71,7 +73,8 @@ func (b *Box) close(id schema.DeploymentID) {
 func (b *Box) Environment() *schema.Environment {
 	env := &schema.Environment{Services: b.services}
 	for id, store := range b.Stores {
-		env.Deployments = append(env.Deployments, schema.Deployment{DeploymentID: id, Version: store.Model().Descriptor.Version, Address: "box", Database: b.databases[id]})
+		env.Deployments = append(env.Deployments, schema.Deployment{DeploymentID: id,
+			Version: store.Model().Descriptor.Version, Address: "box", Database: b.databases[id]})
 	}
 	return env
 }
@@ -94,8 +97,8 @@ func (b *Box) Renew(deployment string) {
 	b.Recover(deployment)
 }
 
-// Copy copies a deployment's database, and returns a function that replaces the database by the copy under the running process: like a
-// standby that takes over behind one address.
+// Copy copies a deployment's database, and returns a function that replaces the database by the copy under
+// the running process: like a standby that takes over behind one address.
 func (b *Box) Copy(deployment string) (takeOver func()) {
 	b.t.Helper()
 	ctx := context.Background()
@@ -111,9 +114,11 @@ func (b *Box) Copy(deployment string) (takeOver func()) {
 		pool.Reset()
 		serving.Reset()
 		require.Eventually(b.t, func() bool {
-			_, err := admin.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1`, present)
+			_, err := admin.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1`,
+				present)
 			var n int
-			err = errors.Join(err, admin.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = $1`, present).Scan(&n))
+			err = errors.Join(err, admin.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = $1`,
+				present).Scan(&n))
 			return err == nil && n == 0
 		}, wait.Limit, 5*time.Millisecond)
 	}
@@ -123,8 +128,10 @@ func (b *Box) Copy(deployment string) (takeOver func()) {
 	return func() {
 		b.t.Helper()
 		alone()
-		for _, rename := range [][2]string{{present, present + "_lost"}, {copied.Database, present}, {present + "_lost", copied.Database}} {
-			_, err := admin.Exec(ctx, "ALTER DATABASE "+pgx.Identifier{rename[0]}.Sanitize()+" RENAME TO "+pgx.Identifier{rename[1]}.Sanitize())
+		for _, rename := range [][2]string{{present, present + "_lost"}, {copied.Database, present},
+			{present + "_lost", copied.Database}} {
+			_, err := admin.Exec(ctx, "ALTER DATABASE "+pgx.Identifier{rename[0]}.Sanitize()+" RENAME TO "+
+				pgx.Identifier{rename[1]}.Sanitize())
 			require.NoError(b.t, err)
 		}
 		pool.Reset()

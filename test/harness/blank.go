@@ -25,9 +25,10 @@ type blank struct {
 const firstObject = "16384"
 
 const (
-	// cataloguesSQL returns the query for the state of the catalogues. A changed row has a new xmin, and a removed one is not counted. The
-	// rows of tables and indexes change also with a TRUNCATE: their columns are compared. The schemas of temporary tables stay for ever.
-	// An object of a kind whose catalogue is not read has a row in pg_depend, on its schema or its functions.
+	// cataloguesSQL returns the query for the state of the catalogues. A changed row has a new xmin, and a
+	// removed one is not counted. The rows of tables and indexes change also with a TRUNCATE: their columns
+	// are compared. The schemas of temporary tables stay for ever. An object of a kind whose catalogue is not
+	// read has a row in pg_depend, on its schema or its functions.
 	cataloguesSQL = `
 SELECT format('SELECT concat_ws('', '', %s)', string_agg(
     format('(SELECT %L || count(*) || ''+'' || count(*) FILTER (WHERE age(xmin) < age(%L::xid)) FROM %s%s)', relname || ' ', pg_current_xact_id()::xid, oid::regclass,
@@ -41,7 +42,8 @@ FROM pg_class WHERE relnamespace = 'pg_catalog'::regnamespace AND relname IN ('p
     'pg_event_trigger', 'pg_extension', 'pg_index', 'pg_inherits', 'pg_largeobject_metadata', 'pg_namespace', 'pg_policy', 'pg_proc', 'pg_publication', 'pg_publication_namespace', 'pg_publication_rel',
     'pg_rewrite', 'pg_sequence', 'pg_statistic_ext', 'pg_trigger', 'pg_type')`
 
-	// tablesSQL returns the names of the tables with rows, and the query for the tables that have changed by size or statistics.
+	// tablesSQL returns the names of the tables with rows, and the query for the tables that have changed by
+	// size or statistics.
 	tablesSQL = `
 SELECT array_agg(oid::regclass::text ORDER BY oid) FILTER (WHERE pg_relation_size(oid) > 0),
     format('SELECT oid::regclass::text FROM pg_class JOIN (VALUES %s) AS b (oid, size, tuples) USING (oid) WHERE pg_relation_size(oid) <> size OR reltuples <> tuples',
@@ -53,7 +55,8 @@ FROM pg_class WHERE relkind = 'r' AND oid >= ` + firstObject
 SELECT 'SELECT ' || string_agg(format('setval(%L, %s, %L)', oid::regclass, COALESCE(pg_sequence_last_value(oid), seqstart), pg_sequence_last_value(oid) IS NOT NULL), ', ')
 FROM pg_class JOIN pg_sequence ON oid = seqrelid`
 
-	// asOwnerSQL begins a reset, in a session of a store. It removes the statistics of ANALYZE, which autovacuum runs as well.
+	// asOwnerSQL begins a reset, in a session of a store. It removes the statistics of ANALYZE, which
+	// autovacuum runs as well.
 	asOwnerSQL = `
 SET LOCAL ROLE NONE; SET LOCAL enable_seqscan = on; SET LOCAL synchronous_commit = off; SET LOCAL lock_timeout = '5s';
 DELETE FROM pg_statistic WHERE starelid >= ` + firstObject
@@ -61,11 +64,12 @@ DELETE FROM pg_statistic WHERE starelid >= ` + firstObject
 
 var errChanged = errors.New("the test has changed the catalogues")
 
-// readBlank reads a database that nothing has changed yet. It returns nil on a server whose given user is no superuser: catalogues cannot
-// be read there.
+// readBlank reads a database that nothing has changed yet. It returns nil on a server whose given user is no
+// superuser: catalogues cannot be read there.
 func readBlank(ctx context.Context, pool *pgxpool.Pool) (*blank, error) {
 	var all bool
-	if err := pool.QueryRow(ctx, `SELECT rolsuper FROM pg_roles WHERE rolname = session_user`).Scan(&all); err != nil || !all {
+	if err := pool.QueryRow(ctx, `SELECT rolsuper FROM pg_roles WHERE rolname = session_user`).Scan(&all); err != nil ||
+		!all {
 		return nil, err
 	}
 	b := &blank{rows: map[string][]byte{}}
@@ -121,8 +125,9 @@ func (b *blank) readTables(ctx context.Context, tx pgx.Tx) (changed []string, er
 // smallSQL selects, from the tables in $1, the tables that have at most 64 kB and were never analysed.
 const smallSQL = `SELECT oid::regclass::text FROM pg_class WHERE oid = ANY ($1::text[]::regclass[]) AND pg_relation_size(oid) <= 65536 AND reltuples = -1`
 
-// empty removes the rows of tables. The few rows of a small table are deleted, and leave a page or some: TRUNCATE takes ten times as long, since it makes
-// new files for each table and index, and all sessions read the catalogues, and plan their statements, again.
+// empty removes the rows of tables. The few rows of a small table are deleted, and leave a page or some:
+// TRUNCATE takes ten times as long, since it makes new files for each table and index, and all sessions read
+// the catalogues, and plan their statements, again.
 func empty(ctx context.Context, tx pgx.Tx, tables []string) error {
 	if len(tables) == 0 {
 		return nil
@@ -139,7 +144,9 @@ func empty(ctx context.Context, tx pgx.Tx, tables []string) error {
 	for _, table := range small {
 		sql += "; DELETE FROM " + table
 	}
-	if large := slices.DeleteFunc(slices.Clone(tables), func(table string) bool { return slices.Contains(small, table) }); len(large) > 0 {
+	if large := slices.DeleteFunc(slices.Clone(tables), func(table string) bool {
+		return slices.Contains(small, table)
+	}); len(large) > 0 {
 		sql += "; TRUNCATE " + strings.Join(large, ", ")
 	}
 	_, err = tx.Conn().PgConn().Exec(ctx, sql).ReadAll()
@@ -167,7 +174,8 @@ func (b *blank) restore(ctx context.Context, pool *pgxpool.Pool) error {
 		}
 		for _, name := range changed {
 			if rows := b.rows[name]; len(rows) > 0 {
-				if _, err := tx.Conn().PgConn().CopyFrom(ctx, bytes.NewReader(rows), "COPY "+name+" FROM STDIN"); err != nil {
+				if _, err := tx.Conn().PgConn().CopyFrom(ctx, bytes.NewReader(rows),
+					"COPY "+name+" FROM STDIN"); err != nil {
 					return err
 				}
 			}

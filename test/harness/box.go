@@ -22,9 +22,10 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// Box runs several deployments in one process: the real stores and handlers, each over a database of its own, joined by function calls
-// instead of connections. Nothing happens by itself: a test decides when messages are delivered, deletions are acted upon and work is
-// done, and can stop anywhere in between. Settle does everything until nothing is left.
+// Box runs several deployments in one process: the real stores and handlers, each over a database of its own,
+// joined by function calls instead of connections. Nothing happens by itself: a test decides when messages
+// are delivered, deletions are acted upon and work is done, and can stop anywhere in between. Settle does
+// everything until nothing is left.
 type Box struct {
 	t      testing.TB
 	Stores map[schema.DeploymentID]*shadow.Store
@@ -32,16 +33,19 @@ type Box struct {
 
 	mu   sync.Mutex
 	down map[schema.DeploymentID]bool // guarded by mu
-	// OnEstablish and OnResolve, when set, run before the call to the other deployment; an error is returned in its place.
+	// OnEstablish and OnResolve, when set, run before the call to the other deployment; an error is returned
+	// in its place.
 	OnEstablish func(to schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) error
 	OnResolve   func(to schema.DeploymentID) error
-	// OnPlan and OnResolveIn, when set, run before the call to the other deployment, with the call's deadline.
+	// OnPlan and OnResolveIn, when set, run before the call to the other deployment, with the call's
+	// deadline.
 	OnPlan, OnResolveIn func(ctx context.Context, to schema.DeploymentID) error
 	// AfterEstablish, when set, runs between a successful answer and the holder's commit.
 	AfterEstablish func()
 	// AfterPlan, when set, runs after another deployment's plan and before the delete uses it.
 	AfterPlan func()
-	// AfterCheckReferences, when set, runs after a targets' deployment's answer about references and before it is used.
+	// AfterCheckReferences, when set, runs after a targets' deployment's answer about references and before
+	// it is used.
 	AfterCheckReferences func(known []peer.Known)
 	// AfterCheckOwners, when set, runs after an owners' deployment's answer and before it is applied.
 	AfterCheckOwners func()
@@ -314,7 +318,8 @@ func (b *Box) do(deployment schema.DeploymentID, action schema.Action, work []sc
 	return done, failed
 }
 
-// Seen reads the deletions at a deployment that a holder's deployment has not acknowledged, with their position.
+// Seen reads the deletions at a deployment that a holder's deployment has not acknowledged, with their
+// position.
 func (b *Box) Seen(holder, from schema.DeploymentID) (deletions []schema.Deletion, position string) {
 	b.t.Helper()
 	err := b.Stores[from].Read.WatchDeletions(context.Background(), holder, "", func(e schema.Event[schema.Deletion]) error {
@@ -329,7 +334,8 @@ func (b *Box) Seen(holder, from schema.DeploymentID) (deletions []schema.Deletio
 	return deletions, position
 }
 
-// OpenWatch opens a holder's watch of the deletions at another deployment, with the stored position, as far as the checks at that one.
+// OpenWatch opens a holder's watch of the deletions at another deployment, with the stored position, as far
+// as the checks at that one.
 func (b *Box) OpenWatch(holder, from schema.DeploymentID) error {
 	ctx := peer.WithCallerDatabase(context.Background(), b.Stores[holder].Gate.Database())
 	if holder == from {
@@ -346,7 +352,8 @@ func (b *Box) OpenWatch(holder, from schema.DeploymentID) error {
 	return b.Stores[from].Read.CheckKept(ctx, holder, token)
 }
 
-// Act makes a holder's deployment act upon the deletions at another one and acknowledge them. It returns how many were done.
+// Act makes a holder's deployment act upon the deletions at another one and acknowledge them. It returns how
+// many were done.
 func (b *Box) Act(holder, from schema.DeploymentID) (int, error) {
 	b.t.Helper()
 	done, _, err := b.act(holder, from)
@@ -395,8 +402,8 @@ type outstanding struct {
 	work, notices, deleted bool
 }
 
-// outstanding reports in one query which kinds of outstanding rows exist: mostly there are none, and reading them takes some twenty
-// queries.
+// outstanding reports in one query which kinds of outstanding rows exist: mostly there are none, and reading
+// them takes some twenty queries.
 func (b *Box) outstanding(deployment schema.DeploymentID) (left outstanding) {
 	b.t.Helper()
 	const sql = `
@@ -408,8 +415,8 @@ SELECT (SELECT count(*) FROM dbcontroller.blockade WHERE expires_at IS NOT NULL)
 	return left
 }
 
-// Settle does all outstanding work of all deployments until nothing is left but work for unreachable deployments. Work that failed because a machine is
-// busy, by a time limit, is tried again.
+// Settle does all outstanding work of all deployments until nothing is left but work for unreachable
+// deployments. Work that failed because a machine is busy, by a time limit, is tried again.
 func (b *Box) Settle() {
 	b.t.Helper()
 	var done []string // work done in the last round

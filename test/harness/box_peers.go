@@ -19,7 +19,8 @@ type boxPeers struct {
 	self schema.DeploymentID
 }
 
-// reach returns the store of a deployment. Both sides check the identity of the other's database, as connections between deployments do.
+// reach returns the store of a deployment. Both sides check the identity of the other's database, as
+// connections between deployments do.
 func (p *boxPeers) reach(ctx context.Context, to schema.DeploymentID) (*shadow.Store, error) {
 	store, err := p.box.reach(to)
 	if err != nil || to == p.self {
@@ -32,7 +33,8 @@ func (p *boxPeers) reach(ctx context.Context, to schema.DeploymentID) (*shadow.S
 	return store, selfEpoch.Gate.CheckDatabase(ctx, to, store.Gate.Database())
 }
 
-// begin stores a position of another deployment before that one has anything of this one, as connections between deployments do.
+// begin stores a position of another deployment before that one has anything of this one, as connections
+// between deployments do.
 func (p *boxPeers) begin(ctx context.Context, to schema.DeploymentID) error {
 	self := p.box.Stores[p.self]
 	if has, err := self.Follow.HasPosition(ctx, to); to == p.self || has || err != nil {
@@ -51,7 +53,8 @@ func (p *boxPeers) begin(ctx context.Context, to schema.DeploymentID) error {
 	return err
 }
 
-func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
+func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attempt peer.AttemptID,
+	refs []peer.EstablishReference) (*peer.Established, error) {
 	if hook := p.box.OnEstablish; hook != nil {
 		if err := hook(to, attempt, refs); err != nil {
 			return nil, err
@@ -74,7 +77,8 @@ func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attemp
 	return done, err
 }
 
-func (p *boxPeers) Resolve(ctx context.Context, to schema.DeploymentID, questions []peer.Question) (*peer.Answers, error) {
+func (p *boxPeers) Resolve(ctx context.Context, to schema.DeploymentID,
+	questions []peer.Question) (*peer.Answers, error) {
 	if hook := p.box.OnResolve; hook != nil {
 		if err := hook(to); err != nil {
 			return nil, err
@@ -105,7 +109,8 @@ func (p *boxPeers) Recall(ctx context.Context, to schema.DeploymentID, asked []p
 	return store.Rights.Recall(ctx, p.self, asked)
 }
 
-func (p *boxPeers) WouldEstablish(ctx context.Context, to schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
+func (p *boxPeers) WouldEstablish(ctx context.Context, to schema.DeploymentID, attempt peer.AttemptID,
+	refs []peer.EstablishReference) (*peer.Established, error) {
 	store, err := p.reach(ctx, to)
 	if err != nil {
 		return nil, err
@@ -113,7 +118,8 @@ func (p *boxPeers) WouldEstablish(ctx context.Context, to schema.DeploymentID, a
 	return store.Targets.WouldEstablish(ctx, p.self, attempt, refs)
 }
 
-func (p *boxPeers) CheckOwners(ctx context.Context, at schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+func (p *boxPeers) CheckOwners(ctx context.Context, at schema.DeploymentID,
+	questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 	store, err := p.reach(ctx, at)
 	if err == nil {
 		err = p.begin(ctx, at)
@@ -128,7 +134,8 @@ func (p *boxPeers) CheckOwners(ctx context.Context, at schema.DeploymentID, ques
 	return answers, err
 }
 
-func (p *boxPeers) WouldCheckOwners(ctx context.Context, at schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+func (p *boxPeers) WouldCheckOwners(ctx context.Context, at schema.DeploymentID,
+	questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 	store, err := p.reach(ctx, at)
 	if err != nil {
 		return nil, err
@@ -136,7 +143,8 @@ func (p *boxPeers) WouldCheckOwners(ctx context.Context, at schema.DeploymentID,
 	return store.Owners.WouldCheckOwners(ctx, p.self, questions)
 }
 
-func (p *boxPeers) CheckReferences(ctx context.Context, at schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error) {
+func (p *boxPeers) CheckReferences(ctx context.Context, at schema.DeploymentID,
+	refs []peer.CheckedReference) ([]peer.Known, error) {
 	store, err := p.reach(ctx, at)
 	if err != nil {
 		return nil, err
@@ -148,7 +156,8 @@ func (p *boxPeers) CheckReferences(ctx context.Context, at schema.DeploymentID, 
 	return known, err
 }
 
-func (p *boxPeers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, kinds peer.TargetKinds, err error) {
+func (p *boxPeers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID,
+	epoch uuid.UUID) (known uuid.UUID, kinds peer.TargetKinds, err error) {
 	store, err := p.reach(ctx, at)
 	if err != nil {
 		return known, kinds, err
@@ -163,7 +172,8 @@ func (p *boxPeers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, ep
 			return known, kinds, err
 		}
 		if said != epoch {
-			return known, kinds, &peer.UnavailableError{Deployments: []schema.DeploymentID{p.self}, Err: peer.ErrRecovering}
+			return known, kinds, &peer.UnavailableError{Deployments: []schema.DeploymentID{p.self},
+				Err: peer.ErrRecovering}
 		}
 		refersTo = kinds
 	}
@@ -181,7 +191,8 @@ func (p *boxPeers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epo
 	return store.Gate.MarkReferencesConfirmed(ctx, p.self, epoch, selfEpoch)
 }
 
-func (p *boxPeers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion, releases []peer.OwnerRelease) ([]uuid.UUID, bool, error) {
+func (p *boxPeers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion,
+	releases []peer.OwnerRelease) ([]uuid.UUID, bool, error) {
 	store, err := p.reach(ctx, at)
 	if err != nil {
 		return nil, false, err
@@ -214,7 +225,8 @@ func (p *boxPeers) Plan(ctx context.Context, at schema.DeploymentID, q peer.Plan
 	return plan, err
 }
 
-func (p *boxPeers) Trace(ctx context.Context, at schema.DeploymentID, uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
+func (p *boxPeers) Trace(ctx context.Context, at schema.DeploymentID,
+	uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
 	store, err := p.reach(ctx, at)
 	if err != nil {
 		return nil, err
@@ -230,7 +242,8 @@ func (p *boxPeers) Confirm(ctx context.Context, to schema.DeploymentID, c peer.C
 	return store.Targets.Confirm(ctx, p.self, c)
 }
 
-func (p *boxPeers) Release(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error {
+func (p *boxPeers) Release(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey,
+	attempts []peer.AttemptID) error {
 	store, err := p.reach(ctx, to)
 	if err != nil {
 		return err
@@ -238,7 +251,8 @@ func (p *boxPeers) Release(ctx context.Context, to schema.DeploymentID, epoch uu
 	return store.Targets.Release(ctx, p.self, epoch, keys, attempts)
 }
 
-func (p *boxPeers) Acknowledge(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, position string, except []uuid.UUID) error {
+func (p *boxPeers) Acknowledge(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, position string,
+	except []uuid.UUID) error {
 	store, err := p.reach(ctx, to)
 	if err != nil {
 		return err

@@ -25,8 +25,9 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-// Cluster is a PostgreSQL server for one test, whose folder can be copied while it does not run: for restored backups and standbys. It
-// needs the PostgreSQL binaries on this machine; without them the test is skipped or fails, as with Postgres.
+// Cluster is a PostgreSQL server for one test, whose folder can be copied while it does not run: for restored
+// backups and standbys. It needs the PostgreSQL binaries on this machine; without them the test is skipped or
+// fails, as with Postgres.
 type Cluster struct {
 	t        testing.TB
 	dir      string
@@ -51,8 +52,8 @@ var migrated struct {
 	parent, dir string
 }
 
-// NewMigratedCluster starts a server with a migrated database "a" of a deployment. All of them are copies of one server: they have
-// the same system identifier, as a primary and its standbys have.
+// NewMigratedCluster starts a server with a migrated database "a" of a deployment. All of them are copies of
+// one server: they have the same system identifier, as a primary and its standbys have.
 func NewMigratedCluster(t testing.TB) *Cluster {
 	t.Helper()
 	migrated.once.Do(func() {
@@ -130,7 +131,8 @@ func clusterParent(t testing.TB) string {
 	return parent
 }
 
-// NewSmallCluster starts a server on a disk of a given size in bytes, in memory. The test is skipped when it cannot be mounted.
+// NewSmallCluster starts a server on a disk of a given size in bytes, in memory. The test is skipped when it
+// cannot be mounted.
 func NewSmallCluster(t testing.TB, bytes int64) (c *Cluster, disk string) {
 	t.Helper()
 	parent := clusterParent(t)
@@ -224,8 +226,8 @@ func (c *Cluster) Copy() *Cluster {
 	return out
 }
 
-// StartPromoted starts a copy as a standby without a connection to its primary, and promotes it: a failover that loses the primary's
-// commits since the copy.
+// StartPromoted starts a copy as a standby without a connection to its primary, and promotes it: a failover
+// that loses the primary's commits since the copy.
 func (c *Cluster) StartPromoted() {
 	c.t.Helper()
 	c.signal()

@@ -55,13 +55,15 @@ func (i *Issuer) Rotate() {
 	require.NoError(i.t, err)
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.keys = append(i.keys, jose.JSONWebKey{Key: private, KeyID: fmt.Sprint("k", len(i.keys)), Algorithm: string(jose.RS256), Use: "sig"})
+	i.keys = append(i.keys, jose.JSONWebKey{Key: private, KeyID: fmt.Sprint("k", len(i.keys)),
+		Algorithm: string(jose.RS256), Use: "sig"})
 }
 
 // File writes a token of a user into a file.
 func (i *Issuer) File(name, audience string, life time.Duration, groups ...string) identity.TokenFile {
 	i.t.Helper()
-	claims, err := json.Marshal(map[string]any{"iss": "https://idp.example.org", "aud": audience, "sub": name, "exp": time.Now().Add(life).Unix(), "groups": groups})
+	claims, err := json.Marshal(map[string]any{"iss": "https://idp.example.org", "aud": audience, "sub": name,
+		"exp": time.Now().Add(life).Unix(), "groups": groups})
 	require.NoError(i.t, err)
 	i.mu.Lock()
 	key := i.keys[len(i.keys)-1]
@@ -81,7 +83,9 @@ func (i *Issuer) File(name, audience string, life time.Duration, groups ...strin
 func (i *Issuer) Tokens(audience string) string {
 	i.t.Helper()
 	path := filepath.Join(i.t.TempDir(), "tokens.yaml")
-	text := fmt.Sprintf("issuers: [{ issuer: 'https://idp.example.org', audience: %s, jwks: '%s', groups_claim: groups }]\n", audience, i.URL)
+	text := fmt.Sprintf(
+		"issuers: [{ issuer: 'https://idp.example.org', audience: %s, jwks: '%s', groups_claim: groups }]\n",
+		audience, i.URL)
 	require.NoError(i.t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// cheapPassword stores the superuser's password of a server of the harness with one SCRAM iteration instead of 4,096 (RFC 5802): tests
-// connect thousands of times, and with the race detector the iterations took much of their time. They would add nothing to a random
-// password.
+// cheapPassword stores the superuser's password of a server of the harness with one SCRAM iteration instead
+// of 4,096 (RFC 5802): tests connect thousands of times, and with the race detector the iterations took much
+// of their time. They would add nothing to a random password.
 func cheapPassword(ctx context.Context, dsn string) error {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {

@@ -34,7 +34,8 @@ func Pooled(t testing.TB, server *Cluster, database, mode string) string {
 		if name == "search_path" {
 			continue
 		}
-		_, err := conn.Exec(t.Context(), "ALTER ROLE CURRENT_USER IN DATABASE "+pgx.Identifier{database}.Sanitize()+" SET "+name+" = '"+value+"'")
+		_, err := conn.Exec(t.Context(), "ALTER ROLE CURRENT_USER IN DATABASE "+pgx.Identifier{database}.Sanitize()+
+			" SET "+name+" = '"+value+"'")
 		require.NoError(t, err)
 	}
 	require.NoError(t, conn.Close(t.Context()))

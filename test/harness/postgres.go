@@ -150,7 +150,8 @@ func startAndTell(from choice) (*Server, error) {
 		fmt.Fprintln(os.Stderr, "harness: no postgresql:", err)
 		return nil, err
 	}
-	fmt.Fprintf(os.Stderr, "harness: tests use %s (ready after %v)\n", s.source, time.Since(began).Round(time.Millisecond))
+	fmt.Fprintf(os.Stderr, "harness: tests use %s (ready after %v)\n", s.source, time.Since(began).
+		Round(time.Millisecond))
 	return s, nil
 }
 
@@ -222,7 +223,8 @@ func (s *Server) NewDatabase(t testing.TB, template string) string {
 	return s.DSN(database)
 }
 
-func (s *Server) createDatabase(ctx context.Context, template string) (name string, drop func(context.Context) error, err error) {
+func (s *Server) createDatabase(ctx context.Context, template string) (name string, drop func(context.Context) error,
+	err error) {
 	name = s.newName()
 	if template == "" {
 		err = s.postgres.CreateDatabase(ctx, name)
@@ -281,7 +283,8 @@ func (s *Server) seal(ctx context.Context, database string) error {
 		return fmt.Errorf("seal it: %w", err)
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	if _, err := conn.Exec(ctx, "ALTER DATABASE "+pgx.Identifier{database}.Sanitize()+" ALLOW_CONNECTIONS false"); err != nil {
+	if _, err := conn.Exec(ctx, "ALTER DATABASE "+pgx.Identifier{database}.Sanitize()+
+		" ALLOW_CONNECTIONS false"); err != nil {
 		return fmt.Errorf("seal it: %w", err)
 	}
 	const endConnections = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1"

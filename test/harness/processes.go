@@ -25,10 +25,13 @@ import (
 var (
 	binary = sync.OnceValues(func() (string, error) { return build("db-controller") })
 	// crashing is the program with the crash points of package crash.
-	crashing = sync.OnceValues(func() (string, error) { return build("db-controller-crashing", "-tags", "crashpoints") })
+	crashing = sync.OnceValues(func() (string, error) {
+		return build("db-controller-crashing", "-tags", "crashpoints")
+	})
 )
 
-// build builds the program at a fixed place, where go build leaves a program alone that is up to date: test processes share it.
+// build builds the program at a fixed place, where go build leaves a program alone that is up to date: test
+// processes share it.
 func build(name string, flags ...string) (string, error) {
 	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
@@ -42,7 +45,8 @@ func build(name string, flags ...string) (string, error) {
 	return path, build.Run()
 }
 
-// GoBuild runs go build with the flags of make build, so that both share the build cache, and collects garbage as late.
+// GoBuild runs go build with the flags of make build, so that both share the build cache, and collects
+// garbage as late.
 func GoBuild(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath"}, args...)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOGC=400")
@@ -78,8 +82,8 @@ type Processes struct {
 	files   *schema.File
 }
 
-// DatabaseArgs are flags of programs that connect to the tests' server, which may be in a container with an address of its
-// own.
+// DatabaseArgs are flags of programs that connect to the tests' server, which may be in a container with an
+// address of its own.
 func DatabaseArgs(t testing.TB) []string {
 	t.Helper()
 	if postgres.CheckTLS(Postgres(t).DSN("")) != nil {
@@ -94,7 +98,8 @@ func NewProcesses(t testing.TB, services string, args ...string) *Processes {
 	return NewProcessesWith(t, services, playground.Config{Args: args})
 }
 
-// NewProcessesWith is NewProcesses with a configuration, of which folder, program and deployments are ignored.
+// NewProcessesWith is NewProcesses with a configuration, of which folder, program and deployments are
+// ignored.
 func NewProcessesWith(t testing.TB, services string, cfg playground.Config) *Processes {
 	t.Helper()
 	p := DescribeProcesses(t, services, cfg)
@@ -138,14 +143,17 @@ func DescribeProcesses(t testing.TB, services string, cfg playground.Config) *Pr
 func (p *Processes) Begin(t testing.TB) {
 	t.Helper()
 	rights := cmp.Or(p.files.Rights, &schema.Rights{Allow: true})
-	env := wire.EnvironmentProto(&schema.Environment{Regions: p.files.Regions, Services: p.files.Services, Deployments: p.files.Deployments, Rights: rights})
+	env := wire.EnvironmentProto(&schema.Environment{Regions: p.files.Regions, Services: p.files.Services,
+		Deployments: p.files.Deployments, Rights: rights})
 	require.NoError(t, p.Start(context.Background(), func(ctx context.Context) error {
-		_, err := p.Client.Registry().Apply(ctx, &registryv1.ApplyRequest{Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments(), Rights: env.GetRights()})
+		_, err := p.Client.Registry().Apply(ctx, &registryv1.ApplyRequest{Regions: env.GetRegions(),
+			Services: env.GetServices(), Deployments: env.GetDeployments(), Rights: env.GetRights()})
 		return err
 	}))
 }
 
-// MigratedBy returns a Database of a playground whose databases a program of another release migrates, with the roles of that release.
+// MigratedBy returns a Database of a playground whose databases a program of another release migrates, with
+// the roles of that release.
 func MigratedBy(t testing.TB, binary string) func(ctx context.Context, name string) (string, error) {
 	server := Postgres(t)
 	return func(ctx context.Context, name string) (string, error) {
@@ -173,15 +181,16 @@ func Migrate(ctx context.Context, t testing.TB, binary string, set migrations.Se
 	return nil
 }
 
-// DeploymentDatabase creates a migrated database on the tests' server, for a test that passes it to a deployment.
+// DeploymentDatabase creates a migrated database on the tests' server, for a test that passes it to a
+// deployment.
 func DeploymentDatabase(t testing.TB) (dsn string) {
 	t.Helper()
 	server := Postgres(t)
 	return server.NewDatabase(t, deploymentTemplate(t, server))
 }
 
-// ServingDatabase migrates a test's own database, creates the tests' roles, and returns the DSN of sessions with the rights that
-// `serve` needs.
+// ServingDatabase migrates a test's own database, creates the tests' roles, and returns the DSN of sessions
+// with the rights that `serve` needs.
 func ServingDatabase(t testing.TB, dsn string) string {
 	t.Helper()
 	_, err := migrations.Up(context.Background(), dsn, migrations.Deployment)

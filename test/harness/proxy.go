@@ -29,11 +29,13 @@ const (
 	Trickling
 	// Far takes five milliseconds each way.
 	Far
-	// CommitsUnanswered, on a line to a database: a commit takes effect, and its connection ends instead of the response.
+	// CommitsUnanswered, on a line to a database: a commit takes effect, and its connection ends instead of
+	// the response.
 	CommitsUnanswered
 )
 
-// commits are COMMIT as pgx sends it: in the simple protocol, and as the statement of a Bind message, by the name that pgx prepares it with.
+// commits are COMMIT as pgx sends it: in the simple protocol, and as the statement of a Bind message, by the
+// name that pgx prepares it with.
 var commits = [][]byte{[]byte("Q\x00\x00\x00\x0bcommit\x00"), []byte("\x00" + preparedName("commit") + "\x00")}
 
 func preparedName(sql string) string {
@@ -45,8 +47,8 @@ func isCommit(sent []byte) bool {
 	return slices.ContainsFunc(commits, func(c []byte) bool { return bytes.Contains(sent, c) })
 }
 
-// Proxy forwards TCP connections to an address that can be changed: like the name of a database server whose standby takes over, or a
-// line that can be cut.
+// Proxy forwards TCP connections to an address that can be changed: like the name of a database server whose
+// standby takes over, or a line that can be cut.
 type Proxy struct {
 	listener net.Listener
 	line     atomic.Int32
@@ -79,8 +81,8 @@ func (p *Proxy) Address() string { return p.listener.Addr().String() }
 // SetLine changes the state of all connections, existing and new.
 func (p *Proxy) SetLine(l Line) { p.line.Store(int32(l)) }
 
-// SetBetween calls a function before each statement that a client of a database sends, when the statements before it are sent: also within a batch. end ends
-// the connection instead. nil: nothing is called.
+// SetBetween calls a function before each statement that a client of a database sends, when the statements
+// before it are sent: also within a batch. end ends the connection instead. nil: nothing is called.
 func (p *Proxy) SetBetween(f func() (end bool)) {
 	if f == nil {
 		p.between.Store(nil)
@@ -176,7 +178,8 @@ func (p *Proxy) copy(to, from, of net.Conn, answers bool) {
 	delete(p.unanswered, of)
 }
 
-// divide forwards the messages before each statement, and calls the function of SetBetween. It returns the messages that are still to be forwarded.
+// divide forwards the messages before each statement, and calls the function of SetBetween. It returns the
+// messages that are still to be forwarded.
 func (p *Proxy) divide(to net.Conn, b []byte, of *statements) (rest []byte, end bool) {
 	begins, done := of.begins(b), 0
 	for _, at := range begins {
@@ -194,7 +197,8 @@ func (p *Proxy) divide(to net.Conn, b []byte, of *statements) (rest []byte, end 
 	return b[done:], false
 }
 
-// losesAnswer records the commits on a CommitsUnanswered line, and reports for each response whether it is to be lost.
+// losesAnswer records the commits on a CommitsUnanswered line, and reports for each response whether it is to
+// be lost.
 func (p *Proxy) losesAnswer(of net.Conn, answers bool, sent []byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

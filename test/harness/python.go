@@ -27,8 +27,8 @@ type Python struct {
 	Modules string
 }
 
-// NewPython generates the modules. Without the packages of deploy/install-languages.sh the test is skipped; on a build machine
-// (CI=true) it fails.
+// NewPython generates the modules. Without the packages of deploy/install-languages.sh the test is skipped;
+// on a build machine (CI=true) it fails.
 func NewPython(t testing.TB) *Python {
 	t.Helper()
 	NeedsPython(t)
@@ -40,7 +40,8 @@ func NewPython(t testing.TB) *Python {
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	out, err := exec.Command("protoc", append([]string{
-		"-I", protos, "--python_out", p.Modules, "--grpc_python_out", p.Modules, "--plugin", "protoc-gen-grpc_python=" + plugin,
+		"-I", protos, "--python_out", p.Modules, "--grpc_python_out", p.Modules, "--plugin",
+		"protoc-gen-grpc_python=" + plugin,
 	}, files...)...).CombinedOutput()
 	require.NoError(t, err, string(out))
 	return p
@@ -60,7 +61,8 @@ func NeedsPython(t testing.TB) {
 	}
 }
 
-// NeedsTypescript skips a test where the compiler of TypeScript or Node is missing, and fails it on a build machine.
+// NeedsTypescript skips a test where the compiler of TypeScript or Node is missing, and fails it on a build
+// machine.
 func NeedsTypescript(t testing.TB) {
 	t.Helper()
 	for _, program := range []string{"tsc", "node"} {
@@ -92,7 +94,8 @@ func (p *Python) RunUntil(t testing.TB, text string, then func(), program string
 	return RunUntil(t, cmd, text, then)
 }
 
-// RunUntil runs a program, calls then when it has printed a text, and returns its output. It fails the test when the program fails.
+// RunUntil runs a program, calls then when it has printed a text, and returns its output. It fails the test
+// when the program fails.
 func RunUntil(t testing.TB, cmd *exec.Cmd, text string, then func()) string {
 	t.Helper()
 	var failed strings.Builder

@@ -9,7 +9,8 @@ import (
 	"github.com/db-controller/db-controller/migrations"
 )
 
-// RolePrefix is the prefix of the roles in the databases of boxes; ServingRole has the rights that `serve` needs there.
+// RolePrefix is the prefix of the roles in the databases of boxes; ServingRole has the rights that `serve`
+// needs there.
 const (
 	RolePrefix  = "dbcontroller_box"
 	ServingRole = RolePrefix + "_serving"
@@ -47,7 +48,8 @@ func grantServing(ctx context.Context, dsn string) error {
 // AsServing returns a connection string whose sessions have only the rights that `serve` needs.
 func AsServing(dsn string) string { return asRole(dsn, ServingRole) }
 
-// AsAPI and AsController return connection strings whose sessions have only the rights that `serve` needs for calls, and for its own work.
+// AsAPI and AsController return connection strings whose sessions have only the rights that `serve` needs for
+// calls, and for its own work.
 func AsAPI(dsn string) string { return asRole(dsn, RolePrefix+"_api") }
 
 // AsController is described at AsAPI.

@@ -50,7 +50,8 @@ type Misfortune func(from identity.Identity, method string) Mishap
 func (m Mishap) and(o Mishap) Mishap {
 	both := Mishap{
 		Cut: m.Cut || o.Cut, Lose: m.Lose || o.Lose, Repeat: m.Repeat || o.Repeat,
-		Before: max(m.Before, o.Before), After: max(m.After, o.After), Replay: max(m.Replay, o.Replay), Executed: m.Executed,
+		Before: max(m.Before, o.Before), After: max(m.After, o.After), Replay: max(m.Replay, o.Replay),
+		Executed: m.Executed,
 	}
 	if both.Executed == nil {
 		both.Executed = o.Executed
@@ -60,8 +61,8 @@ func (m Mishap) and(o Mishap) Mishap {
 	return both
 }
 
-// RPCProxy is a proxy of the gRPC server of a deployment: it presents the deployment's certificate, and calls the server with the
-// certificate of the caller. Suffer configures its effects on calls.
+// RPCProxy is a proxy of the gRPC server of a deployment: it presents the deployment's certificate, and calls
+// the server with the certificate of the caller. Suffer configures its effects on calls.
 type RPCProxy struct {
 	address string
 	to      identity.Identity
@@ -77,10 +78,12 @@ type RPCProxy struct {
 	changed     chan struct{}      // guarded by mu; closed when misfortunes change
 }
 
-// NewRPCProxy starts a proxy of a server until the end of the test. Certs is the folder with a folder of certificates for each party.
+// NewRPCProxy starts a proxy of a server until the end of the test. Certs is the folder with a folder of
+// certificates for each party.
 func NewRPCProxy(t testing.TB, certs, own, server string) *RPCProxy {
 	t.Helper()
-	p := &RPCProxy{parties: map[identity.Identity]*grpc.ClientConn{}, misfortunes: map[int]Misfortune{}, changed: make(chan struct{})}
+	p := &RPCProxy{parties: map[identity.Identity]*grpc.ClientConn{}, misfortunes: map[int]Misfortune{},
+		changed: make(chan struct{})}
 	credentials, err := identity.Load(identity.InDir(own))
 	require.NoError(t, err)
 	p.to = credentials.Identity
@@ -89,7 +92,8 @@ func NewRPCProxy(t testing.TB, certs, own, server string) *RPCProxy {
 	for _, f := range folders {
 		party, err := identity.Load(identity.InDir(filepath.Join(certs, f.Name())))
 		require.NoError(t, err)
-		conn, err := grpc.NewClient(server, append(party.DialOptions(p.to), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})))...)
+		conn, err := grpc.NewClient(server,
+			append(party.DialOptions(p.to), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})))...)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		p.parties[party.Identity] = conn
@@ -97,7 +101,8 @@ func NewRPCProxy(t testing.TB, certs, own, server string) *RPCProxy {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	p.address = listener.Addr().String()
-	p.server = grpc.NewServer(grpc.WaitForHandlers(true), grpc.Creds(credentials.Server(nil)), grpc.ForceServerCodecV2(rawCodec{}), grpc.UnknownServiceHandler(p.forward))
+	p.server = grpc.NewServer(grpc.WaitForHandlers(true), grpc.Creds(credentials.Server(nil)),
+		grpc.ForceServerCodecV2(rawCodec{}), grpc.UnknownServiceHandler(p.forward))
 	go func() { _ = p.server.Serve(listener) }()
 	t.Cleanup(func() {
 		p.server.Stop()
@@ -269,7 +274,8 @@ func outgoing(ctx, in context.Context) context.Context {
 	came, _ := metadata.FromIncomingContext(in)
 	md := metadata.MD{}
 	for key, values := range came {
-		if !strings.HasPrefix(key, ":") && !strings.HasPrefix(key, "grpc-") && key != "content-type" && key != "user-agent" {
+		if !strings.HasPrefix(key, ":") && !strings.HasPrefix(key, "grpc-") && key != "content-type" &&
+			key != "user-agent" {
 			md[key] = values
 		}
 	}

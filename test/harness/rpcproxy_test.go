@@ -24,7 +24,8 @@ func TestACallThatComesOnceMoreIsOnItsWay(t *testing.T) {
 	certs := t.TempDir()
 	authority, err := playground.NewAuthority()
 	require.NoError(t, err)
-	id, user := identity.Deployment(schema.DeploymentID{Service: "a.example.com", Region: "west"}), identity.Identity{Role: identity.RoleUser, Name: "ann"}
+	id, user := identity.Deployment(schema.DeploymentID{Service: "a.example.com", Region: "west"}),
+		identity.Identity{Role: identity.RoleUser, Name: "ann"}
 	own, of := filepath.Join(certs, "a"), filepath.Join(certs, "ann")
 	require.NoError(t, authority.Issue(own, id))
 	require.NoError(t, authority.Issue(of, user))

@@ -21,14 +21,15 @@ const (
 	restConnections = 4
 	// mostSeats bounds the seats without a test: the server has a limit of connections.
 	mostSeats = 20
-	// stopLimit bounds the wait for statements and transactions that a test has left, leaveLimit that for sessions that are about to end, and
-	// resetLimit a reset.
+	// stopLimit bounds the wait for statements and transactions that a test has left, leaveLimit that for
+	// sessions that are about to end, and resetLimit a reset.
 	stopLimit, leaveLimit, resetLimit = 5 * time.Second, time.Second, 30 * time.Second
 )
 
-// seat is a migrated database of a deployment with two pools: for a test, with all rights, and for a store, with the rights that
-// serve needs. New sessions and new databases are half of the price of most tests, so a seat serves one test after another, as
-// long as its reset gives it the contents, the catalogues and the sessions of a new one.
+// seat is a migrated database of a deployment with two pools: for a test, with all rights, and for a store,
+// with the rights that serve needs. New sessions and new databases are half of the price of most tests, so a
+// seat serves one test after another, as long as its reset gives it the contents, the catalogues and the
+// sessions of a new one.
 type seat struct {
 	database      string
 	drop          func(context.Context) error
@@ -101,8 +102,8 @@ func (s *Server) newSeat(t testing.TB) *seat {
 	return made
 }
 
-// openPools opens a database for a test and for a store. The connections of the test begin with its first statement: most tests have
-// several deployments and look into few.
+// openPools opens a database for a test and for a store. The connections of the test begin with its first
+// statement: most tests have several deployments and look into few.
 func openPools(dsn string) (test, serving *pgxpool.Pool, err error) {
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -120,7 +121,8 @@ func openPools(dsn string) (test, serving *pgxpool.Pool, err error) {
 	return test, serving, nil
 }
 
-// giveBack resets a seat for the next test. One that cannot be made like new, or whose test failed, is removed instead.
+// giveBack resets a seat for the next test. One that cannot be made like new, or whose test failed, is
+// removed instead.
 func (s *Server) giveBack(used *seat, failed bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), resetLimit)
 	defer cancel()
@@ -156,8 +158,8 @@ func (s *Server) dropSeats() error {
 // used counts the connections that the pools have given out so far.
 func (s *seat) used() int64 { return s.test.Stat().AcquireCount() + s.serving.Stat().AcquireCount() }
 
-// discard closes the pools and drops the database. A test that failed may have left a transaction open, whose connection is never given back:
-// Close would wait for it without end.
+// discard closes the pools and drops the database. A test that failed may have left a transaction open, whose
+// connection is never given back: Close would wait for it without end.
 func (s *seat) discard() error {
 	closed := make(chan struct{})
 	go func() {

@@ -19,7 +19,8 @@ func ownSeats(t *testing.T) *Server {
 	t.Helper()
 	shared := Postgres(t)
 	deploymentTemplate(t, shared)
-	own := &Server{postgres: shared.postgres, prefix: shared.prefix + "s" + fmt.Sprint(shared.count.Add(1)) + "_", templates: map[string]*template{"deployment": shared.template("deployment")}}
+	own := &Server{postgres: shared.postgres, prefix: shared.prefix + "s" + fmt.Sprint(shared.count.Add(1)) + "_",
+		templates: map[string]*template{"deployment": shared.template("deployment")}}
 	t.Cleanup(func() { require.NoError(t, own.dropSeats()) })
 	return own
 }
@@ -32,7 +33,8 @@ func (s *Server) own(t *testing.T) *seat {
 	return made
 }
 
-// A test that has written to every table, with every setting and lock that a session can keep, leaves a seat that equals a new database.
+// A test that has written to every table, with every setting and lock that a session can keep, leaves a seat
+// that equals a new database.
 func TestASeatIsLikeNewAfterATestThatTouchedEveryTable(t *testing.T) {
 	t.Parallel()
 	s := ownSeats(t)
@@ -84,21 +86,25 @@ FROM pg_class WHERE oid >= 16384 AND relkind IN ('r', 'i', 't')`)
 		add(fmt.Sprintf(`SELECT 'sequence %[1]s', (last_value, is_called)::text FROM %[1]s`, name))
 	}
 	for _, name := range relations(t, pool, 'r') {
-		add(fmt.Sprintf(`SELECT 'rows of %[1]s', COALESCE(string_agg(t::text, ' ' ORDER BY t::text), '') FROM %[1]s t`, name))
+		add(fmt.Sprintf(`SELECT 'rows of %[1]s', COALESCE(string_agg(t::text, ' ' ORDER BY t::text), '') FROM %[1]s t`,
+			name))
 	}
 	return out
 }
 
 func relations(t *testing.T, pool *pgxpool.Pool, kind rune) []string {
 	t.Helper()
-	rows, err := pool.Query(t.Context(), `SELECT oid::regclass::text FROM pg_class WHERE relkind = $1::text::"char" AND oid >= 16384 ORDER BY 1`, string(kind))
+	rows, err := pool.Query(t.Context(),
+		`SELECT oid::regclass::text FROM pg_class WHERE relkind = $1::text::"char" AND oid >= 16384 ORDER BY 1`,
+		string(kind))
 	require.NoError(t, err)
 	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
 	return names
 }
 
-// fillEveryTable removes the rows of every table, inserts a row of made-up values, and moves every sequence. It returns the number of tables.
+// fillEveryTable removes the rows of every table, inserts a row of made-up values, and moves every sequence.
+// It returns the number of tables.
 func fillEveryTable(t *testing.T, pool *pgxpool.Pool) int {
 	t.Helper()
 	const insertSQL = `
@@ -177,7 +183,8 @@ func TestASeatThatIsNotLikeNewIsThrownAway(t *testing.T) {
 		require.NoError(t, s.giveBack(used, false))
 		require.Empty(t, s.seats.free, sql)
 		var there bool
-		require.NoError(t, connect(t, s.DSN("")).QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`, used.database).Scan(&there))
+		require.NoError(t, connect(t, s.DSN("")).QueryRow(t.Context(),
+			`SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`, used.database).Scan(&there))
 		require.False(t, there, sql)
 	}
 }
@@ -197,7 +204,8 @@ func TestASeatInUseIsThrownAway(t *testing.T) {
 	stranger, err := pgx.Connect(t.Context(), s.DSN(used.database))
 	require.NoError(t, err)
 	require.ErrorContains(t, used.reset(t.Context(), s.seats.blank), "left sessions")
-	_, err = stranger.Exec(t.Context(), `BEGIN; INSERT INTO dbcontroller.word (deployment_id, what, reason, said_by) VALUES (1, '', '', ''); PREPARE TRANSACTION 'mine'`)
+	_, err = stranger.Exec(t.Context(),
+		`BEGIN; INSERT INTO dbcontroller.word (deployment_id, what, reason, said_by) VALUES (1, '', '', ''); PREPARE TRANSACTION 'mine'`)
 	require.NoError(t, err)
 	require.NoError(t, stranger.Close(t.Context()))
 	require.ErrorIs(t, used.reset(t.Context(), s.seats.blank), errChanged)
@@ -234,7 +242,8 @@ kinds: [{ kind: Target, patterns: ["targets/{target}"] }]
 			b := NewBox(t, services, nil, deployment)
 			require.Nil(t, b.Get(name))
 			require.EqualValues(t, 1, b.MustPut(name, nil).Revision)
-			box := of{database: b.Pools[id].Config().ConnConfig.Database, identity: b.Stores[id].Gate.Database().String()}
+			box := of{database: b.Pools[id].Config().ConnConfig.Database, identity: b.Stores[id].Gate.Database().
+				String()}
 			const sql = `SELECT pg_backend_pid(), array_agg(pid) FROM pg_stat_activity WHERE datname = current_database() AND usesysid IS NOT NULL`
 			require.NoError(t, b.configs[id].Pool.QueryRow(t.Context(), sql).Scan(&box.session, &box.sessions))
 			boxes = append(boxes, box)

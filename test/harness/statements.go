@@ -17,7 +17,8 @@ type statements struct {
 	head    []byte // of a message whose length is not complete
 }
 
-// begins returns the places in the next bytes at which a statement begins: Bind, or Query of the simple protocol.
+// begins returns the places in the next bytes at which a statement begins: Bind, or Query of the simple
+// protocol.
 func (s *statements) begins(b []byte) (at []int) {
 	for i := 0; i < len(b) && !s.broken; {
 		if s.left > 0 {

@@ -14,12 +14,14 @@ func TestStatementsOfAStream(t *testing.T) {
 		return append(append([]byte{kind}, endian.BigEndian.AppendUint32(nil, uint32(len(text)+4))...), text...)
 	}
 	startup := func(code uint32, text string) []byte {
-		return append(endian.BigEndian.AppendUint32(endian.BigEndian.AppendUint32(nil, uint32(len(text)+8)), code), text...)
+		return append(endian.BigEndian.AppendUint32(endian.BigEndian.AppendUint32(nil, uint32(len(text)+8)), code),
+			text...)
 	}
 	var stream []byte
 	var want []int
 	for _, m := range [][]byte{
-		startup(sslRequest, ""), startup(196608, "user\x00BQ\x00"), message('p', "Q"), message('Q', "BEGIN\x00"), message('P', "SELECT B\x00"),
+		startup(sslRequest, ""), startup(196608, "user\x00BQ\x00"), message('p', "Q"), message('Q', "BEGIN\x00"),
+		message('P', "SELECT B\x00"),
 		message('B', "x"), message('E', "QQQQQQ"), message('B', ""), message('S', ""), message('X', ""),
 	} {
 		if len(m) > 0 && (m[0] == 'B' || m[0] == 'Q') {

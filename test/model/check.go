@@ -15,7 +15,8 @@ type history struct {
 }
 
 func newHistory() history {
-	return history{deleted: map[UID]bool{}, last: map[UID]map[string]Reference{}, left: map[UID]bool{}, cleaned: map[UID]bool{}}
+	return history{deleted: map[UID]bool{}, last: map[UID]map[string]Reference{}, left: map[UID]bool{},
+		cleaned: map[UID]bool{}}
 }
 
 func (h history) wrote(wr *write) { h.last[wr.holder] = maps.Clone(wr.refs) }
@@ -34,7 +35,8 @@ func (w *World) Check() []string {
 					w.report("I3: the delete of %s was accepted beside %s", t.Name, r.Name)
 				}
 				if ref.Behaviour.Blocks() && t == nil {
-					w.report("I2: %s at %d refers by %s to %d at %d, which does not exist", r.Name, at, path, ref.Target, ref.Home)
+					w.report("I2: %s at %d refers by %s to %d at %d, which does not exist", r.Name, at, path,
+						ref.Target, ref.Home)
 				}
 			}
 		}
@@ -42,8 +44,8 @@ func (w *World) Check() []string {
 	return w.broken
 }
 
-// checkKept reports a clean-up that begins while a resource keeps a reference to its target: an ACTIVE one, or one that had the
-// reference when it was marked.
+// checkKept reports a clean-up that begins while a resource keeps a reference to its target: an ACTIVE one,
+// or one that had the reference when it was marked.
 func (w *World) checkKept(target UID) {
 	for at, d := range w.deployments {
 		for uid, r := range d.resources {
@@ -109,8 +111,8 @@ func (w *World) CheckAtRest() []string {
 	return w.broken
 }
 
-// checkClosure compares the incarnations that have left with the closure of the deletions: the roots of accepted deletes, and all
-// holders that last cascaded with an incarnation that has left (I11, I14).
+// checkClosure compares the incarnations that have left with the closure of the deletions: the roots of
+// accepted deletes, and all holders that last cascaded with an incarnation that has left (I11, I14).
 func (w *World) checkClosure() {
 	goes := maps.Clone(w.history.deleted)
 	for more := true; more; {
@@ -126,7 +128,8 @@ func (w *World) checkClosure() {
 	for _, d := range w.deployments { // the remaining resources have lost only references to removed ones
 		for uid, r := range d.resources {
 			for path, ref := range w.history.last[uid] {
-				if _, ok := r.Refs[path]; !ok && !r.Deleting && (ref.Behaviour != Unset || !w.history.left[ref.Target]) {
+				if _, ok := r.Refs[path]; !ok && !r.Deleting &&
+					(ref.Behaviour != Unset || !w.history.left[ref.Target]) {
 					w.report("I9: %s lost %s", r.Name, path)
 				}
 			}
@@ -158,7 +161,8 @@ func (w *World) outstanding() map[string]bool {
 				if ref.Behaviour.Blocks() {
 					blocked[ref.Target] = true
 				} else if t := w.deployments[ref.Home].resources[ref.Target]; t != nil && t.Deleting {
-					work[fmt.Sprintf("%d at %d refers by %s to %d, which is DELETING", uid, at, path, ref.Target)] = true
+					work[fmt.Sprintf(
+						"%d at %d refers by %s to %d, which is DELETING", uid, at, path, ref.Target)] = true
 				}
 			}
 		}
@@ -173,8 +177,8 @@ func (w *World) outstanding() map[string]bool {
 	return work
 }
 
-// Round lets each deployment take each of its steps once: the messages that are in flight arrive, in the order that pick chooses, and between any two
-// steps the applications take theirs.
+// Round lets each deployment take each of its steps once: the messages that are in flight arrive, in the
+// order that pick chooses, and between any two steps the applications take theirs.
 func (w *World) Round(pick func(n int) int, applications func()) {
 	for n := len(w.bag); n > 0; n-- {
 		applications()

@@ -8,19 +8,22 @@ import (
 	"pgregory.net/rapid"
 )
 
-// playFinalizers draws a schedule of a small world in which some resources have a finalizer: they are written, deleted and cleaned up
-// after again and again, and reports of clean-ups are lost, repeated and late.
+// playFinalizers draws a schedule of a small world in which some resources have a finalizer: they are
+// written, deleted and cleaned up after again and again, and reports of clean-ups are lost, repeated and
+// late.
 func playFinalizers(t *rapid.T, m Mistakes) []string {
 	const sites = 2
 	w := New(sites, m)
 	w.Finalizers = true
-	site := func(label string) int { return min(draw(t, 3, label), 1) } // most at one site, where the same names meet again
+	// most at one site, where the same names meet again
+	site := func(label string) int { return min(draw(t, 3, label), 1) }
 	name := func(label string) string { return []string{"x", "y", "y"}[draw(t, 3, label)] }
 	steps := []func(){
 		func() {
 			refs, targets := map[string]Reference{}, map[string]string{}
 			if draw(t, 3, "refers") == 0 {
-				refs["a"] = Reference{Behaviour: []Behaviour{Cascade, Cascade, Block, Unset}[draw(t, 4, "behaviour")], Home: site("home")}
+				refs["a"] = Reference{Behaviour: []Behaviour{Cascade, Cascade, Block, Unset}[draw(t, 4, "behaviour")],
+					Home: site("home")}
 				targets["a"] = name("target")
 			}
 			w.Write(site("at"), name("name"), refs, targets)

@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// playKept draws a schedule of a small world in which resources called x keep resources called y until they are removed, and all
-// have finalizers.
+// playKept draws a schedule of a small world in which resources called x keep resources called y until they
+// are removed, and all have finalizers.
 func playKept(t *rapid.T, m Mistakes) []string {
 	const sites = 2
 	w := New(sites, m)
@@ -20,7 +20,8 @@ func playKept(t *rapid.T, m Mistakes) []string {
 		refs, targets := map[string]Reference{}, map[string]string{}
 		at, n := site("at"), name("name")
 		if n == "x" && draw(t, 4, "keeps") > 0 {
-			refs["a"] = Reference{Behaviour: []Behaviour{Keep, Keep, Keep, Block}[draw(t, 4, "behaviour")], Home: site("home")}
+			refs["a"] = Reference{Behaviour: []Behaviour{Keep, Keep, Keep, Block}[draw(t, 4, "behaviour")],
+				Home: site("home")}
 			targets["a"] = "y"
 		}
 		if n == "x" && draw(t, 4, "cascades") == 0 {
@@ -76,8 +77,8 @@ func playKept(t *rapid.T, m Mistakes) []string {
 	return w.CheckAtRest()
 }
 
-// A holder keeps its target until it is removed: the target is there, and its clean-up begins afterwards. A holder in DELETING refuses no
-// delete. At rest all resources in DELETING are gone.
+// A holder keeps its target until it is removed: the target is there, and its clean-up begins afterwards. A
+// holder in DELETING refuses no delete. At rest all resources in DELETING are gone.
 func TestKeptTargetsOnEverySchedule_I2_I3_I13_I33(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// Mislay lets a deployment's database lose one tentative blockade that no comparison has found, as a restored copy has. It returns false when
-// there is none. A blockade that is lost later is lost as a confirmed one is: no confirm shows that, but an epoch and verify do.
+// Mislay lets a deployment's database lose one tentative blockade that no comparison has found, as a restored
+// copy has. It returns false when there is none. A blockade that is lost later is lost as a confirmed one is:
+// no confirm shows that, but an epoch and verify do.
 func (w *World) Mislay(at, which int) bool {
 	d := w.deployments[at]
 	var tentative []Key
@@ -23,7 +24,8 @@ func (w *World) Mislay(at, which int) bool {
 	return true
 }
 
-// counted returns a message as it is sent. With a mistake, a confirm has the number of the references that are left.
+// counted returns a message as it is sent. With a mistake, a confirm has the number of the references that
+// are left.
 func (w *World) counted(m message) message {
 	if m.kind != confirm || !w.DroppedAreNotCounted {
 		return m
@@ -39,7 +41,8 @@ func (w *World) counted(m message) message {
 	return m
 }
 
-// confirm confirms the blockades of an attempt, and reports whether there were fewer than established references.
+// confirm confirms the blockades of an attempt, and reports whether there were fewer than established
+// references.
 func (w *World) confirm(m message) {
 	if w.waits(m) {
 		return
@@ -96,18 +99,21 @@ func (w *World) missing(m message) (lost []Key) {
 	return lost
 }
 
-// repair establishes lost references that still exist under a new attempt. The confirm is done when none is lost; one without a target
-// dangles, which Check reports.
+// repair establishes lost references that still exist under a new attempt. The confirm is done when none is
+// lost; one without a target dangles, which Check reports.
 func (w *World) repair(m message) {
 	d, targets := w.deployments[m.to], w.deployments[m.from].resources
-	lost := slices.DeleteFunc(slices.Clone(m.keys), func(k Key) bool { return !d.refers(m.from, k) || targets[k.Target] == nil })
+	lost := slices.DeleteFunc(slices.Clone(m.keys), func(k Key) bool {
+		return !d.refers(m.from, k) || targets[k.Target] == nil
+	})
 	if len(lost) == 0 || w.LostReferencesAreLeft {
 		delete(d.outbox, m.owed)
 		return
 	}
 	r := d.resources[lost[0].Holder] // an attempt has one holder
 	wr := &write{
-		at: m.to, holder: r.UID, name: r.Name, refs: maps.Clone(r.Refs), targets: map[string]string{}, attempt: Attempt(w.number()),
+		at: m.to, holder: r.UID, name: r.Name, refs: maps.Clone(r.Refs), targets: map[string]string{},
+		attempt: Attempt(w.number()),
 		waiting: map[int]bool{m.from: true}, before: maps.Clone(r.Refs), lost: lost,
 	}
 	ask := message{kind: establish, from: m.to, to: m.from, attempt: wr.attempt, holder: r.UID}

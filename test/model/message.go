@@ -26,7 +26,8 @@ const (
 )
 
 func (k kind) String() string {
-	return [...]string{"establish", "established", "together", "outcomes", "confirm", "release", "abandon", "resolve", "resolved", "deletions", "acknowledge", "check", "checked", "cleaned", "done"}[k]
+	return [...]string{"establish", "established", "together", "outcomes", "confirm", "release", "abandon", "resolve",
+		"resolved", "deletions", "acknowledge", "check", "checked", "cleaned", "done"}[k]
 }
 
 // message is in flight. It may arrive late, several times, after later ones, or never.
@@ -46,8 +47,9 @@ type message struct {
 	unknown   bool   // of done: there were fewer tentative blockades than references
 	// references: of confirm, the number of references that were established under the attempt.
 	references int
-	parts      []message // of together: an establish each; of outcomes: an established each, or the establish that was left out
-	leftOut    int       // of together: the part that is left out; none when it is negative
+	// of together: an establish each; of outcomes: an established each, or the establish that was left out
+	parts   []message
+	leftOut int // of together: the part that is left out; none when it is negative
 }
 
 type request struct {
@@ -138,7 +140,8 @@ func (w *World) receive(m message) {
 		d.closed[m.attempt] = true
 		w.answer(m)
 	case resolve:
-		w.send(message{kind: resolved, from: m.to, to: m.from, keys: m.keys, verdicts: w.verdicts(m.to, m.from, m.keys)})
+		w.send(message{kind: resolved, from: m.to, to: m.from, keys: m.keys,
+			verdicts: w.verdicts(m.to, m.from, m.keys)})
 	case resolved:
 		for i, k := range m.keys {
 			b := d.blockades[k]
@@ -192,7 +195,8 @@ func (w *World) receive(m message) {
 	w.finalise(m.to)
 }
 
-// waits reports whether a message is for a target that an application has locked: its transaction runs into its lock timeout.
+// waits reports whether a message is for a target that an application has locked: its transaction runs into
+// its lock timeout.
 func (w *World) waits(m message) bool {
 	if len(w.locked) == 0 {
 		return false
@@ -243,8 +247,8 @@ func (w *World) establish(m message) map[string]UID {
 	return targets
 }
 
-// confirmOne confirms a blocking blockade, and replaces one of an acting reference by an entry. A target that was marked
-// meanwhile gets a newer notice, so that only a later acknowledgement counts.
+// confirmOne confirms a blocking blockade, and replaces one of an acting reference by an entry. A target that
+// was marked meanwhile gets a newer notice, so that only a later acknowledgement counts.
 func (w *World) confirmOne(at int, k Key, b *blockade) {
 	d := w.deployments[at]
 	if b.behaviour.Blocks() {
@@ -265,7 +269,8 @@ func (w *World) confirmOne(at int, k Key, b *blockade) {
 	}
 }
 
-// verdicts returns the verdicts on blockades. An expired attempt without a decision is decided: it can never commit afterwards.
+// verdicts returns the verdicts on blockades. An expired attempt without a decision is decided: it can never
+// commit afterwards.
 func (w *World) verdicts(at, target int, keys []Key) []verdict {
 	d := w.deployments[at]
 	out := make([]verdict, len(keys))
@@ -275,7 +280,8 @@ func (w *World) verdicts(at, target int, keys []Key) []verdict {
 		}
 		out[i] = gone
 		if r := d.resources[k.Holder]; r != nil {
-			if ref, ok := r.Refs[k.Path]; ok && ref.Home == target && ref.Target == k.Target && ref.Attempt == k.Attempt {
+			if ref, ok := r.Refs[k.Path]; ok && ref.Home == target && ref.Target == k.Target &&
+				ref.Attempt == k.Attempt {
 				if out[i] = held; r.Deleting || w.ActiveIsLeaving {
 					out[i] = leaving
 				}

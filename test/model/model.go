@@ -1,8 +1,9 @@
-// Package model is the protocol between deployments alone: no database, no connections, no clock. Each message and each
-// transaction is one step, and a test chooses the next step, so that thousands of schedules are played in a second, and a
-// schedule that breaks an invariant is shortened as far as possible.
+// Package model is the protocol between deployments alone: no database, no connections, no clock. Each
+// message and each transaction is one step, and a test chooses the next step, so that thousands of schedules
+// are played in a second, and a schedule that breaks an invariant is shortened as far as possible.
 //
-// It models the pages of docs/protocol.md and not the implementation: the other tests show that the two agree.
+// It models the pages of docs/protocol.md and not the implementation: the other tests show that the two
+// agree.
 package model
 
 import (
@@ -46,8 +47,8 @@ type Resource struct {
 	Name     string
 	Deleting bool
 	Refs     map[string]Reference // by path
-	// Finalizer: its holder has to clean up before the resource is removed. It is set when nothing blocks the resource, with the mark or
-	// later: until then it is Held.
+	// Finalizer: its holder has to clean up before the resource is removed. It is set when nothing blocks the
+	// resource, with the mark or later: until then it is Held.
 	Finalizer, Held bool
 }
 
@@ -101,12 +102,13 @@ type World struct {
 	// Keeps: all resources are of kinds with finalizers.
 	Keeps       bool
 	deployments []*deployment
-	locked      map[UID]bool // rows that transactions of applications hold: a step that needs one runs into its lock timeout
-	bag         []message
-	writes      []*write
-	next        int
-	history     history
-	broken      []string
+	// rows that transactions of applications hold: a step that needs one runs into its lock timeout
+	locked  map[UID]bool
+	bag     []message
+	writes  []*write
+	next    int
+	history history
+	broken  []string
 }
 
 // write is a user's write in progress: a process holds it, and its crash loses it.
@@ -128,8 +130,10 @@ func New(n int, m Mistakes) *World {
 	w := &World{Mistakes: m, locked: map[UID]bool{}, history: newHistory()}
 	for range n {
 		w.deployments = append(w.deployments, &deployment{
-			resources: map[UID]*Resource{}, blockades: map[Key]*blockade{}, entries: map[UID]map[int]bool{}, notices: map[UID]map[int]int{},
-			decided: map[Attempt]bool{}, closed: map[Attempt]bool{}, outbox: map[string]message{}, watched: map[int]map[UID]bool{}, position: map[int]int{},
+			resources: map[UID]*Resource{}, blockades: map[Key]*blockade{}, entries: map[UID]map[int]bool{},
+			notices: map[UID]map[int]int{},
+			decided: map[Attempt]bool{}, closed: map[Attempt]bool{}, outbox: map[string]message{},
+			watched: map[int]map[UID]bool{}, position: map[int]int{},
 		})
 	}
 	return w
@@ -146,10 +150,12 @@ func (d *deployment) named(name string) *Resource {
 	return nil
 }
 
-// Write begins a write: by path, the deployment and name of a target. Unchanged references are not written again.
+// Write begins a write: by path, the deployment and name of a target. Unchanged references are not written
+// again.
 func (w *World) Write(at int, name string, refs map[string]Reference, targets map[string]string) {
 	d := w.deployments[at]
-	wr := &write{at: at, name: name, refs: map[string]Reference{}, targets: targets, attempt: Attempt(w.number()), waiting: map[int]bool{}}
+	wr := &write{at: at, name: name, refs: map[string]Reference{}, targets: targets, attempt: Attempt(w.number()),
+		waiting: map[int]bool{}}
 	r := d.named(name)
 	switch {
 	case r == nil:
@@ -179,14 +185,16 @@ func (w *World) Write(at int, name string, refs map[string]Reference, targets ma
 		wr.waiting[home] = true
 	}
 	for _, home := range slices.Sorted(maps.Keys(ask)) {
-		w.send(message{kind: establish, from: at, to: home, attempt: wr.attempt, holder: wr.holder, requests: ask[home]})
+		w.send(message{kind: establish, from: at, to: home, attempt: wr.attempt, holder: wr.holder,
+			requests: ask[home]})
 	}
 }
 
 // Writes returns the number of writes in progress.
 func (w *World) Writes() int { return len(w.writes) }
 
-// Commit ends a write: when all its references are established it commits in one transaction, otherwise it is aborted.
+// Commit ends a write: when all its references are established it commits in one transaction, otherwise it is
+// aborted.
 func (w *World) Commit(i int) {
 	wr := w.writes[i]
 	w.writes = slices.Delete(w.writes, i, i+1)
@@ -196,7 +204,8 @@ func (w *World) Commit(i int) {
 		w.renew(wr)
 		return
 	}
-	unchanged := r == nil && wr.before == nil || r != nil && r.UID == wr.holder && !r.Deleting && maps.Equal(r.Refs, wr.before)
+	unchanged := r == nil && wr.before == nil || r != nil && r.UID == wr.holder && !r.Deleting &&
+		maps.Equal(r.Refs, wr.before)
 	_, decided := d.decided[wr.attempt]
 	decided = decided && !w.CommitsAfterAbort
 	for path, ref := range wr.refs { // local targets are locked and checked in the transaction
@@ -261,8 +270,8 @@ func (w *World) drop(at int, holder UID, path string, ref Reference) {
 	}
 }
 
-// Delete deletes a resource with the cascades inside its deployment, unless a holder blocks it. Undecided references count as
-// live.
+// Delete deletes a resource with the cascades inside its deployment, unless a holder blocks it. Undecided
+// references count as live.
 func (w *World) Delete(at int, name string) bool {
 	d := w.deployments[at]
 	r := d.named(name)
@@ -299,8 +308,8 @@ func (d *deployment) closure(root UID) map[UID]bool {
 	return goes
 }
 
-// isBlocked reports whether a holder outside the closure blocks a resource. A holder in DELETING refuses no deletion; without a closure, it
-// blocks as well.
+// isBlocked reports whether a holder outside the closure blocks a resource. A holder in DELETING refuses no
+// deletion; without a closure, it blocks as well.
 func (d *deployment) isBlocked(uid UID, goes map[UID]bool, confirmedOnly bool) bool {
 	for k, b := range d.blockades {
 		if k.Target == uid && (!confirmedOnly || !b.tentative) && (goes == nil || !b.leaving) {
@@ -317,8 +326,8 @@ func (d *deployment) isBlocked(uid UID, goes map[UID]bool, confirmedOnly bool) b
 	return false
 }
 
-// mark sets a resource to DELETING: it drops its references, local holders are handled at once, and the deployments of others get
-// notices.
+// mark sets a resource to DELETING: it drops its references, local holders are handled at once, and the
+// deployments of others get notices.
 func (w *World) mark(at int, uid UID) {
 	d := w.deployments[at]
 	r := d.resources[uid]
@@ -377,7 +386,8 @@ func (w *World) look(at int) (removed bool) {
 		if r.Deleting && r.Held && !blocked && !w.locked[uid] {
 			r.Held, r.Finalizer = false, true
 		}
-		if !r.Deleting || w.locked[uid] || len(d.notices[uid]) > 0 || (r.Finalizer || r.Held) && !w.FinalisesUncleaned || blocked {
+		if !r.Deleting || w.locked[uid] || len(d.notices[uid]) > 0 || (r.Finalizer || r.Held) &&
+			!w.FinalisesUncleaned || blocked {
 			continue
 		}
 		if w.history.removed(uid); w.needsCleaning(r.Name) && !w.history.cleaned[uid] {
@@ -404,8 +414,8 @@ func (w *World) look(at int) (removed bool) {
 // needsCleaning reports whether a resource of this name has a finalizer.
 func (w *World) needsCleaning(name string) bool { return w.Finalizers && name == "y" || w.Keeps }
 
-// Clean lets the holder of the finalizer clean up after the resources that it sees in DELETING, and report that. It may lose its report
-// in a crash: then it cleans up again.
+// Clean lets the holder of the finalizer clean up after the resources that it sees in DELETING, and report
+// that. It may lose its report in a crash: then it cleans up again.
 func (w *World) Clean(at int) {
 	d := w.deployments[at]
 	for _, uid := range slices.Sorted(maps.Keys(d.resources)) {
@@ -428,7 +438,8 @@ func (w *World) Ask(at int) {
 	}
 }
 
-// Expire lets all tentative blockades at a deployment expire. That removes none: their holders' deployments are asked.
+// Expire lets all tentative blockades at a deployment expire. That removes none: their holders' deployments
+// are asked.
 func (w *World) Expire(at int) {
 	d := w.deployments[at]
 	asks := map[int][]Key{}
@@ -468,8 +479,9 @@ func (w *World) Send(at int) {
 	}
 }
 
-// Act lets a deployment act upon the deletions that it has received from another, and acknowledge them. A holder that an application has locked
-// is passed over, and its deletion is excepted from the acknowledgement.
+// Act lets a deployment act upon the deletions that it has received from another, and acknowledge them. A
+// holder that an application has locked is passed over, and its deletion is excepted from the
+// acknowledgement.
 func (w *World) Act(at, from int) {
 	d := w.deployments[at]
 	excepted := map[UID]bool{}
@@ -546,7 +558,8 @@ func sorted(keys []Key) []Key {
 }
 
 func (k Key) compare(other Key) int {
-	return cmp.Or(cmp.Compare(k.Target, other.Target), cmp.Compare(k.Holder, other.Holder), cmp.Compare(k.Attempt, other.Attempt), cmp.Compare(k.Path, other.Path))
+	return cmp.Or(cmp.Compare(k.Target, other.Target), cmp.Compare(k.Holder, other.Holder),
+		cmp.Compare(k.Attempt, other.Attempt), cmp.Compare(k.Path, other.Path))
 }
 
 func (w *World) report(format string, args ...any) {

@@ -31,7 +31,8 @@ func draw(t *rapid.T, n int, label string) (i int) {
 
 // play draws a schedule and returns the violations.
 func play(t *rapid.T, m Mistakes) []string {
-	sites, names := 2+draw(t, 2, "sites"), []string{"x", "y"}[:1+draw(t, 2, "names")] // small worlds, in which the same resources meet again
+	// small worlds, in which the same resources meet again
+	sites, names := 2+draw(t, 2, "sites"), []string{"x", "y"}[:1+draw(t, 2, "names")]
 	w := New(sites, m)
 	site := func(label string) int { return draw(t, sites, label) }
 	name := func(label string) string { return names[draw(t, len(names), label)] }
@@ -90,7 +91,8 @@ func play(t *rapid.T, m Mistakes) []string {
 		"crash":  func() { w.Crash(site("at")) },
 	}
 	likely := []string{
-		"write", "write", "commit", "commit", "delete", "deliver", "deliver", "deliver", "deliver the oldest", "deliver the oldest",
+		"write", "write", "commit", "commit", "delete", "deliver", "deliver", "deliver", "deliver the oldest",
+		"deliver the oldest",
 		"deliver the oldest", "expire", "send", "act", "act",
 	}
 	for range 10 + draw(t, 60, "steps") {
@@ -109,8 +111,8 @@ func play(t *rapid.T, m Mistakes) []string {
 	return w.CheckAtRest()
 }
 
-// Messages are lost, repeated, reordered and delayed, and deployments crash: the invariants of each moment hold, and at rest
-// exactly the closure of the deletions has left.
+// Messages are lost, repeated, reordered and delayed, and deployments crash: the invariants of each moment
+// hold, and at rest exactly the closure of the deletions has left.
 func TestTheProtocolOnEverySchedule_I1_I2_I4_I5_I7_I8_I11_I13_I28(t *testing.T) {
 	t.Parallel()
 	began, schedules := time.Now(), 0
@@ -128,7 +130,8 @@ func TestTheModelFindsMistakes(t *testing.T) {
 	t.Parallel()
 	of := reflect.TypeFor[Mistakes]()
 	for i := range of.NumField() {
-		if isOfFinalizers(of.Field(i).Name) || isOfLosses(of.Field(i).Name) || isOfKept(of.Field(i).Name) || isOfProgress(of.Field(i).Name) {
+		if isOfFinalizers(of.Field(i).Name) || isOfLosses(of.Field(i).Name) || isOfKept(of.Field(i).Name) ||
+			isOfProgress(of.Field(i).Name) {
 			continue
 		}
 		t.Run(of.Field(i).Name, func(t *testing.T) {

@@ -8,15 +8,17 @@ import (
 	"testing"
 )
 
-// busy plays applications that never stop: they write and delete between any two steps of the controllers, and always hold the lock of some row,
-// by preference of a holder that a deletion is to act upon, though never of the same row in two rounds. First messages and blockades are lost;
-// then the controllers are only as fast as weak fairness makes them: each of their steps is taken once a round. It returns the work that
+// busy plays applications that never stop: they write and delete between any two steps of the controllers,
+// and always hold the lock of some row, by preference of a holder that a deletion is to act upon, though
+// never of the same row in two rounds. First messages and blockades are lost; then the controllers are only
+// as fast as weak fairness makes them: each of their steps is taken once a round. It returns the work that
 // they have not ended after 12 rounds, and the violations.
 func busy(seed int, m Mistakes) []string {
 	const sites, expiry, rounds, clients = 2, 4, 12, 4
 	r := rand.New(rand.NewPCG(uint64(seed), uint64(seed)))
 	w := New(sites, m)
-	loses := seed%2 == 0 // blockades; a delete before they are established again may be accepted wrongly, so there is none
+	// blockades; a delete before they are established again may be accepted wrongly, so there is none
+	loses := seed%2 == 0
 	names := []string{"u", "v", "w", "x", "y", "z"}
 	write := func() {
 		at, name := r.IntN(sites), r.IntN(len(names))
@@ -25,7 +27,8 @@ func busy(seed int, m Mistakes) []string {
 			refs["a"], targets["a"] = Reference{Behaviour: []Behaviour{Cascade, Cascade, Unset}[name%3]}, names[name/3]
 		}
 		if r.IntN(3) == 0 {
-			refs["b"], targets["b"] = Reference{Behaviour: Behaviour(r.IntN(3)), Home: r.IntN(sites)}, names[r.IntN(len(names))]
+			refs["b"], targets["b"] = Reference{Behaviour: Behaviour(r.IntN(3)), Home: r.IntN(sites)},
+				names[r.IntN(len(names))]
 		}
 		w.Write(at, names[name], refs, targets)
 	}
@@ -84,7 +87,8 @@ func busy(seed int, m Mistakes) []string {
 	return w.CheckAtRest()
 }
 
-// touch writes a resource without a change of its first reference: the second one comes and goes, to a target in the same database.
+// touch writes a resource without a change of its first reference: the second one comes and goes, to a target
+// in the same database.
 func (w *World) touch(at int, name string) {
 	h := w.deployments[at].named(name)
 	if h == nil {
@@ -92,7 +96,8 @@ func (w *World) touch(at int, name string) {
 	}
 	refs, targets := map[string]Reference{}, map[string]string{}
 	if a, ok := h.Refs["a"]; ok && w.deployments[a.Home].resources[a.Target] != nil {
-		refs["a"], targets["a"] = Reference{Behaviour: a.Behaviour, Home: a.Home}, w.deployments[a.Home].resources[a.Target].Name
+		refs["a"], targets["a"] = Reference{Behaviour: a.Behaviour, Home: a.Home},
+			w.deployments[a.Home].resources[a.Target].Name
 	}
 	if _, ok := h.Refs["b"]; !ok {
 		for _, t := range w.deployments[at].resources {
@@ -107,7 +112,8 @@ func (w *World) touch(at int, name string) {
 	}
 }
 
-// lock lets the applications' transactions end and begin: in each deployment they lock a row that they had not locked.
+// lock lets the applications' transactions end and begin: in each deployment they lock a row that they had
+// not locked.
 func (w *World) lock(r *rand.Rand) {
 	had := w.locked
 	w.locked = map[UID]bool{}
@@ -130,8 +136,8 @@ func (w *World) lock(r *rand.Rand) {
 	}
 }
 
-// Applications write for ever, and hold locks for longer than the controllers wait: all work that there is at any moment ends nevertheless, and a
-// row that is locked delays no other.
+// Applications write for ever, and hold locks for longer than the controllers wait: all work that there is at
+// any moment ends nevertheless, and a row that is locked delays no other.
 func TestWorkEndsBesideApplicationsThatNeverStop_I20_I28(t *testing.T) {
 	t.Parallel()
 	for seed := range 400 {

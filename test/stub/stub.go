@@ -1,5 +1,5 @@
-// Package stub serves gRPC services that a test implements, over TLS with real certificates, so that tests of the client and
-// of the commands need neither PostgreSQL nor processes.
+// Package stub serves gRPC services that a test implements, over TLS with real certificates, so that tests of
+// the client and of the commands need neither PostgreSQL nor processes.
 package stub
 
 import (
@@ -70,7 +70,8 @@ func New(t testing.TB, s Services) *Installation {
 	dir := t.TempDir()
 	authority, err := playground.NewAuthority()
 	require.NoError(t, err)
-	i := &Installation{Context: filepath.Join(dir, "client.yaml"), Certs: filepath.Join(dir, "operator"), authority: authority}
+	i := &Installation{Context: filepath.Join(dir, "client.yaml"), Certs: filepath.Join(dir, "operator"),
+		authority: authority}
 	require.NoError(t, authority.Issue(i.Certs, identity.Identity{Role: identity.RoleOperator, Name: "tester"}))
 	_, i.Address = serve(t, authority, identity.Deployment(Deployment), func(server *grpc.Server) {
 		if s.Resources != nil {
@@ -93,17 +94,20 @@ func New(t testing.TB, s Services) *Installation {
 			}
 		})
 		env.Regions = append(env.Regions, &registryv1.Region{Name: region})
-		env.Deployments = append(env.Deployments, &registryv1.Deployment{Service: id.Service, Region: region, Version: "v1", Address: address})
+		env.Deployments = append(env.Deployments, &registryv1.Deployment{Service: id.Service, Region: region,
+			Version: "v1", Address: address})
 	}
-	i.registry, i.RegistryAddress = serve(t, authority, identity.Identity{Role: identity.RoleRegistry}, func(server *grpc.Server) {
-		registryv1.RegisterRegistryServiceServer(server, registry{s.Registry, env})
-	})
+	i.registry, i.RegistryAddress = serve(t, authority, identity.Identity{Role: identity.RoleRegistry},
+		func(server *grpc.Server) {
+			registryv1.RegisterRegistryServiceServer(server, registry{s.Registry, env})
+		})
 	file := fmt.Sprintf("registry: %s\ncerts: %s\n", i.RegistryAddress, i.Certs)
 	require.NoError(t, os.WriteFile(i.Context, []byte(file), 0o600))
 	return i
 }
 
-func serve(t testing.TB, authority *playground.Authority, id identity.Identity, register func(*grpc.Server)) (*grpc.Server, string) {
+func serve(t testing.TB, authority *playground.Authority, id identity.Identity,
+	register func(*grpc.Server)) (*grpc.Server, string) {
 	t.Helper()
 	certs := t.TempDir()
 	require.NoError(t, authority.Issue(certs, id))
@@ -139,7 +143,8 @@ func environment(address string, s Services) *registryv1.Environment {
 		env.Services = append(env.Services, wire.DescriptorProto(d))
 	}
 	if s.Described != "" {
-		env.Deployments = append(env.Deployments, &registryv1.Deployment{Service: Deployment.Service, Region: s.Described, Version: "v1"})
+		env.Deployments = append(env.Deployments, &registryv1.Deployment{Service: Deployment.Service,
+			Region: s.Described, Version: "v1"})
 	}
 	return env
 }
@@ -150,7 +155,8 @@ type registry struct {
 	env *registryv1.Environment
 }
 
-func (r registry) GetEnvironment(ctx context.Context, req *registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
+func (r registry) GetEnvironment(ctx context.Context,
+	req *registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
 	if answer, err := r.RegistryServiceServer.GetEnvironment(ctx, req); status.Code(err) != codes.Unimplemented {
 		return answer, err
 	}

@@ -1,5 +1,6 @@
-// Command provenance writes the provenance of the release in a folder of goreleaser to standard output: a statement of in-toto with a
-// predicate of SLSA 1. Its subjects are the files of checksums.txt, its dependencies the commit, and the modules in the bills of materials.
+// Command provenance writes the provenance of the release in a folder of goreleaser to standard output: a
+// statement of in-toto with a predicate of SLSA 1. Its subjects are the files of checksums.txt, its
+// dependencies the commit, and the modules in the bills of materials.
 package main
 
 import (
@@ -59,20 +60,23 @@ func statement(dir string, finished time.Time) (map[string]any, error) {
 		return nil, err
 	}
 	guide := repository + "/blob/" + build.Commit + "/docs/releases.md"
-	source := resource{URI: "git+" + repository + "@" + build.Commit, Digest: map[string]string{"gitCommit": build.Commit}}
+	source := resource{URI: "git+" + repository + "@" + build.Commit,
+		Digest: map[string]string{"gitCommit": build.Commit}}
 	return map[string]any{
 		"_type":         "https://in-toto.io/Statement/v1",
 		"subject":       subjects,
 		"predicateType": "https://slsa.dev/provenance/v1",
 		"predicate": map[string]any{
 			"buildDefinition": map[string]any{
-				"buildType":            guide + "#what-is-built",
-				"externalParameters":   map[string]any{"source": source.URI, "tag": build.Tag, "version": build.Version},
+				"buildType": guide + "#what-is-built",
+				"externalParameters": map[string]any{"source": source.URI, "tag": build.Tag,
+					"version": build.Version},
 				"resolvedDependencies": append([]resource{source}, modules...),
 			},
 			"runDetails": map[string]any{
-				"builder":  map[string]any{"id": guide + "#making-a-release"},
-				"metadata": map[string]any{"startedOn": build.Date.UTC().Format(time.RFC3339), "finishedOn": finished.UTC().Format(time.RFC3339)},
+				"builder": map[string]any{"id": guide + "#making-a-release"},
+				"metadata": map[string]any{"startedOn": build.Date.UTC().Format(time.RFC3339),
+					"finishedOn": finished.UTC().Format(time.RFC3339)},
 			},
 		},
 	}, nil

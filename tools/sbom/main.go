@@ -1,5 +1,6 @@
-// Command sbom writes the software bill of materials of a Go binary to standard output, in the JSON form of CycloneDX 1.6: the Go
-// toolchain and the modules that the binary was linked from, as the linker has recorded them.
+// Command sbom writes the software bill of materials of a Go binary to standard output, in the JSON form of
+// CycloneDX 1.6: the Go toolchain and the modules that the binary was linked from, as the linker has recorded
+// them.
 package main
 
 import (
@@ -59,9 +60,11 @@ func fail(err error) {
 }
 
 func describe(info *buildinfo.BuildInfo) document {
-	d := document{Format: "CycloneDX", SpecVersion: "1.6", Version: 1, Metadata: metadata{Component: module(&info.Main)}}
+	d := document{Format: "CycloneDX", SpecVersion: "1.6", Version: 1,
+		Metadata: metadata{Component: module(&info.Main)}}
 	d.Metadata.Component.Type = "application"
-	d.Components = []component{{Type: "platform", Name: "go", Version: strings.TrimPrefix(info.GoVersion, "go"), PURL: "pkg:golang/std@" + strings.TrimPrefix(info.GoVersion, "go")}}
+	d.Components = []component{{Type: "platform", Name: "go", Version: strings.TrimPrefix(info.GoVersion, "go"),
+		PURL: "pkg:golang/std@" + strings.TrimPrefix(info.GoVersion, "go")}}
 	for _, m := range info.Deps {
 		if m.Replace != nil {
 			m = m.Replace

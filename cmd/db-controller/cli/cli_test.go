@@ -29,7 +29,8 @@ func TestCountsHaveTheirNouns(t *testing.T) {
 
 func TestAgesAreShort(t *testing.T) {
 	t.Parallel()
-	for want, ago := range map[string]time.Duration{"5s": 5 * time.Second, "3m": 3 * time.Minute, "2h10m": 130 * time.Minute, "5d": 5*24*time.Hour + time.Hour, "0s": -2 * time.Hour} {
+	for want, ago := range map[string]time.Duration{"5s": 5 * time.Second, "3m": 3 * time.Minute,
+		"2h10m": 130 * time.Minute, "5d": 5*24*time.Hour + time.Hour, "0s": -2 * time.Hour} {
 		require.Equal(t, want, Ago(time.Now().Add(-ago)))
 	}
 }
@@ -85,7 +86,8 @@ func TestATypedNameIsSplitAtItsDeployment(t *testing.T) {
 	id, prefix, ok := splitName("//iam.example.com/us-west2/projects/a")
 	require.True(t, ok)
 	require.Equal(t, "iam.example.com/us-west2 projects/a", id.String()+" "+prefix)
-	for _, typed := range []string{"", "//", "//iam.example.com", "//iam.example.com/us-west2", "iam.example.com/us-west2/projects/a"} {
+	for _, typed := range []string{"", "//", "//iam.example.com", "//iam.example.com/us-west2",
+		"iam.example.com/us-west2/projects/a"} {
 		_, _, ok := splitName(typed)
 		require.False(t, ok, typed)
 	}
@@ -120,5 +122,7 @@ func TestPrintedTextsControlNoTerminal(t *testing.T) {
 	p := Printer{Out: &out}
 	p.Table("NAME REASON", [][]any{{"a", "\x1b[2Jgone\nb  fine\r\u202e\u009b"}})
 	p.Line("because %s\n\tend", "\x1b]0;title\a")
-	require.Equal(t, "NAME  REASON\na     \ufffd[2Jgone b  fine\ufffd\ufffd\ufffd\nbecause \ufffd]0;title\ufffd\n\tend\n", out.String())
+	require.Equal(t,
+		"NAME  REASON\na     \ufffd[2Jgone b  fine\ufffd\ufffd\ufffd\nbecause \ufffd]0;title\ufffd\n\tend\n",
+		out.String())
 }

@@ -26,8 +26,9 @@ const (
 
 type completion = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective)
 
-// completing calls propose with a client; without an installation that answers there are no proposals. Cobra runs no hook of a command
-// before it completes its arguments, so the environment and the configuration file are read here.
+// completing calls propose with a client; without an installation that answers there are no proposals. Cobra
+// runs no hook of a command before it completes its arguments, so the environment and the configuration file
+// are read here.
 func completing(cmd *cobra.Command, propose func(ctx context.Context, c *client.Client) []string) []string {
 	if err := Configure(cmd); err != nil {
 		return nil
@@ -42,7 +43,8 @@ func completing(cmd *cobra.Command, propose func(ctx context.Context, c *client.
 	return propose(ctx, c)
 }
 
-// CompleteNames proposes full names of resources for the first arguments: deployments first, then their resources.
+// CompleteNames proposes full names of resources for the first arguments: deployments first, then their
+// resources.
 func CompleteNames(arguments int) completion {
 	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if arguments != Many && len(args) >= arguments {
@@ -106,29 +108,35 @@ func CompleteDeployments(arguments int) completion {
 		if arguments != Many && len(args) >= arguments {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return completing(cmd, func(ctx context.Context, c *client.Client) []string { return deploymentNames(ctx, c, "", "") }), cobra.ShellCompDirectiveNoFileComp
+		return completing(cmd, func(ctx context.Context, c *client.Client) []string {
+			return deploymentNames(ctx, c, "", "")
+		}), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
 // CompleteDeploymentAndKind proposes the deployment of the argument, and for --kind the kinds of its service.
 func CompleteDeploymentAndKind(cmd *cobra.Command) {
 	cmd.ValidArgsFunction = CompleteDeployments(1)
-	_ = cmd.RegisterFlagCompletionFunc("kind", func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) { // the flag exists
-		return completing(cmd, func(ctx context.Context, c *client.Client) []string {
-			env, err := c.Environment(ctx)
-			if err != nil {
-				return nil
-			}
-			return kindNames(env, args)
-		}), cobra.ShellCompDirectiveNoFileComp
-	})
+	// the flag exists
+	_ = cmd.RegisterFlagCompletionFunc("kind",
+		func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			return completing(cmd, func(ctx context.Context, c *client.Client) []string {
+				env, err := c.Environment(ctx)
+				if err != nil {
+					return nil
+				}
+				return kindNames(env, args)
+			}), cobra.ShellCompDirectiveNoFileComp
+		})
 }
 
 // kindNames are the kinds of the services of some deployments, of every service without them.
 func kindNames(env *schema.Environment, deployments []string) []string {
 	var names []string
 	for _, d := range env.Services {
-		wanted := len(deployments) == 0 || slices.ContainsFunc(deployments, func(id string) bool { return strings.HasPrefix(id, d.Service+"/") })
+		wanted := len(deployments) == 0 || slices.ContainsFunc(deployments, func(id string) bool {
+			return strings.HasPrefix(id, d.Service+"/")
+		})
 		for _, k := range d.Kinds {
 			if wanted {
 				names = append(names, k.Name)

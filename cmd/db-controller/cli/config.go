@@ -16,7 +16,8 @@ import (
 
 const (
 	environmentPrefix = "DBCONTROLLER_"
-	// originKey and secretKey are annotations of flags: where the value comes from, and that it must not be shown.
+	// originKey and secretKey are annotations of flags: where the value comes from, and that it must not be
+	// shown.
 	originKey, secretKey = "origin", "secret"
 )
 
@@ -26,8 +27,8 @@ type setting struct {
 	origin string
 }
 
-// Configure sets the flags that the command line does not set: from the environment, else from the command's section of the
-// file, else from the top of the file. It records where each value comes from.
+// Configure sets the flags that the command line does not set: from the environment, else from the command's
+// section of the file, else from the top of the file. It records where each value comes from.
 func Configure(cmd *cobra.Command) error {
 	settings, err := fileSettings(cmd)
 	if err != nil {
@@ -91,7 +92,8 @@ func setFlag(f *pflag.Flag, value any) (err error) {
 	return nil
 }
 
-// fileSettings reads the file of --config. Its sections are named after commands; the keys beside them are for every command that has such a flag.
+// fileSettings reads the file of --config. Its sections are named after commands; the keys beside them are
+// for every command that has such a flag.
 func fileSettings(cmd *cobra.Command) (map[string]setting, error) {
 	path, _ := cmd.Flags().GetString("config")
 	if path == "" {
@@ -129,7 +131,8 @@ func fileSettings(cmd *cobra.Command) (map[string]setting, error) {
 	return found, nil
 }
 
-// fields returns the fields of a value of YAML, if it has any. The type differs if a key is no text, such as a number.
+// fields returns the fields of a value of YAML, if it has any. The type differs if a key is no text, such as
+// a number.
 func fields(value any) (map[string]any, bool) {
 	if of, ok := value.(map[any]any); ok {
 		texts := make(map[string]any, len(of))
@@ -147,7 +150,8 @@ func fields(value any) (map[string]any, bool) {
 func sectionSettings(cmd *cobra.Command, path, name string, section map[string]any, found map[string]setting) error {
 	owner, _, err := cmd.Root().Find(strings.Fields(name))
 	if err != nil || owner == cmd.Root() {
-		return fmt.Errorf("configuration %s: unknown section %q%s", path, name, DidYouMean(name, subcommands(cmd.Root())))
+		return fmt.Errorf("configuration %s: unknown section %q%s", path, name,
+			DidYouMean(name, subcommands(cmd.Root())))
 	}
 	for _, key := range slices.Sorted(maps.Keys(section)) {
 		flag, err := knownKey(path, name+": ", key, FlagsBelow(owner), owner)
@@ -176,8 +180,9 @@ func knownKey(path, section, key string, known []string, of *cobra.Command) (str
 	return "", fmt.Errorf("%s: known are %s", text, strings.Join(FlagsBelow(of), ", "))
 }
 
-// environmentSettings reads the variables of flags. A variable that looks like a misspelt one is an error; others with the prefix are
-// left alone, because supervisors set some, such as Kubernetes for a service that is called dbcontroller.
+// environmentSettings reads the variables of flags. A variable that looks like a misspelt one is an error;
+// others with the prefix are left alone, because supervisors set some, such as Kubernetes for a service that
+// is called dbcontroller.
 func environmentSettings(cmd *cobra.Command) (map[string]setting, error) {
 	variables := map[string]string{}
 	for _, entry := range os.Environ() {
@@ -196,17 +201,21 @@ func environmentSettings(cmd *cobra.Command) (map[string]setting, error) {
 			continue
 		}
 		if flag := withoutCommand(name, cmd.Root()); flag != "" {
-			wrong = errors.Join(wrong, fmt.Errorf("environment: unknown variable %s: did you mean %s? A variable is for every command that has the flag", variable, variableOf(flag)))
+			wrong = errors.Join(wrong,
+				fmt.Errorf(
+					"environment: unknown variable %s: did you mean %s? A variable is for every command that has the flag", variable, variableOf(flag)))
 			continue
 		}
 		if near := nearest(name, known); near != "" && !serviceLink.MatchString(name) {
-			wrong = errors.Join(wrong, fmt.Errorf("environment: unknown variable %s: did you mean %s?", variable, variableOf(near)))
+			wrong = errors.Join(wrong, fmt.Errorf("environment: unknown variable %s: did you mean %s?", variable,
+				variableOf(near)))
 		}
 	}
 	return found, wrong
 }
 
-// withoutCommand returns the flag in a name such as serve-listen, as the section of a file would lead to; empty if it is none.
+// withoutCommand returns the flag in a name such as serve-listen, as the section of a file would lead to;
+// empty if it is none.
 func withoutCommand(name string, root *cobra.Command) string {
 	for _, c := range root.Commands() {
 		if flag, below := strings.CutPrefix(name, c.Name()+"-"); below && slices.Contains(FlagsBelow(c), flag) {
@@ -216,7 +225,8 @@ func withoutCommand(name string, root *cobra.Command) string {
 	return ""
 }
 
-// serviceLink matches the variables that Kubernetes sets in each container for a service named dbcontroller, such as DBCONTROLLER_PORT.
+// serviceLink matches the variables that Kubernetes sets in each container for a service named dbcontroller,
+// such as DBCONTROLLER_PORT.
 var serviceLink = regexp.MustCompile(`^(port|service)(-|$)`)
 
 func variableOf(flag string) string {
@@ -260,7 +270,8 @@ func readSecrets(flags *pflag.FlagSet) (wrong error) {
 			return
 		}
 		if f.Changed {
-			wrong = errors.Join(wrong, fmt.Errorf("--%s and --%s-file are both given, by %s and by %s: give one", f.Name, f.Name, originOf(f), originOf(from)))
+			wrong = errors.Join(wrong, fmt.Errorf("--%s and --%s-file are both given, by %s and by %s: give one",
+				f.Name, f.Name, originOf(f), originOf(from)))
 			return
 		}
 		raw, err := os.ReadFile(from.Value.String())

@@ -37,7 +37,8 @@ type configured struct {
 	Flag   string `json:"flag"`
 	Value  string `json:"value"`
 	Origin string `json:"origin"`
-	// Reload is how a change reaches a process that runs: SIGHUP, followed or restart; empty for commands that end by themselves.
+	// Reload is how a change reaches a process that runs: SIGHUP, followed or restart; empty for commands
+	// that end by themselves.
 	Reload string `json:"reload,omitempty"`
 }
 
@@ -78,7 +79,8 @@ func newConfigPrint() *cobra.Command {
 	OutputFlag(cmd)
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) {
-			return Usage("%w: the flags of the command follow --, as in: db-controller config print migrate up -- --set registry", err)
+			return Usage(
+				"%w: the flags of the command follow --, as in: db-controller config print migrate up -- --set registry", err)
 		}
 		return FlagError(cmd, err)
 	})
@@ -127,7 +129,8 @@ func newConfigSchema(outputs Outputs) *cobra.Command {
 			return out.Document(s)
 		},
 	}
-	cmd.ValidArgsFunction = cobra.FixedCompletions(slices.Sorted(maps.Keys(outputs)), cobra.ShellCompDirectiveNoFileComp)
+	cmd.ValidArgsFunction = cobra.FixedCompletions(slices.Sorted(maps.Keys(outputs)),
+		cobra.ShellCompDirectiveNoFileComp)
 	return cmd
 }
 

@@ -13,7 +13,8 @@ import (
 
 // ContextFlag adds the flags of every command that calls servers.
 func ContextFlag(cmd *cobra.Command) {
-	cmd.Flags().String("context", client.DefaultFile(), "`FILE` with the address of the registry and the folder of the certificates; db-controller dev writes the default")
+	cmd.Flags().String("context", client.DefaultFile(),
+		"`FILE` with the address of the registry and the folder of the certificates; db-controller dev writes the default")
 	cmd.Flags().String("token-file", "", "`FILE` with the token of a user, to be used instead of the certificate")
 }
 
@@ -33,7 +34,8 @@ func OpenClient(cmd *cobra.Command) (*client.Client, error) {
 	}
 	c, err := client.Open(path, options...)
 	if errors.Is(err, os.ErrNotExist) && !fileExists(path) {
-		return nil, Usage("%s does not exist: start `db-controller dev` in another terminal, or name a file with --context", path)
+		return nil, Usage(
+			"%s does not exist: start `db-controller dev` in another terminal, or name a file with --context", path)
 	}
 	if err != nil {
 		return nil, Usage("%w", err)
@@ -47,15 +49,17 @@ func fileExists(path string) bool {
 }
 
 // NewDeploymentCommand returns a command that calls deployments.
-func NewDeploymentCommand(use, short, example string, args cobra.PositionalArgs, run func(cmd *cobra.Command, c *client.Client, args []string) error) *cobra.Command {
-	cmd := &cobra.Command{Use: use, Short: short, Example: example, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
-		c, err := OpenClient(cmd)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		return run(cmd, c, args)
-	}}
+func NewDeploymentCommand(use, short, example string, args cobra.PositionalArgs,
+	run func(cmd *cobra.Command, c *client.Client, args []string) error) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, Example: example, Args: args,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := OpenClient(cmd)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			return run(cmd, c, args)
+		}}
 	ContextFlag(cmd)
 	OutputFlag(cmd)
 	return cmd

@@ -1,5 +1,5 @@
-// Package cli has the parts that commands share: flags and their other sources, exit codes, output for people and programs, the
-// connection to deployments, completion.
+// Package cli has the parts that commands share: flags and their other sources, exit codes, output for people
+// and programs, the connection to deployments, completion.
 package cli
 
 import (
@@ -39,7 +39,8 @@ func (e *exitError) Unwrap() error { return e.err }
 // WithCode returns an error with an exit code.
 func WithCode(code int, err error) error { return &exitError{code, err} }
 
-// Usage returns an error about the command line or the configuration. An error in args that has a code keeps it.
+// Usage returns an error about the command line or the configuration. An error in args that has a code keeps
+// it.
 func Usage(format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	if errors.As(err, new(*exitError)) {
@@ -88,7 +89,8 @@ type answered struct {
 func (e *answered) Error() string {
 	s, _ := status.FromError(e.err)
 	message := s.Message()
-	if e.of.Name != "" && startsWithName(message, e.of.Name) { // a deployment calls its own resources by their relative names
+	// a deployment calls its own resources by their relative names
+	if e.of.Name != "" && startsWithName(message, e.of.Name) {
 		message = strings.Replace(message, e.of.Name, e.of.String(), 1)
 	}
 	return fmt.Sprintf("%s (%s)", message, s.Code())
@@ -115,8 +117,8 @@ func PlainOf(name schema.FullName, err error) error {
 	return err
 }
 
-// Strictly makes every mistake in the arguments of a command and its subcommands an error about its usage. A command that only
-// has subcommands would otherwise print its help and succeed for a misspelt one.
+// Strictly makes every mistake in the arguments of a command and its subcommands an error about its usage. A
+// command that only has subcommands would otherwise print its help and succeed for a misspelt one.
 func Strictly(c *cobra.Command) {
 	if c.HasSubCommands() && !c.Runnable() {
 		c.RunE = func(cmd *cobra.Command, _ []string) error {

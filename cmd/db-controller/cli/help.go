@@ -11,7 +11,8 @@ const helpAll = "help-all"
 // IsHelp reports whether a flag prints help, and is no setting.
 func IsHelp(flag string) bool { return flag == "help" || flag == helpAll }
 
-// Seldom keeps flags of a command that few people change out of its help, which fits a screen then. --help-all prints them too.
+// Seldom keeps flags of a command that few people change out of its help, which fits a screen then.
+// --help-all prints them too.
 func Seldom(cmd *cobra.Command, flags ...string) {
 	all := &allHelp{flags: cmd.Flags()}
 	f := cmd.Flags().VarPF(all, helpAll, "", "help with all flags")

@@ -27,10 +27,13 @@ func newLogger(cmd *cobra.Command, level zap.AtomicLevel) *zap.Logger {
 	options := []zap.Option{zap.AddCaller(), zap.ErrorOutput(out)}
 	if file, ok := stderr.(*os.File); ok && isTerminal(file) {
 		encoding := zap.NewDevelopmentEncoderConfig()
-		return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(encoding), out, level), append(options, zap.Development())...)
+		return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(encoding), out, level),
+			append(options, zap.Development())...)
 	}
 	encoding := zap.NewProductionEncoderConfig()
-	encoding.EncodeTime = func(t time.Time, to zapcore.PrimitiveArrayEncoder) { zapcore.RFC3339NanoTimeEncoder(t.UTC(), to) }
+	encoding.EncodeTime = func(t time.Time, to zapcore.PrimitiveArrayEncoder) {
+		zapcore.RFC3339NanoTimeEncoder(t.UTC(), to)
+	}
 	core := zapcore.NewCore(zapcore.NewJSONEncoder(encoding), out, level)
 	// As zap's production configuration: of equal lines, the first 100 a second and then every hundredth.
 	return zap.New(audited{zapcore.NewSamplerWithOptions(core, time.Second, 100, 100), core}, options...)

@@ -14,8 +14,8 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// messageJSON is the JSON of a message, in the words that commands and descriptors take: resources have full names, and values of enums no
-// prefix (DELETING, and not STATE_DELETING).
+// messageJSON is the JSON of a message, in the words that commands and descriptors take: resources have full
+// names, and values of enums no prefix (DELETING, and not STATE_DELETING).
 func messageJSON(m proto.Message) ([]byte, error) {
 	m = withFullNames(m)
 	raw, err := protojson.Marshal(m)
@@ -78,7 +78,9 @@ func writeWords(out *bytes.Buffer, raw json.RawMessage, of protoreflect.MessageD
 		case f == nil:
 			return fmt.Errorf("%s has no field %s", of.FullName(), name)
 		case f.IsMap():
-			return writeMembers(out, value, func(_ string, value json.RawMessage) error { return writeValue(out, value, f.MapValue()) })
+			return writeMembers(out, value, func(_ string, value json.RawMessage) error {
+				return writeValue(out, value, f.MapValue())
+			})
 		case f.IsList():
 			return writeElements(out, value, f)
 		}

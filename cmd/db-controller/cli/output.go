@@ -23,9 +23,10 @@ var outputs = []string{"table", "json", "yaml"}
 // OutputFlag adds the flag of every command that prints a result.
 func OutputFlag(cmd *cobra.Command) {
 	cmd.Flags().StringP("output", "o", "table", "table, json or yaml")
-	_ = cmd.RegisterFlagCompletionFunc("output", func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return formatsOf(cmd.Flags().Lookup("output")), cobra.ShellCompDirectiveNoFileComp
-	}) // the flag exists
+	_ = cmd.RegisterFlagCompletionFunc("output",
+		func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			return formatsOf(cmd.Flags().Lookup("output")), cobra.ShellCompDirectiveNoFileComp
+		}) // the flag exists
 }
 
 // nameFormat is the output of names alone, one in each line, as other commands take them.
@@ -50,7 +51,8 @@ const formatsKey = "formats"
 // OutputIn replaces the formats of a command by others; the first one is the default.
 func OutputIn(cmd *cobra.Command, formats ...string) {
 	flag := cmd.Flags().Lookup("output")
-	flag.DefValue, flag.Usage, flag.Annotations = formats[0], strings.Join(formats[:len(formats)-1], ", ")+" or "+formats[len(formats)-1], map[string][]string{formatsKey: formats}
+	flag.DefValue, flag.Usage, flag.Annotations = formats[0], strings.Join(formats[:len(formats)-1], ", ")+" or "+
+		formats[len(formats)-1], map[string][]string{formatsKey: formats}
 	_ = flag.Value.Set(formats[0]) // a string
 }
 
@@ -65,14 +67,15 @@ func CheckOutput(cmd *cobra.Command) error {
 	}
 	// A format that the environment or a file sets for all commands is none that this command has been given.
 	origin := originOf(flag)
-	if len(flag.Annotations[formatsKey]) > 0 && origin != "flag" && origin != "default" && slices.Contains(outputs, flag.Value.String()) {
+	if len(flag.Annotations[formatsKey]) > 0 && origin != "flag" && origin != "default" &&
+		slices.Contains(outputs, flag.Value.String()) {
 		return flag.Value.Set(flag.DefValue)
 	}
 	return Usage("--output %s: want %s", flag.Value, flag.Usage)
 }
 
-// Printer prints the result of a command: lines for people while it runs, or one document for programs at its end. Notes and
-// errors go to the standard error in both cases.
+// Printer prints the result of a command: lines for people while it runs, or one document for programs at its
+// end. Notes and errors go to the standard error in both cases.
 type Printer struct {
 	Out    io.Writer
 	Format string // one of outputs, or name; empty: table
@@ -111,8 +114,8 @@ func (r Printer) Table(header string, rows [][]any) {
 	_ = w.Flush()
 }
 
-// Legible returns a text in which nothing controls a terminal: reasons, causes and errors are texts of other people and deployments. Lines
-// and tabs stay, and any other character that is not printed becomes U+FFFD.
+// Legible returns a text in which nothing controls a terminal: reasons, causes and errors are texts of other
+// people and deployments. Lines and tabs stay, and any other character that is not printed becomes U+FFFD.
 func Legible(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) || r == '\n' || r == '\t' {

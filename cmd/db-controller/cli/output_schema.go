@@ -40,14 +40,16 @@ type MessageWith struct {
 func (all Outputs) Schema(name string, strict bool) (map[string]any, error) {
 	o, ok := all[name]
 	if !ok {
-		return nil, Usage("there is no output %q: want one of %s", name, strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+		return nil, Usage("there is no output %q: want one of %s", name,
+			strings.Join(slices.Sorted(maps.Keys(all)), ", "))
 	}
 	w := &schemaWriter{strict: strict, defs: object{}}
 	s := w.value(reflect.TypeOf(o.Value), o.Value, "")
 	if ref, ok := s["$ref"].(string); ok { // a message of its own
 		s = w.defs[strings.TrimPrefix(ref, "#/$defs/")].(object)
 	}
-	out := object{"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": OutputVersion + "/" + name + ".json", "title": name, "description": o.About}
+	out := object{"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": OutputVersion + "/" + name +
+		".json", "title": name, "description": o.About}
 	maps.Copy(out, s)
 	if len(w.defs) > 0 {
 		out["$defs"] = w.defs
@@ -203,9 +205,11 @@ func (w *schemaWriter) field(f protoreflect.FieldDescriptor) object {
 		return object{"enum": words}
 	case protoreflect.BoolKind:
 		return object{"type": "boolean"}
-	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Uint32Kind, protoreflect.Fixed32Kind, protoreflect.Sfixed32Kind:
+	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Uint32Kind, protoreflect.Fixed32Kind,
+		protoreflect.Sfixed32Kind:
 		return object{"type": "integer"}
-	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Uint64Kind, protoreflect.Fixed64Kind, protoreflect.Sfixed64Kind:
+	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Uint64Kind, protoreflect.Fixed64Kind,
+		protoreflect.Sfixed64Kind:
 		return object{"type": "string", "pattern": "^-?[0-9]+$"} // JSON numbers are doubles for many readers
 	case protoreflect.FloatKind, protoreflect.DoubleKind:
 		return object{"type": "number"}

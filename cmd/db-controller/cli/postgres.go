@@ -24,7 +24,8 @@ func OfDatabase(err error) error {
 
 // PlaintextFlag is for trusted networks.
 func PlaintextFlag(f *pflag.FlagSet, to *bool) {
-	f.BoolVar(to, "postgres-plaintext", false, "allow a database on another host without verified TLS (sslmode=verify-full)")
+	f.BoolVar(to, "postgres-plaintext", false,
+		"allow a database on another host without verified TLS (sslmode=verify-full)")
 }
 
 // CheckDSN returns an error for a connection that others could read or impersonate.

@@ -27,7 +27,8 @@ const (
 	logLevel  = "log-level"
 )
 
-// Reloadable records how changes of flags reach a process that runs; changes of its other flags need a restart.
+// Reloadable records how changes of flags reach a process that runs; changes of its other flags need a
+// restart.
 func Reloadable(f *pflag.FlagSet, how string, names ...string) {
 	for _, name := range names {
 		setAnnotation(f.Lookup(name), reloadKey, how)
@@ -40,7 +41,8 @@ func reloads(of *cobra.Command) (yes bool) {
 	return yes
 }
 
-// ReloadOf returns how a change of a flag of a process reaches it while it runs: OnSignal, Followed or "restart".
+// ReloadOf returns how a change of a flag of a process reaches it while it runs: OnSignal, Followed or
+// "restart".
 func ReloadOf(f *pflag.Flag) string {
 	switch how := f.Annotations[reloadKey]; {
 	case len(how) > 0:
@@ -151,7 +153,8 @@ func (r *reload) compare(next *pflag.FlagSet) (changed map[string]string, restar
 		was, is := r.running[f.Name], f.Value.String()
 		_, secret := f.Annotations[secretKey]
 		switch {
-		case IsHelp(f.Name), was == is || secret && withoutPassword(was) == withoutPassword(is): // new connections read the file of a password
+		case IsHelp(f.Name), was == is || secret && withoutPassword(was) == withoutPassword(is):
+			// new connections read the file of a password
 		case ReloadOf(f) == OnSignal:
 			changed[f.Name], r.running[f.Name] = was+" → "+is, is
 		default:
@@ -169,6 +172,7 @@ func (r *reload) say(changed map[string]string, restart []string) {
 		r.log.Info("the configuration is read again", zap.Any("changed", changed))
 	default:
 		slices.Sort(restart)
-		r.log.Warn("the configuration is read again, and some of it needs a restart", zap.Any("changed", changed), zap.Strings("needs_restart", restart))
+		r.log.Warn("the configuration is read again, and some of it needs a restart", zap.Any("changed", changed),
+			zap.Strings("needs_restart", restart))
 	}
 }

@@ -84,7 +84,8 @@ func (r *running) hangup() map[string]any {
 	return line
 }
 
-// A process has the settings of its file after SIGHUP, as far as they can be reloaded; one line of the log names the changed settings, and those that wait for a restart.
+// A process has the settings of its file after SIGHUP, as far as they can be reloaded; one line of the log
+// names the changed settings, and those that wait for a restart.
 func TestSettingsAreReadAgain(t *testing.T) {
 	r := run(t, "log_level: warn\npostgres: postgres://u:secret1@localhost/x\n")
 	require.Equal(t, zapcore.WarnLevel, r.level.Level())
@@ -100,7 +101,8 @@ func TestSettingsAreReadAgain(t *testing.T) {
 	r.write("log_level: debug\npostgres: postgres://u@elsewhere/x\n")
 	line = r.hangup()
 	require.Equal(t, zapcore.DebugLevel, r.level.Level())
-	require.Equal(t, map[string]any{"most": "20 → 10", "log-level": "error → debug"}, line["changed"], "what the file leaves out is the default")
+	require.Equal(t, map[string]any{"most": "20 → 10", "log-level": "error → debug"}, line["changed"],
+		"what the file leaves out is the default")
 	require.Equal(t, []any{"postgres"}, line["needs_restart"])
 	<-r.applied
 	require.Equal(t, []any{"postgres"}, r.hangup()["needs_restart"], "until the process is restarted")

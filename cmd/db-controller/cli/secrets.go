@@ -6,10 +6,12 @@ import (
 	"strings"
 )
 
-// passwordField finds a password of a connection string of keywords and values, in which quotes and \ protect blanks.
+// passwordField finds a password of a connection string of keywords and values, in which quotes and \ protect
+// blanks.
 var passwordField = regexp.MustCompile(`(?i)(password\s*=\s*)('(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)+)`)
 
-// withoutPassword returns a connection string for people. One that is none is hidden: the password may be anywhere in it.
+// withoutPassword returns a connection string for people. One that is none is hidden: the password may be
+// anywhere in it.
 func withoutPassword(dsn string) string {
 	if u, err := url.Parse(dsn); err == nil && (u.Scheme == "postgres" || u.Scheme == "postgresql") {
 		query := u.Query()
@@ -33,8 +35,10 @@ var secrets = []struct {
 	found *regexp.Regexp
 	stays string
 }{
-	{regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|$)`), `REDACTED`},
-	{regexp.MustCompile(`(?i)(\b(?:authorization|(?:set-)?cookie)["']?\s*[=:]\s*["']?(?:(?:bearer|basic|token|digest|negotiate|apikey) )?)[^\n]*`), `${1}REDACTED`},
+	{regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|$)`),
+		`REDACTED`},
+	{regexp.MustCompile(
+		`(?i)(\b(?:authorization|(?:set-)?cookie)["']?\s*[=:]\s*["']?(?:(?:bearer|basic|token|digest|negotiate|apikey) )?)[^\n]*`), `${1}REDACTED`},
 	{regexp.MustCompile(`(://[^\s/:@"']*):[^\s"']+@`), `$1:REDACTED@`},
 	{regexp.MustCompile(`://[^\s/:@"']{20,}@`), `://REDACTED@`}, // a token as the user
 	{regexp.MustCompile(`\b([\w.-]+):[^\s@/:"']+@`), `$1:REDACTED@`},
@@ -42,8 +46,10 @@ var secrets = []struct {
 	// host:port:database:user:password of a file of passwords
 	{regexp.MustCompile(`([\w.*-]+:(?:\d+|\*):[^\s:]+:[^\s:]+):\S+`), `$1:REDACTED`},
 	{regexp.MustCompile(`(?i)(password\s+)'(?:[^']|'')*'`), `$1'REDACTED'`}, // SQL
-	{regexp.MustCompile(`(?i)((?:password|passwd|passphrase|secret|api-key|--token) +)([^\s'"]*[0-9][^\s'"]*)`), `${1}REDACTED`},
-	{regexp.MustCompile(`(?i)([\w.-]*(?:` + secretWords + `)[\w.-]*["']?\s*[=:]\s*)("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.|'')*'|(?:[^\s&\\]|\\.)+)`), `${1}REDACTED`},
+	{regexp.MustCompile(`(?i)((?:password|passwd|passphrase|secret|api-key|--token) +)([^\s'"]*[0-9][^\s'"]*)`),
+		`${1}REDACTED`},
+	{regexp.MustCompile(`(?i)([\w.-]*(?:` + secretWords +
+		`)[\w.-]*["']?\s*[=:]\s*)("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.|'')*'|(?:[^\s&\\]|\\.)+)`), `${1}REDACTED`},
 	{regexp.MustCompile(`(?i)\b(bearer) +[\w.~+/-]+=*`), `$1 REDACTED`},
 	{regexp.MustCompile(`(?i)\b(basic) +[A-Za-z0-9+/]{8,}=*`), `$1 REDACTED`},
 	{regexp.MustCompile(`\beyJ[\w-]+\.[\w-]+(?:\.[\w-]*)*`), `REDACTED`},

@@ -1,6 +1,7 @@
 package cli
 
-// DidYouMean returns a question with the known name that is most similar to a misspelt one; nothing if none is similar.
+// DidYouMean returns a question with the known name that is most similar to a misspelt one; nothing if none
+// is similar.
 func DidYouMean(given string, known []string) string {
 	if near := nearest(given, known); near != "" {
 		return ": did you mean " + near + "?"

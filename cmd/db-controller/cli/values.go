@@ -23,7 +23,8 @@ func FlagError(cmd *cobra.Command, err error) error {
 		return Usage("%w: %w", err, wanted(bare.GetFlag(), fmt.Errorf("want a %s", bare.GetFlag().Value.Type())))
 	}
 	if errors.As(err, &invalid) {
-		err = fmt.Errorf("invalid argument %q for \"--%s\" flag: %w", invalid.GetValue(), invalid.GetFlag().Name, wanted(invalid.GetFlag(), invalid.Unwrap()))
+		err = fmt.Errorf("invalid argument %q for \"--%s\" flag: %w", invalid.GetValue(), invalid.GetFlag().Name,
+			wanted(invalid.GetFlag(), invalid.Unwrap()))
 	}
 	return Usage("%w", err)
 }

@@ -29,8 +29,8 @@ type sqlStep struct {
 	Rows    []string `yaml:"rows"`    // of a query, which is repeated until it has them
 }
 
-// commandStep runs a command of this program. ${service/region} stands for the connection string of a deployment's database, and
-// ${services} for the file with the services.
+// commandStep runs a command of this program. ${service/region} stands for the connection string of a
+// deployment's database, and ${services} for the file with the services.
 type commandStep struct {
 	Args  []string `yaml:"args"`
 	Shows []string `yaml:"shows"` // parts of lines of the output, which are shown

@@ -1,4 +1,5 @@
-// Package dev has the commands that try the program out: the playground with its scenarios, and the benchmark.
+// Package dev has the commands that try the program out: the playground with its scenarios, and the
+// benchmark.
 package dev
 
 import (
@@ -55,10 +56,13 @@ A server of --postgres needs 6 free connections for each deployment, and no othe
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&cfg.dsn, "postgres", "", "DSN of a PostgreSQL server to use, of a user who may create databases (default: start a server)")
+	f.StringVar(&cfg.dsn, "postgres", "",
+		"DSN of a PostgreSQL server to use, of a user who may create databases (default: start a server)")
 	f.StringVar(&cfg.scenario, "scenario", "", `file with a scenario to play, "demo", or "adopt"`)
-	f.StringSliceVar(&cfg.regions, "regions", nil, "regions in which each service of --services runs, if the files have no deployments")
-	f.StringSliceVar(&cfg.services, "services", nil, "files with services and deployments (default: iam and devices in two regions)")
+	f.StringSliceVar(&cfg.regions, "regions", nil,
+		"regions in which each service of --services runs, if the files have no deployments")
+	f.StringSliceVar(&cfg.services, "services", nil,
+		"files with services and deployments (default: iam and devices in two regions)")
 	f.BoolVar(&cfg.delegations, "delegations", true, "run the deployments with serve --delegations")
 	cfg.hosts.Flags(f)
 	f.StringVar(&cfg.dir, "dir", filepath.Dir(client.DefaultFile()), "folder for certificates, logs and client.yaml")
@@ -113,7 +117,8 @@ func runDev(cmd *cobra.Command, cfg devConfig) error {
 	if err != nil {
 		return err
 	}
-	p, c, err := Start(cmd.Context(), pg, binary, cfg.dir, files, cfg.hosts, fmt.Sprintf("--delegations=%t", cfg.delegations))
+	p, c, err := Start(cmd.Context(), pg, binary, cfg.dir, files, cfg.hosts,
+		fmt.Sprintf("--delegations=%t", cfg.delegations))
 	if p != nil {
 		defer func() { _ = p.Stop() }()
 	}
@@ -175,13 +180,15 @@ func hints(cfg devConfig) string {
 	for _, try := range tries {
 		lines = append(lines, "  "+os.Args[0]+context+" "+try)
 	}
-	lines = append(lines, "  "+os.Args[0]+context+" console", "", "Logs and certificates: "+cfg.dir, "Ctrl-C stops it.", "")
+	lines = append(lines, "  "+os.Args[0]+context+" console", "", "Logs and certificates: "+cfg.dir,
+		"Ctrl-C stops it.", "")
 	return strings.Join(lines, "\n")
 }
 
-// Start starts a playground of a program on a PostgreSQL server, in a folder, and returns it with a client. It returns the playground with an
-// error as well: the caller stops it.
-func Start(ctx context.Context, pg *launcher.Server, binary, dir string, files *schema.File, at operate.Hosts, serve ...string) (*playground.Playground, *client.Client, error) {
+// Start starts a playground of a program on a PostgreSQL server, in a folder, and returns it with a client.
+// It returns the playground with an error as well: the caller stops it.
+func Start(ctx context.Context, pg *launcher.Server, binary, dir string, files *schema.File, at operate.Hosts,
+	serve ...string) (*playground.Playground, *client.Client, error) {
 	var ids []schema.DeploymentID
 	for _, d := range files.Deployments {
 		ids = append(ids, d.DeploymentID)
@@ -197,14 +204,16 @@ func Start(ctx context.Context, pg *launcher.Server, binary, dir string, files *
 	// The code below drops the databases of an earlier playground, but must not drop those that a running one
 	// uses.
 	if err := pg.Claim(ctx); errors.Is(err, launcher.ErrClaimed) {
-		return nil, nil, fmt.Errorf("another playground runs on %s: stop it, or use another server with --postgres", pg.Source())
+		return nil, nil, fmt.Errorf("another playground runs on %s: stop it, or use another server with --postgres",
+			pg.Source())
 	} else if err != nil {
 		return nil, nil, err
 	}
 	p, err := playground.New(ctx, playground.Config{
 		HostNames: at.Names, Addresses: at.Addresses,
 		Tell: func(text string) { _, _ = fmt.Fprintln(os.Stderr, text) },
-		Dir:  dir, Binary: binary, Deployments: ids, Args: append([]string{"--connections", strconv.Itoa(each), "--reflection"}, serve...),
+		Dir:  dir, Binary: binary, Deployments: ids,
+		Args: append([]string{"--connections", strconv.Itoa(each), "--reflection"}, serve...),
 		Databases: playground.Databases{Args: plaintext, New: func(ctx context.Context, name string) (string, error) {
 			name = "dbc_" + strings.ReplaceAll(name, "-", "_")
 			if err := pg.DropDatabase(ctx, name); err != nil { // from an earlier playground on the same server
@@ -216,7 +225,8 @@ func Start(ctx context.Context, pg *launcher.Server, binary, dir string, files *
 	if err != nil {
 		return nil, nil, err
 	}
-	c, err := client.New(client.File{Registry: p.RegistryAddress, Certs: p.ClientCerts()}, filepath.Join(dir, playground.ClientFile+".environment"))
+	c, err := client.New(client.File{Registry: p.RegistryAddress, Certs: p.ClientCerts()},
+		filepath.Join(dir, playground.ClientFile+".environment"))
 	if err != nil {
 		return p, nil, err
 	}
@@ -235,22 +245,24 @@ func Start(ctx context.Context, pg *launcher.Server, binary, dir string, files *
 const (
 	// besides is the number of connections of a deployment outside its pool, for notifications.
 	besides = 2
-	// others is the number of connections of the registry and of this process, and those reserved for administrators.
+	// others is the number of connections of the registry and of this process, and those reserved for
+	// administrators.
 	others = 20
 )
 
 // connectionsFor returns how many connections the deployments need when each has a pool of the given size.
 func connectionsFor(deployments, each int) int { return deployments*(each+besides) + others }
 
-// connectionsEach divides the free connections of a server among deployments. It returns an error when they are too few for
-// the deployments to work.
+// connectionsEach divides the free connections of a server among deployments. It returns an error when they
+// are too few for the deployments to work.
 func connectionsEach(ctx context.Context, pg *launcher.Server, deployments int) (int, error) {
 	most, used, err := pg.Connections(ctx)
 	if err != nil {
 		return 0, err
 	}
 	if needed := connectionsFor(deployments, postgres.MinConnections); most-used < needed {
-		return 0, fmt.Errorf("%s has %d connections, of which %d are in use; %d deployments need %d: set max_connections there to %d or more, and restart it, or describe fewer deployments",
+		return 0, fmt.Errorf(
+			"%s has %d connections, of which %d are in use; %d deployments need %d: set max_connections there to %d or more, and restart it, or describe fewer deployments",
 			pg.Source(), most, used, deployments, needed, used+needed)
 	}
 	return min(20, (most-used-others)/max(1, deployments)-besides), nil
@@ -258,7 +270,8 @@ func connectionsEach(ctx context.Context, pg *launcher.Server, deployments int) 
 
 // OwnServer returns the settings of a server that is started for deployments.
 func OwnServer(deployments int) map[string]string {
-	return map[string]string{"max_connections": strconv.Itoa(max(300, connectionsFor(deployments, postgres.MinConnections)+others))}
+	return map[string]string{
+		"max_connections": strconv.Itoa(max(300, connectionsFor(deployments, postgres.MinConnections)+others))}
 }
 
 // takeFolder makes a folder, and keeps other playgrounds and other installations safe from this one.
@@ -297,7 +310,8 @@ func devServices(example string, paths, regions []string) (*schema.File, error) 
 	return schema.ParseFile(filepath.Base(example), bytes.NewReader(raw))
 }
 
-// deployed adds the deployments of regions to services that have none. Without regions it names the missing deployments.
+// deployed adds the deployments of regions to services that have none. Without regions it names the missing
+// deployments.
 func deployed(files *schema.File, regions []string) error {
 	switch {
 	case len(files.Deployments) > 0 && len(regions) > 0:
@@ -322,7 +336,8 @@ func deployed(files *schema.File, regions []string) error {
 		}
 	}
 	if ask {
-		return cli.Usage("the files describe services, and no deployment that runs one: add --regions us-west2,eastus2, or to a file\n\n%s", missing)
+		return cli.Usage(
+			"the files describe services, and no deployment that runs one: add --regions us-west2,eastus2, or to a file\n\n%s", missing)
 	}
 	added, err := schema.ParseFile("--regions", strings.NewReader(missing.String()))
 	if err != nil {

@@ -22,7 +22,8 @@ type batches struct {
 	sizes []int // guarded by mu
 }
 
-func (b *batches) BatchWriteResources(_ context.Context, req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
+func (b *batches) BatchWriteResources(_ context.Context,
+	req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.lost {
@@ -40,6 +41,7 @@ func TestPutManyWritesBatches(t *testing.T) {
 	c, err := client.Open(stub.New(t, stub.Services{Resources: served}).Context)
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
-	require.NoError(t, PutMany(t.Context(), c, stub.Deployment, "projects/p", 2*client.MaxBatch+7, map[string]any{"a": 1.0}))
+	require.NoError(t, PutMany(t.Context(), c, stub.Deployment, "projects/p", 2*client.MaxBatch+7,
+		map[string]any{"a": 1.0}))
 	require.ElementsMatch(t, []int{client.MaxBatch, client.MaxBatch, 7}, served.sizes)
 }

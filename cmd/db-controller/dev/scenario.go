@@ -49,9 +49,10 @@ type step struct {
 	Start  string      `yaml:"start"`
 	Kill   string      `yaml:"kill"`
 	Switch *switchStep `yaml:"switch"`
-	Midway string      `yaml:"midway"` // with kill and switch: after a cascade has removed some resources of this kind, and not all
-	Plan   string      `yaml:"plan"`
-	Check  string      `yaml:"check"`
+	// with kill and switch: after a cascade has removed some resources of this kind, and not all
+	Midway string `yaml:"midway"`
+	Plan   string `yaml:"plan"`
+	Check  string `yaml:"check"`
 	// On the tables of applications (adopt.go).
 	SQL     *sqlStep     `yaml:"sql"`
 	Command *commandStep `yaml:"command"`
@@ -149,8 +150,8 @@ func (s *scenario) step(ctx context.Context, st step) error {
 	return nil
 }
 
-// repeated retries a call while it returns UNAVAILABLE, as clients should: deployments that have just started do not know one
-// another's addresses yet, and on a busy machine one may answer too late.
+// repeated retries a call while it returns UNAVAILABLE, as clients should: deployments that have just started
+// do not know one another's addresses yet, and on a busy machine one may answer too late.
 func repeated(ctx context.Context, call func() error) error {
 	for began := time.Now(); ; {
 		err := call()
@@ -195,7 +196,8 @@ func (s *scenario) put(ctx context.Context, p *putStep) error {
 	if err != nil {
 		return err
 	}
-	r, err := calls.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name.Name, Body: body, OwnerReferences: owners}})
+	r, err := calls.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name.Name,
+		Body: body, OwnerReferences: owners}})
 	s.uids[p.Name] = r.GetUid()
 	return err
 }
@@ -327,8 +329,8 @@ func (s *scenario) deployment(name string) (*playground.Deployment, error) {
 const countKindSQL = `
 SELECT count(*) FROM dbcontroller.shadow s JOIN dbcontroller.kind k ON k.id = s.kind_id WHERE k.kind = $1`
 
-// midway waits until a cascade has removed some resources of a kind and not all. It reads the database, since the moment is
-// short.
+// midway waits until a cascade has removed some resources of a kind and not all. It reads the database, since
+// the moment is short.
 func (s *scenario) midway(ctx context.Context, d *playground.Deployment, kind string) error {
 	if kind == "" {
 		return nil
@@ -411,7 +413,8 @@ func (s *scenario) settled(ctx context.Context) error {
 				break
 			}
 			if time.Since(began) > patience {
-				return errors.Join(fmt.Errorf("%s/%s still has outstanding work: %v", d.GetService(), d.GetRegion(), status), err)
+				return errors.Join(fmt.Errorf("%s/%s still has outstanding work: %v", d.GetService(), d.GetRegion(),
+					status), err)
 			}
 			<-time.After(2 * time.Millisecond)
 		}
@@ -422,7 +425,8 @@ func (s *scenario) settled(ctx context.Context) error {
 
 // dangling lists all resources of all deployments, and checks that the targets of their references exist.
 func (s *scenario) dangling(ctx context.Context) error {
-	answer, err := s.c.Registry().GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{}) // versions may have been switched
+	// versions may have been switched
+	answer, err := s.c.Registry().GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{})
 	if err != nil {
 		return cli.Plain(err)
 	}
@@ -461,7 +465,8 @@ func (s *scenario) dangling(ctx context.Context) error {
 	if len(lost) > 0 {
 		return fmt.Errorf("%d references dangle:\n%s", len(lost), strings.Join(lost, "\n"))
 	}
-	s.print("  none    of %d references of %d resources in %d deployments", len(references), len(there), len(env.Deployments))
+	s.print("  none    of %d references of %d resources in %d deployments", len(references), len(there),
+		len(env.Deployments))
 	return nil
 }
 

@@ -1,5 +1,5 @@
-// Package direct calls one deployment, once: without the repetitions and the other doors of package client, since a person who
-// runs a command wants the answer of the deployment that was named.
+// Package direct calls one deployment, once: without the repetitions and the other doors of package client,
+// since a person who runs a command wants the answer of the deployment that was named.
 package direct
 
 import (
@@ -14,7 +14,8 @@ import (
 const pageSize = 1000
 
 // Named parses a full name, and returns the ResourceService of its deployment.
-func Named(ctx context.Context, c *client.Client, full string) (schema.FullName, resourcev1.ResourceServiceClient, error) {
+func Named(ctx context.Context, c *client.Client,
+	full string) (schema.FullName, resourcev1.ResourceServiceClient, error) {
 	name, err := schema.ParseFullName(full)
 	if err != nil {
 		return name, nil, err
@@ -24,7 +25,8 @@ func Named(ctx context.Context, c *client.Client, full string) (schema.FullName,
 }
 
 // Each calls visit for every resource of a deployment that matches the query.
-func Each(ctx context.Context, c *client.Client, id schema.DeploymentID, q client.Query, visit func(*resourcev1.Resource) error) error {
+func Each(ctx context.Context, c *client.Client, id schema.DeploymentID, q client.Query,
+	visit func(*resourcev1.Resource) error) error {
 	resources, err := c.Resources(ctx, id)
 	if err != nil {
 		return err

@@ -20,7 +20,8 @@ type pages struct {
 	calls int
 }
 
-func (p *pages) ListResources(_ context.Context, req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+func (p *pages) ListResources(_ context.Context,
+	req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
 	p.calls++
 	from := 0
 	if token := req.GetPageToken(); token != "" {
@@ -55,7 +56,9 @@ func TestEachReadsAllPagesUntilAnError(t *testing.T) {
 
 	served.calls = 0
 	enough := errors.New("enough")
-	require.ErrorIs(t, direct.Each(t.Context(), c, stub.Deployment, client.Query{}, func(*resourcev1.Resource) error { return enough }), enough)
+	require.ErrorIs(t, direct.Each(t.Context(), c, stub.Deployment, client.Query{}, func(*resourcev1.Resource) error {
+		return enough
+	}), enough)
 	require.Equal(t, 1, served.calls)
 }
 

@@ -14,8 +14,8 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// StrandedError has stored resources for whose names the next versions of their deployments have no pattern, and deployments that do not answer
-// whether they store any.
+// StrandedError has stored resources for whose names the next versions of their deployments have no pattern,
+// and deployments that do not answer whether they store any.
 type StrandedError struct {
 	Problems schema.Problems
 	// Unknown: none was found, and a deployment does not answer for now.
@@ -24,10 +24,11 @@ type StrandedError struct {
 
 func (e *StrandedError) Error() string { return e.Problems.Error() }
 
-// UnusedPatterns asks the deployments about the name patterns that their versions in next lack, and returns those with no
-// stored resource, for Apply and SetDeploymentVersion. It fails with *StrandedError when a deployment stores such
-// resources, and its next version does not keep them, or when it does not answer.
-func UnusedPatterns(ctx context.Context, c *client.Client, present, next *schema.Environment) (unused []*registryv1.UnusedPattern, err error) {
+// UnusedPatterns asks the deployments about the name patterns that their versions in next lack, and returns
+// those with no stored resource, for Apply and SetDeploymentVersion. It fails with *StrandedError when a
+// deployment stores such resources, and its next version does not keep them, or when it does not answer.
+func UnusedPatterns(ctx context.Context, c *client.Client, present,
+	next *schema.Environment) (unused []*registryv1.UnusedPattern, err error) {
 	stranded := &StrandedError{Unknown: true}
 	for _, d := range next.Deployments {
 		if present.SameVersion(next, d.DeploymentID) {
@@ -58,29 +59,36 @@ func UnusedPatterns(ctx context.Context, c *client.Client, present, next *schema
 	return unused, nil
 }
 
-// SetVersion switches a deployment to another described version, after it has asked the deployment about the patterns that
-// the version lacks.
-func SetVersion(ctx context.Context, c *client.Client, id schema.DeploymentID, version string) (*registryv1.Deployment, error) {
+// SetVersion switches a deployment to another described version, after it has asked the deployment about the
+// patterns that the version lacks.
+func SetVersion(ctx context.Context, c *client.Client, id schema.DeploymentID,
+	version string) (*registryv1.Deployment, error) {
 	present, err := c.Refresh(ctx)
 	if err != nil {
 		return nil, err
 	}
-	unused, err := UnusedPatterns(ctx, c, present, present.Over(&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: id, Version: version}}}))
+	unused, err := UnusedPatterns(ctx, c, present,
+		present.Over(&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: id, Version: version}}}))
 	if err != nil {
 		return nil, err
 	}
-	return c.Registry().SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: id.Service, Region: id.Region, Version: version, PatternsUnused: unused})
+	return c.Registry().SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: id.Service,
+		Region: id.Region, Version: version, PatternsUnused: unused})
 }
 
-// problemOf returns the problem with a dropped pattern, empty without one, and whether the same question would have it again.
+// problemOf returns the problem with a dropped pattern, empty without one, and whether the same question
+// would have it again.
 func problemOf(ctx context.Context, c *client.Client, p schema.DroppedPattern) (problem string, definite bool) {
 	found, err := first(ctx, c, p)
 	switch {
 	case err != nil:
-		return fmt.Sprintf("%s has no pattern %s of kind %s, and %s does not answer whether it stores such resources: %s",
-			p.By, p.Pattern, p.Kind, p.Deployment, status.Convert(err).Message()), status.Code(err) == codes.PermissionDenied
+		return fmt.Sprintf(
+				"%s has no pattern %s of kind %s, and %s does not answer whether it stores such resources: %s",
+				p.By, p.Pattern, p.Kind, p.Deployment, status.Convert(err).Message()), status.Code(
+				err) == codes.PermissionDenied
 	case found != "":
-		return fmt.Sprintf("%s has no kind or pattern for %s", p.By, schema.FullName{Deployment: p.Deployment, Name: found}), true
+		return fmt.Sprintf("%s has no kind or pattern for %s", p.By, schema.FullName{Deployment: p.Deployment,
+			Name: found}), true
 	}
 	return "", false
 }

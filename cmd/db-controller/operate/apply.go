@@ -1,4 +1,5 @@
-// Package operate has the commands of operators: services and versions, certificates, the state of deployments.
+// Package operate has the commands of operators: services and versions, certificates, the state of
+// deployments.
 package operate
 
 import (
@@ -61,14 +62,15 @@ func NewApply() *cobra.Command {
 			return printChanges(cli.PrinterOf(cmd), changes)
 		},
 	}
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print what would change, also who gains and who loses which right, and change nothing")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false,
+		"print what would change, also who gains and who loses which right, and change nothing")
 	cli.ContextFlag(cmd)
 	cli.OutputFlag(cmd)
 	return cmd
 }
 
-// unreached are the warnings of services that refer to a service which, as far as all files and the registry know, is not in a region, or
-// runs a version there without the target's kind.
+// unreached are the warnings of services that refer to a service which, as far as all files and the registry
+// know, is not in a region, or runs a version there without the target's kind.
 func unreached(services []*schema.Descriptor, env *schema.Environment) []lint.Finding {
 	return slices.DeleteFunc(lint.Services(env.Services, env.Deployments...), func(f lint.Finding) bool {
 		given := slices.ContainsFunc(services, func(d *schema.Descriptor) bool { return d.ServiceVersion == f.Of })
@@ -135,7 +137,8 @@ it. It can be applied again. Use decommission for a deployment that will never c
 	return cmd
 }
 
-// registered returns an error that names the services or versions that the registry does not have. A misspelt name must not look removed.
+// registered returns an error that names the services or versions that the registry does not have. A misspelt
+// name must not look removed.
 func registered(ctx context.Context, c *client.Client, req *registryv1.RemoveRequest) error {
 	answer, err := c.Registry().GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{}) // not the cached one
 	if err != nil {
@@ -162,14 +165,18 @@ func registered(ctx context.Context, c *client.Client, req *registryv1.RemoveReq
 }
 
 // Apply registers the contents of files, all or nothing, and returns the changes.
-func Apply(ctx context.Context, c *client.Client, files *schema.File, unused []*registryv1.UnusedPattern) ([]string, error) {
+func Apply(ctx context.Context, c *client.Client, files *schema.File,
+	unused []*registryv1.UnusedPattern) ([]string, error) {
 	return apply(ctx, c, files, unused, false)
 }
 
-func apply(ctx context.Context, c *client.Client, files *schema.File, unused []*registryv1.UnusedPattern, dryRun bool) ([]string, error) {
-	env := wire.EnvironmentProto(&schema.Environment{Regions: files.Regions, Services: files.Services, Deployments: files.Deployments, Rights: files.Rights})
+func apply(ctx context.Context, c *client.Client, files *schema.File, unused []*registryv1.UnusedPattern,
+	dryRun bool) ([]string, error) {
+	env := wire.EnvironmentProto(&schema.Environment{Regions: files.Regions, Services: files.Services,
+		Deployments: files.Deployments, Rights: files.Rights})
 	answer, err := c.Registry().Apply(ctx, &registryv1.ApplyRequest{
-		Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments(), PatternsUnused: unused, Rights: env.GetRights(), ValidateOnly: dryRun,
+		Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments(),
+		PatternsUnused: unused, Rights: env.GetRights(), ValidateOnly: dryRun,
 	})
 	if err != nil {
 		return nil, cli.Plain(err)

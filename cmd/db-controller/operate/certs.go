@@ -97,7 +97,8 @@ func (h *Hosts) Flags(f *pflag.FlagSet) {
 	f.IPSliceVar(&h.Addresses, "ip", Local.Addresses, "addresses in the certificates of servers")
 }
 
-// Check refuses names that clients would never find in a certificate: they compare an address with the addresses alone.
+// Check refuses names that clients would never find in a certificate: they compare an address with the
+// addresses alone.
 func (h *Hosts) Check() error {
 	for _, name := range h.Names {
 		switch {

@@ -29,7 +29,8 @@ func NewConsole() *cobra.Command {
 		})
 	cmd.Long = `Show all deployments in a browser: a map of services and regions, running deletions, stuck resources and work, single resources, and changes of
 the environment. The page is served on this machine only, to everybody who has the printed address, with the identity of the context.`
-	cmd.Flags().BoolVar(&actions, "actions", false, "allow the page to pause, resume and retry, with the identity of the context")
+	cmd.Flags().BoolVar(&actions, "actions", false,
+		"allow the page to pause, resume and retry, with the identity of the context")
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "loopback host:port; port 0 takes a free one")
 	return cmd
 }
@@ -37,7 +38,8 @@ the environment. The page is served on this machine only, to everybody who has t
 func loopback(address string) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil || !at.Addr().IsLoopback() {
-		return cli.Usage("--listen %s: want a loopback address, such as 127.0.0.1:8080: everybody who can connect to it has your read access", address)
+		return cli.Usage(
+			"--listen %s: want a loopback address, such as 127.0.0.1:8080: everybody who can connect to it has your read access", address)
 	}
 	return nil
 }
@@ -52,7 +54,8 @@ func serveConsole(cmd *cobra.Command, c *client.Client, listen string, actions b
 		handler.AllowActions()
 	}
 	page := console.NewKeyed(handler, listener.Addr().String())
-	server := &http.Server{Handler: page, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	server := &http.Server{Handler: page, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute,
+		MaxHeaderBytes: 16 << 10}
 	ctx, stop := context.WithCancel(cmd.Context())
 	defer stop()
 	server.BaseContext = func(net.Listener) context.Context { return ctx } // streams end with the command

@@ -62,21 +62,26 @@ records, in all other deployments:
 					return cli.Usage("--former-database takes no --blocking and no --unlisted")
 				}
 				if !yes && two.propose == "" {
-					return cli.Usage("the former database of %s cannot be used again afterwards: add --yes to continue (--help describes the effects)", id)
+					return cli.Usage(
+						"the former database of %s cannot be used again afterwards: add --yes to continue (--help describes the effects)", id)
 				}
 				return decommissionDatabase(cmd, id, reason, &two)
 			}
 			decided := decommissioning{
-				id:          id,
-				deployments: &adminv1.DecommissionRequest{Deployment: id.String(), Blocking: strings.ToUpper(blocking), Reason: reason},
-				registry:    &registryv1.DecommissionDeploymentRequest{Service: id.Service, Region: id.Region, Reason: reason, Unlisted: unlisted},
+				id: id,
+				deployments: &adminv1.DecommissionRequest{Deployment: id.String(), Blocking: strings.ToUpper(blocking),
+					Reason: reason},
+				registry: &registryv1.DecommissionDeploymentRequest{Service: id.Service, Region: id.Region,
+					Reason: reason, Unlisted: unlisted},
 			}
-			if b := decided.deployments.GetBlocking(); b != schema.Unset.String() && b != schema.CascadeDelete.String() {
+			if b := decided.deployments.GetBlocking(); b != schema.Unset.String() &&
+				b != schema.CascadeDelete.String() {
 				return cli.Usage("--blocking %s: want UNSET or CASCADE_DELETE", b)
 			}
 			switch {
 			case two.propose != "":
-				return two.write(cmd, order{approval.Registry, decided.registry}, order{approval.AllDeployments, decided.deployments})
+				return two.write(cmd, order{approval.Registry, decided.registry},
+					order{approval.AllDeployments, decided.deployments})
 			case two.approve != "":
 				if err := decided.approved(cmd, &two); err != nil {
 					return err
@@ -92,10 +97,13 @@ records, in all other deployments:
 	cli.OutputFlag(cmd)
 	cmd.ValidArgsFunction = cli.CompleteDeployments(1)
 	cmd.Flags().StringVar(&reason, "reason", "", "the reason, which every deployment stores")
-	cmd.Flags().StringVar(&blocking, "blocking", schema.Unset.String(), "effect of blocking references to resources of this deployment: UNSET or CASCADE_DELETE")
-	cmd.Flags().BoolVar(&database, "former-database", false, "only the former database will never come back: the present one has replaced it")
+	cmd.Flags().StringVar(&blocking, "blocking", schema.Unset.String(),
+		"effect of blocking references to resources of this deployment: UNSET or CASCADE_DELETE")
+	cmd.Flags().BoolVar(&database, "former-database", false,
+		"only the former database will never come back: the present one has replaced it")
 	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: this cannot be undone")
-	cmd.Flags().BoolVar(&unlisted, "unlisted", false, "accept a deployment that the registry does not list; other deployments may still wait for it")
+	cmd.Flags().BoolVar(&unlisted, "unlisted", false,
+		"accept a deployment that the registry does not list; other deployments may still wait for it")
 	two.flags(cmd)
 	return cmd
 }
@@ -122,10 +130,12 @@ func (d *decommissioning) approved(cmd *cobra.Command, two *twoOperators) error 
 		return err
 	}
 	d.deployments, d.registry = deployments[0], registry[0]
-	if signed := d.registry.GetService() + "/" + d.registry.GetRegion(); d.deployments.GetDeployment() != d.id.String() || signed != d.id.String() {
+	if signed := d.registry.GetService() + "/" +
+		d.registry.GetRegion(); d.deployments.GetDeployment() != d.id.String() || signed != d.id.String() {
 		return cli.Usage("--approve %s: it is about %s, not %s", two.approve, d.deployments.GetDeployment(), d.id)
 	}
-	cli.PrinterOf(cmd).Line("blocking references: %s; reason: %s", d.deployments.GetBlocking(), d.deployments.GetReason())
+	cli.PrinterOf(cmd).Line("blocking references: %s; reason: %s", d.deployments.GetBlocking(),
+		d.deployments.GetReason())
 	return nil
 }
 
@@ -165,13 +175,15 @@ func (d *decommissioning) plan(cmd *cobra.Command) error {
 		} else {
 			p := answer.GetPlan()
 			part.Plan = cli.Message(p)
-			rows = append(rows, []any{other, counted(p.GetDeleted()), counted(p.GetUnset()), counted(p.GetDangling()), counted(p.GetOwned()), counted(p.GetReleased()), ""})
+			rows = append(rows, []any{other, counted(p.GetDeleted()), counted(p.GetUnset()), counted(p.GetDangling()),
+				counted(p.GetOwned()), counted(p.GetReleased()), ""})
 		}
 		plans = append(plans, part)
 	}
 	out.Line("Decommissioning %s would do, as far as is stored now:", id)
 	out.Table("IN DELETED UNSET DANGLING OWNED RELEASED NOTES", rows)
-	out.Line("DELETED: resources that refer to resources there; UNSET, DANGLING: references to there; OWNED: resources with an owner there, which are deleted\nif they have no other; RELEASED: references from there that no longer keep anything.")
+	out.Line(
+		"DELETED: resources that refer to resources there; UNSET, DANGLING: references to there; OWNED: resources with an owner there, which are deleted\nif they have no other; RELEASED: references from there that no longer keep anything.")
 	if err := out.Document(map[string]any{"deployment": id.String(), "plan": plans}); err != nil {
 		return err
 	}
@@ -240,7 +252,8 @@ func notListed(ctx context.Context, c *client.Client, id schema.DeploymentID) er
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("%w; add --unlisted if it exists, or has existed, all the same", &client.UnregisteredError{Deployment: id, Known: deploymentNames(env)})
+	return fmt.Errorf("%w; add --unlisted if it exists, or has existed, all the same",
+		&client.UnregisteredError{Deployment: id, Known: deploymentNames(env)})
 }
 
 // decisions are the answers of deployments to an operator's decision about one deployment.
@@ -272,7 +285,8 @@ func (d decisions) result(out cli.Printer, about schema.DeploymentID, effect str
 	}
 	err := out.Document(map[string]any{"deployment": about.String(), "answers": append(decisions{}, d...)})
 	if err == nil && len(silent) > 0 {
-		err = cli.WithCode(cli.Unavailable, fmt.Errorf("%s %s: run the same command again later", strings.Join(silent, ", "), effect))
+		err = cli.WithCode(cli.Unavailable, fmt.Errorf("%s %s: run the same command again later",
+			strings.Join(silent, ", "), effect))
 	}
 	return err
 }

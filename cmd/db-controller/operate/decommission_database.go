@@ -13,7 +13,8 @@ import (
 )
 
 // acceptance returns the requests to the deployments and to the registry that another operator has signed.
-func (o *twoOperators) acceptance(cmd *cobra.Command, current *adminv1.AcceptDatabaseRequest) (*adminv1.AcceptDatabaseRequest, *registryv1.AcceptDatabaseRequest, error) {
+func (o *twoOperators) acceptance(cmd *cobra.Command,
+	current *adminv1.AcceptDatabaseRequest) (*adminv1.AcceptDatabaseRequest, *registryv1.AcceptDatabaseRequest, error) {
 	orders, err := o.read(cmd)
 	if err != nil {
 		return nil, nil, err
@@ -27,14 +28,18 @@ func (o *twoOperators) acceptance(cmd *cobra.Command, current *adminv1.AcceptDat
 	case err != nil:
 		return nil, nil, err
 	case signed.GetDeployment() != current.GetDeployment():
-		return nil, nil, cli.Usage("--approve %s: it is about %s, not %s", o.approve, signed.GetDeployment(), current.GetDeployment())
+		return nil, nil, cli.Usage("--approve %s: it is about %s, not %s", o.approve, signed.GetDeployment(),
+			current.GetDeployment())
 	case signed.GetDatabase() != current.GetDatabase():
-		return nil, nil, cli.WithCode(cli.Refused, fmt.Errorf("%s uses the database %s, and the database %s was signed: sign again", signed.GetDeployment(), current.GetDatabase(), signed.GetDatabase()))
+		return nil, nil,
+			cli.WithCode(cli.Refused, fmt.Errorf("%s uses the database %s, and the database %s was signed: sign again",
+				signed.GetDeployment(), current.GetDatabase(), signed.GetDatabase()))
 	}
 	return deployments[0], registry[0], nil
 }
 
-// decommissionDatabase declares to all other deployments and to the registry that the former database of a deployment will never come back.
+// decommissionDatabase declares to all other deployments and to the registry that the former database of a
+// deployment will never come back.
 func decommissionDatabase(cmd *cobra.Command, id schema.DeploymentID, reason string, two *twoOperators) error {
 	c, err := cli.OpenClient(cmd)
 	if err != nil {
@@ -53,7 +58,8 @@ func decommissionDatabase(cmd *cobra.Command, id schema.DeploymentID, reason str
 	if err != nil {
 		return err
 	}
-	req := &adminv1.AcceptDatabaseRequest{Deployment: id.String(), Database: replaced.GetDatabase(), Epoch: replaced.GetEpoch().GetId(), Reason: reason}
+	req := &adminv1.AcceptDatabaseRequest{Deployment: id.String(), Database: replaced.GetDatabase(),
+		Epoch: replaced.GetEpoch().GetId(), Reason: reason}
 	toRegistry := &registryv1.AcceptDatabaseRequest{Service: id.Service, Region: id.Region, Database: req.GetDatabase()}
 	switch {
 	case two.propose != "":
@@ -81,8 +87,11 @@ func decommissionDatabase(cmd *cobra.Command, id schema.DeploymentID, reason str
 		told.done(out, d.DeploymentID, "ok; db-controller status "+d.String()+" shows when both have compared")
 	}
 	_, unstored := c.Registry().AcceptDatabase(cmd.Context(), toRegistry)
-	if err := told.result(out, id, "did not answer, and still ignores messages of "+id.String()); err != nil || unstored == nil {
+	if err := told.result(out, id, "did not answer, and still ignores messages of "+id.String()); err != nil ||
+		unstored == nil {
 		return err
 	}
-	return cli.WithCode(cli.Unavailable, fmt.Errorf("the registry still names the former database of %s: run the same command again later (%w)", id, cli.Plain(unstored)))
+	return cli.WithCode(cli.Unavailable,
+		fmt.Errorf("the registry still names the former database of %s: run the same command again later (%w)", id,
+			cli.Plain(unstored)))
 }

@@ -76,9 +76,12 @@ deployment that run with --delegations give them again.`
 	cmd.ValidArgsFunction = cli.CompleteNames(1)
 	cmd.Flags().StringArrayVar(&f.keys, "key", nil, "key of a row to release, from the list; can be repeated")
 	cmd.Flags().StringVar(&f.reason, "reason", "", "the reason, which the deployment stores")
-	cmd.Flags().StringVar(&f.comparisonOf, "comparison-of", "", "service/region of a deployment that has not compared after a failover or a restore: delete without its comparison")
-	cmd.Flags().StringVar(&f.unconfirmedOf, "unconfirmed-of", "", "service/region of a deployment that does not answer: all references that it has never confirmed")
-	cmd.Flags().BoolVar(&f.unanswered, "unanswered", false, "release the entry of holders also when their deployment does not end its right to refer")
+	cmd.Flags().StringVar(&f.comparisonOf, "comparison-of", "",
+		"service/region of a deployment that has not compared after a failover or a restore: delete without its comparison")
+	cmd.Flags().StringVar(&f.unconfirmedOf, "unconfirmed-of", "",
+		"service/region of a deployment that does not answer: all references that it has never confirmed")
+	cmd.Flags().BoolVar(&f.unanswered, "unanswered", false,
+		"release the entry of holders also when their deployment does not end its right to refer")
 	cmd.Flags().BoolVar(&f.yes, "yes", false, "confirm: this cannot be undone")
 	f.two.flags(cmd)
 	return cmd
@@ -102,9 +105,12 @@ func (f *forceRelease) run(cmd *cobra.Command, c *client.Client, name schema.Ful
 		printReleasable(out, listed)
 		return out.Document(cli.Messages(listed))
 	}
-	chosen := slices.DeleteFunc(listed, func(r *adminv1.Releasable) bool { return !slices.Contains(f.keys, r.GetKey()) })
+	chosen := slices.DeleteFunc(listed, func(r *adminv1.Releasable) bool {
+		return !slices.Contains(f.keys, r.GetKey())
+	})
 	if requests != nil && len(chosen) < len(f.keys) {
-		out.Line("%d of the %d signed keys are of rows that %s does not have now", len(f.keys)-len(chosen), len(f.keys), name)
+		out.Line("%d of the %d signed keys are of rows that %s does not have now", len(f.keys)-len(chosen),
+			len(f.keys), name)
 	}
 	if err := f.confirmed(chosen); err != nil {
 		return err
@@ -135,7 +141,8 @@ func (f *forceRelease) run(cmd *cobra.Command, c *client.Client, name schema.Ful
 	return out.Document(map[string][]string{"released": released})
 }
 
-// signed returns the requests to a deployment that another operator has signed, and takes their keys and reason; nil without --approve.
+// signed returns the requests to a deployment that another operator has signed, and takes their keys and
+// reason; nil without --approve.
 func (f *forceRelease) signed(cmd *cobra.Command, at schema.DeploymentID) ([]*adminv1.ForceReleaseRequest, error) {
 	if f.two.approve == "" {
 		return nil, nil
@@ -174,7 +181,8 @@ func ordersOf(at schema.DeploymentID, requests []*adminv1.ForceReleaseRequest) [
 }
 
 // release sends the requests, and returns the keys whose rows were removed.
-func (f *forceRelease) release(ctx context.Context, admin adminv1.AdminServiceClient, requests []*adminv1.ForceReleaseRequest) (released []string, err error) {
+func (f *forceRelease) release(ctx context.Context, admin adminv1.AdminServiceClient,
+	requests []*adminv1.ForceReleaseRequest) (released []string, err error) {
 	released = []string{}
 	for i, r := range requests {
 		answer, err := admin.ForceRelease(ctx, r)
@@ -190,7 +198,8 @@ func (f *forceRelease) release(ctx context.Context, admin adminv1.AdminServiceCl
 }
 
 // listReleasable reads page after page, up to maxReleasable rows.
-func listReleasable(ctx context.Context, admin adminv1.AdminServiceClient, req *adminv1.ListReleasableRequest) (all []*adminv1.Releasable, err error) {
+func listReleasable(ctx context.Context, admin adminv1.AdminServiceClient,
+	req *adminv1.ListReleasableRequest) (all []*adminv1.Releasable, err error) {
 	for req.PageSize = 1000; ; {
 		page, err := admin.ListReleasable(ctx, req)
 		if err != nil {
@@ -206,7 +215,8 @@ func listReleasable(ctx context.Context, admin adminv1.AdminServiceClient, req *
 // keysOfCall is the most keys of one call.
 const keysOfCall = 100
 
-// runUnconfirmed lists the references to a deployment that another one has never confirmed, and releases them.
+// runUnconfirmed lists the references to a deployment that another one has never confirmed, and releases
+// them.
 func (f *forceRelease) runUnconfirmed(cmd *cobra.Command, c *client.Client, at string) error {
 	ctx, out := cmd.Context(), cli.PrinterOf(cmd)
 	here, err := schema.ParseDeploymentID(at)
@@ -239,7 +249,8 @@ func (f *forceRelease) runUnconfirmed(cmd *cobra.Command, c *client.Client, at s
 			out.Line("%s, since %s", r.GetResource(), cli.Ago(r.GetSince().AsTime()))
 		}
 		if len(listed) > 0 {
-			out.Line("%s has never confirmed these %d references. Add --reason and --yes to release them. A reference that exists there all the same dangles once its target is deleted, and is reported there.", f.unconfirmedOf, len(listed))
+			out.Line(
+				"%s has never confirmed these %d references. Add --reason and --yes to release them. A reference that exists there all the same dangles once its target is deleted, and is reported there.", f.unconfirmedOf, len(listed))
 		}
 		return out.Document(cli.Messages(listed))
 	}

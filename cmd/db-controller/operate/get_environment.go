@@ -19,7 +19,9 @@ import (
 
 // NewGetEnvironment returns the command get environment.
 func NewGetEnvironment() *cobra.Command {
-	return cli.NewDeploymentCommand("environment", "Show regions, services, deployments and rights as they are registered; -o yaml writes a file for apply", "  db-controller get environment -o yaml > environment.yaml", cobra.NoArgs,
+	return cli.NewDeploymentCommand("environment",
+		"Show regions, services, deployments and rights as they are registered; -o yaml writes a file for apply",
+		"  db-controller get environment -o yaml > environment.yaml", cobra.NoArgs,
 		func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			env, err := currentEnvironment(cmd, c)
 			if err != nil {
@@ -31,13 +33,16 @@ func NewGetEnvironment() *cobra.Command {
 			printServices(out, env.Services, env)
 			out.Line("")
 			printGrants(out, env.Rights)
-			return writeBack(out, &schema.File{Services: env.Services, Regions: env.Regions, Deployments: declaredDeployments(env), Rights: env.Rights}, wire.EnvironmentProto(env))
+			return writeBack(out, &schema.File{Services: env.Services, Regions: env.Regions,
+				Deployments: declaredDeployments(env), Rights: env.Rights}, wire.EnvironmentProto(env))
 		})
 }
 
 // NewGetServices returns the command get services.
 func NewGetServices() *cobra.Command {
-	cmd := cli.NewDeploymentCommand("services [SERVICE|SERVICE@VERSION]...", "Show the descriptors of services, of all by default; -o yaml writes a file for apply", "  db-controller get services iam.example.com@v2 -o yaml", cobra.ArbitraryArgs,
+	cmd := cli.NewDeploymentCommand("services [SERVICE|SERVICE@VERSION]...",
+		"Show the descriptors of services, of all by default; -o yaml writes a file for apply",
+		"  db-controller get services iam.example.com@v2 -o yaml", cobra.ArbitraryArgs,
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			env, err := currentEnvironment(cmd, c)
 			if err != nil {
@@ -53,7 +58,8 @@ func NewGetServices() *cobra.Command {
 			for i, d := range found {
 				names[i] = d.ServiceVersion.String()
 			}
-			return errors.Join(out.Names(names...), writeBack(out, &schema.File{Services: found}, cli.Messages(wire.EnvironmentProto(&schema.Environment{Services: found}).GetServices())))
+			return errors.Join(out.Names(names...), writeBack(out, &schema.File{Services: found},
+				cli.Messages(wire.EnvironmentProto(&schema.Environment{Services: found}).GetServices())))
 		})
 	cli.NamesToo(cmd)
 	return cmd
@@ -88,7 +94,8 @@ func regionsOf(env *schema.Environment, v schema.ServiceVersion) []string {
 
 // NewGetRights returns the command get rights.
 func NewGetRights() *cobra.Command {
-	return cli.NewDeploymentCommand("rights", "Show the rights by resource; -o yaml writes a file for apply", "  db-controller get rights -o yaml > rights.yaml", cobra.NoArgs,
+	return cli.NewDeploymentCommand("rights", "Show the rights by resource; -o yaml writes a file for apply",
+		"  db-controller get rights -o yaml > rights.yaml", cobra.NoArgs,
 		func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			env, err := currentEnvironment(cmd, c)
 			if err != nil {
@@ -111,7 +118,8 @@ func currentEnvironment(cmd *cobra.Command, c *client.Client) (*schema.Environme
 		cmd.PrintErrln("the grants are your own: an operator sees all of them")
 	}
 	if answer.GetIncomplete() {
-		cmd.PrintErrln("the registry was restored or failed over: deployments may be missing until all are applied again")
+		cmd.PrintErrln(
+			"the registry was restored or failed over: deployments may be missing until all are applied again")
 	}
 	return wire.Environment(answer.GetEnvironment()), nil
 }
@@ -124,7 +132,8 @@ func writeBack(out cli.Printer, f *schema.File, document any) error {
 	return out.Document(document)
 }
 
-// declaredDeployments leaves out the addresses that processes have registered: applied again later, they would replace newer ones.
+// declaredDeployments leaves out the addresses that processes have registered: applied again later, they
+// would replace newer ones.
 func declaredDeployments(env *schema.Environment) []schema.Deployment {
 	out := slices.Clone(env.Deployments)
 	for i := range out {

@@ -13,7 +13,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// describedDeployment, describedRegion, describedKind and describedReference are the documents for programs. Names are full, as commands take them.
+// describedDeployment, describedRegion, describedKind and describedReference are the documents for programs.
+// Names are full, as commands take them.
 type (
 	describedDeployment struct {
 		Deployment string `json:"deployment"`
@@ -37,7 +38,8 @@ type (
 		Holder  string   `json:"holder"`
 		Version string   `json:"version"`
 		RunsIn  []string `json:"runsIn"`
-		// Field is a path, or the columns of an attached table; empty for a parent, whose name begins the holder's name.
+		// Field is a path, or the columns of an attached table; empty for a parent, whose name begins the
+		// holder's name.
 		Field     string   `json:"field,omitempty"`
 		Parent    bool     `json:"parent,omitempty"`
 		Targets   []string `json:"targets"`
@@ -47,21 +49,24 @@ type (
 )
 
 // newEnvironmentCommand returns a command that shows a part of the registered environment.
-func newEnvironmentCommand(use, short, example string, args cobra.PositionalArgs, show func(out cli.Printer, env *schema.Environment, args []string) error) *cobra.Command {
-	cmd := cli.NewDeploymentCommand(use, short, example, args, func(cmd *cobra.Command, c *client.Client, args []string) error {
-		env, err := currentEnvironment(cmd, c)
-		if err != nil {
-			return err
-		}
-		return show(cli.PrinterOf(cmd), env, args)
-	})
+func newEnvironmentCommand(use, short, example string, args cobra.PositionalArgs,
+	show func(out cli.Printer, env *schema.Environment, args []string) error) *cobra.Command {
+	cmd := cli.NewDeploymentCommand(use, short, example, args,
+		func(cmd *cobra.Command, c *client.Client, args []string) error {
+			env, err := currentEnvironment(cmd, c)
+			if err != nil {
+				return err
+			}
+			return show(cli.PrinterOf(cmd), env, args)
+		})
 	cli.NamesToo(cmd)
 	return cmd
 }
 
 // NewGetDeployments returns the command get deployments.
 func NewGetDeployments() *cobra.Command {
-	return newEnvironmentCommand("deployments", "Show the deployments, with the versions that they run", "  db-controller get deployments", cobra.NoArgs,
+	return newEnvironmentCommand("deployments", "Show the deployments, with the versions that they run",
+		"  db-controller get deployments", cobra.NoArgs,
 		func(out cli.Printer, env *schema.Environment, _ []string) error {
 			all := make([]describedDeployment, len(env.Deployments))
 			for i, d := range env.Deployments {
@@ -74,7 +79,8 @@ func NewGetDeployments() *cobra.Command {
 
 // NewGetRegions returns the command get regions.
 func NewGetRegions() *cobra.Command {
-	return newEnvironmentCommand("regions", "Show the regions, with their deployments", "  db-controller get regions", cobra.NoArgs,
+	return newEnvironmentCommand("regions", "Show the regions, with their deployments", "  db-controller get regions",
+		cobra.NoArgs,
 		func(out cli.Printer, env *schema.Environment, _ []string) error {
 			all, rows := make([]describedRegion, len(env.Regions)), make([][]any, len(env.Regions))
 			for i, region := range env.Regions {
@@ -93,7 +99,8 @@ func NewGetRegions() *cobra.Command {
 
 // NewGetKinds returns the command get kinds.
 func NewGetKinds() *cobra.Command {
-	return newEnvironmentCommand("kinds [SERVICE|SERVICE@VERSION]...", "Show the kinds of services, of all by default", "  db-controller get kinds iam.example.com", cobra.ArbitraryArgs,
+	return newEnvironmentCommand("kinds [SERVICE|SERVICE@VERSION]...", "Show the kinds of services, of all by default",
+		"  db-controller get kinds iam.example.com", cobra.ArbitraryArgs,
 		func(out cli.Printer, env *schema.Environment, args []string) error {
 			services, err := selectServices(env, args)
 			if err != nil {
@@ -103,7 +110,8 @@ func NewGetKinds() *cobra.Command {
 			for _, d := range services {
 				for i := range d.Kinds {
 					k := &d.Kinds[i]
-					one := describedKind{Kind: d.Service + "/" + k.Name, Version: d.Version, RunsIn: regionsOf(env, d.ServiceVersion), Patterns: k.Patterns}
+					one := describedKind{Kind: d.Service + "/" + k.Name, Version: d.Version,
+						RunsIn: regionsOf(env, d.ServiceVersion), Patterns: k.Patterns}
 					if k.Table != (schema.TableName{}) {
 						one.Table = k.Table.String()
 					}
@@ -114,7 +122,8 @@ func NewGetKinds() *cobra.Command {
 					if !slices.Contains(names, one.Kind) { // several versions have it
 						names = append(names, one.Kind)
 					}
-					rows = append(rows, []any{one.Kind, one.Version, strings.Join(one.RunsIn, ","), strings.Join(one.Patterns, ","), one.Table})
+					rows = append(rows, []any{one.Kind, one.Version, strings.Join(one.RunsIn, ","),
+						strings.Join(one.Patterns, ","), one.Table})
 				}
 			}
 			out.Table("KIND VERSION RUNS_IN PATTERNS TABLE", rows)
@@ -124,7 +133,9 @@ func NewGetKinds() *cobra.Command {
 
 // NewGetReferences returns the command get references.
 func NewGetReferences() *cobra.Command {
-	return newEnvironmentCommand("references [SERVICE|SERVICE@VERSION]...", "Show which kinds refer to which, of all services by default", "  db-controller get references devices.example.com", cobra.ArbitraryArgs,
+	return newEnvironmentCommand("references [SERVICE|SERVICE@VERSION]...",
+		"Show which kinds refer to which, of all services by default",
+		"  db-controller get references devices.example.com", cobra.ArbitraryArgs,
 		func(out cli.Printer, env *schema.Environment, args []string) error {
 			services, err := selectServices(env, args)
 			if err != nil {
@@ -140,7 +151,8 @@ func NewGetReferences() *cobra.Command {
 				if r.Parent {
 					field = "(parent)"
 				}
-				rows[i] = []any{r.Holder, r.Version, field, strings.Join(r.Targets, ","), r.Behaviour, strings.Join(r.RunsIn, ",")}
+				rows[i] = []any{r.Holder, r.Version, field, strings.Join(r.Targets, ","), r.Behaviour,
+					strings.Join(r.RunsIn, ",")}
 			}
 			out.Table("HOLDER VERSION FIELD TARGETS BEHAVIOUR RUNS_IN", rows)
 			names := []string{}
@@ -169,11 +181,13 @@ func referencesOf(d *schema.Descriptor, runsIn []string) (out []describedReferen
 		k := &d.Kinds[i]
 		holder := d.Service + "/" + k.Name
 		for _, p := range k.Parents {
-			out = append(out, describedReference{Holder: holder, Version: d.Version, RunsIn: runsIn, Parent: true, Targets: full(p.Kind), Behaviour: p.Behaviour.String()})
+			out = append(out, describedReference{Holder: holder, Version: d.Version, RunsIn: runsIn, Parent: true,
+				Targets: full(p.Kind), Behaviour: p.Behaviour.String()})
 		}
 		for n := range k.References {
 			r := &k.References[n]
-			one := describedReference{Holder: holder, Version: d.Version, RunsIn: runsIn, Field: r.Field(), Targets: full(r.Targets...), Behaviour: r.Behaviour.String()}
+			one := describedReference{Holder: holder, Version: d.Version, RunsIn: runsIn, Field: r.Field(),
+				Targets: full(r.Targets...), Behaviour: r.Behaviour.String()}
 			if len(r.Columns) > 0 {
 				one.Enforce = string(cmp.Or(r.Enforce, schema.EnforceAsync))
 			}

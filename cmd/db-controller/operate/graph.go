@@ -10,8 +10,10 @@ import (
 
 // NewGraph returns the command graph.
 func NewGraph() *cobra.Command {
-	cmd := cli.NewDeploymentCommand("graph [SERVICE|SERVICE@VERSION]...", "Draw the kinds and their references: -o dot for Graphviz, or -o svg for a browser",
-		"  db-controller graph -o svg > kinds.svg\n  db-controller graph devices.example.com | dot -Tpng > kinds.png", cobra.ArbitraryArgs,
+	cmd := cli.NewDeploymentCommand("graph [SERVICE|SERVICE@VERSION]...",
+		"Draw the kinds and their references: -o dot for Graphviz, or -o svg for a browser",
+		"  db-controller graph -o svg > kinds.svg\n  db-controller graph devices.example.com | dot -Tpng > kinds.png",
+		cobra.ArbitraryArgs,
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			env, err := currentEnvironment(cmd, c)
 			if err != nil {

@@ -13,14 +13,17 @@ import (
 // NewHistory returns the command history.
 func NewHistory() *cobra.Command {
 	var limit int
-	cmd := cli.NewDeploymentCommand("history", "Show who changed regions, services, deployments and rights: the newest change first", "  db-controller history --limit 5", cobra.NoArgs,
+	cmd := cli.NewDeploymentCommand("history",
+		"Show who changed regions, services, deployments and rights: the newest change first",
+		"  db-controller history --limit 5", cobra.NoArgs,
 		func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			if limit <= 0 {
 				return cli.Usage("--limit %d: want at least 1", limit)
 			}
 			var found []*registryv1.Revision
 			for token := ""; ; {
-				page, err := c.Registry().ListRevisions(cmd.Context(), &registryv1.ListRevisionsRequest{PageSize: int32(min(limit-len(found), 1000)), PageToken: token}) //nolint:gosec // at most 1000
+				page, err := c.Registry().ListRevisions(cmd.Context(),
+					&registryv1.ListRevisionsRequest{PageSize: int32(min(limit-len(found), 1000)), PageToken: token}) //nolint:gosec // at most 1000
 				if err != nil {
 					return cli.Plain(err)
 				}
@@ -48,7 +51,8 @@ set-version and decommission.`
 }
 
 func printRevision(out cli.Printer, r *registryv1.Revision) {
-	out.Line("revision %d  %s  %s (%s)  %s  request %s", r.GetRevision(), cli.At(r.GetTime().AsTime()), r.GetActor(), r.GetProof(), r.GetMethod(), r.GetRequestId())
+	out.Line("revision %d  %s  %s (%s)  %s  request %s", r.GetRevision(), cli.At(r.GetTime().AsTime()), r.GetActor(),
+		r.GetProof(), r.GetMethod(), r.GetRequestId())
 	if r.GetReason() != "" {
 		out.Line("  reason: %s", r.GetReason())
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// checkListed refuses the name of another deployment that the environment does not list: a decision about a misspelt one would be stored,
-// and have no effect. An empty name stands for all.
+// checkListed refuses the name of another deployment that the environment does not list: a decision about a
+// misspelt one would be stored, and have no effect. An empty name stands for all.
 func checkListed(ctx context.Context, c *client.Client, flag, name string) error {
 	if name == "" {
 		return nil

@@ -28,20 +28,23 @@ func (p pausing) among(pauses []*adminv1.Pause, at schema.DeploymentID) *adminv1
 
 // NewPause returns the command pause.
 func NewPause() *cobra.Command {
-	cmd := newPauseCommand("pause", "Stop deletions or a handler in a deployment until resume, for operators", pauseTexts{
-		"%s deletes nothing until resume", "%s does nothing for deletions of %s until resume", "%s: %s is paused until resume", "%s: %s is paused for %s until resume",
-	}, func(ctx context.Context, c *client.Client, admin adminv1.AdminServiceClient, p pausing) error {
-		if err := checkListed(ctx, c, "of", p.of); err != nil {
+	cmd := newPauseCommand("pause", "Stop deletions or a handler in a deployment until resume, for operators",
+		pauseTexts{
+			"%s deletes nothing until resume", "%s does nothing for deletions of %s until resume",
+			"%s: %s is paused until resume", "%s: %s is paused for %s until resume",
+		}, func(ctx context.Context, c *client.Client, admin adminv1.AdminServiceClient, p pausing) error {
+			if err := checkListed(ctx, c, "of", p.of); err != nil {
+				return err
+			}
+			_, err := admin.Pause(ctx, &adminv1.PauseRequest{Of: p.of, Handler: p.handler, Reason: p.reason})
 			return err
-		}
-		_, err := admin.Pause(ctx, &adminv1.PauseRequest{Of: p.of, Handler: p.handler, Reason: p.reason})
-		return err
-	}, func(_ []*adminv1.Pause, before *adminv1.Pause) string {
-		if before == nil {
-			return ""
-		}
-		return fmt.Sprintf("it was paused before, by %s on %s: %s", before.GetActor(), cli.At(before.GetTime().AsTime()), before.GetReason())
-	})
+		}, func(_ []*adminv1.Pause, before *adminv1.Pause) string {
+			if before == nil {
+				return ""
+			}
+			return fmt.Sprintf("it was paused before, by %s on %s: %s", before.GetActor(),
+				cli.At(before.GetTime().AsTime()), before.GetReason())
+		})
 	cmd.Long = `Stop deletions or a handler in a deployment until resume.
 
 Nothing is marked or removed in the deployment: deletes are answered UNAVAILABLE, and deletions of other deployments that reach it
@@ -95,7 +98,9 @@ func (t pauseTexts) print(out cli.Printer, at schema.DeploymentID, p pausing) {
 
 // newPauseCommand returns pause or resume. note describes a call that changes nothing, by the pauses before
 // it and the named pause.
-func newPauseCommand(name, short string, texts pauseTexts, call func(context.Context, *client.Client, adminv1.AdminServiceClient, pausing) error, note func(pauses []*adminv1.Pause, named *adminv1.Pause) string) *cobra.Command {
+func newPauseCommand(name, short string, texts pauseTexts, call func(context.Context, *client.Client,
+	adminv1.AdminServiceClient, pausing) error, note func(pauses []*adminv1.Pause,
+	named *adminv1.Pause) string) *cobra.Command {
 	var p pausing
 	cmd := cli.NewDeploymentCommand(name+" DEPLOYMENT [--handler HANDLER] [--of OTHER] --reason TEXT", short, `  db-controller `+name+` iam.example.com/us-west2 --of devices.example.com/eastus2 --reason "ticket 4711"
   db-controller `+name+` iam.example.com/us-west2 --handler owned-pending --reason "ticket 4711"`, cli.OfDeployment,
@@ -135,7 +140,8 @@ func newPauseCommand(name, short string, texts pauseTexts, call func(context.Con
 			return out.Document(done)
 		})
 	cmd.ValidArgsFunction = cli.CompleteDeployments(1)
-	cmd.Flags().StringVar(&p.of, "of", "", "service/region of another deployment whose deletions, or work with --handler, are meant (default: all)")
+	cmd.Flags().StringVar(&p.of, "of", "",
+		"service/region of another deployment whose deletions, or work with --handler, are meant (default: all)")
 	cmd.Flags().StringVar(&p.handler, "handler", "", "only this handler: "+schema.HandlerNames())
 	cmd.Flags().StringVar(&p.reason, "reason", "", "the reason, which the deployment stores")
 	return cmd

@@ -39,7 +39,8 @@ func (f *forceRelease) runComparison(cmd *cobra.Command, c *client.Client, deplo
 	case f.two.propose != "":
 		return f.two.write(cmd, order{at.String(), request})
 	case !f.yes:
-		return cli.Usage("resources to which %s refers, in references that %s has lost, can then be deleted: add --yes to continue (--help describes the effects)", other, at)
+		return cli.Usage(
+			"resources to which %s refers, in references that %s has lost, can then be deleted: add --yes to continue (--help describes the effects)", other, at)
 	}
 	admin, err := c.Admin(cmd.Context(), at)
 	if err != nil {
@@ -56,7 +57,9 @@ func (f *forceRelease) runComparison(cmd *cobra.Command, c *client.Client, deplo
 		return cli.Plain(err)
 	}
 	if _, listed := env.Deployment(other); !waits && !listed {
-		return cli.WithCode(cli.Refused, fmt.Errorf("%s is not registered, and %s does not wait for it; it waits for: %s", other, at, cmp.Or(strings.Join(waited, ", "), "none")))
+		return cli.WithCode(cli.Refused,
+			fmt.Errorf("%s is not registered, and %s does not wait for it; it waits for: %s", other, at,
+				cmp.Or(strings.Join(waited, ", "), "none")))
 	}
 	if _, err = admin.WaiveComparison(cmd.Context(), request); err != nil {
 		return cli.Plain(err)
@@ -65,7 +68,8 @@ func (f *forceRelease) runComparison(cmd *cobra.Command, c *client.Client, deplo
 	if waits {
 		out.Line("%s no longer waits for %s", at, other)
 	} else {
-		out.Line("nothing has changed: %s did not wait for %s; it waits for: %s", at, other, cmp.Or(strings.Join(waited, ", "), "none"))
+		out.Line("nothing has changed: %s did not wait for %s; it waits for: %s", at, other,
+			cmp.Or(strings.Join(waited, ", "), "none"))
 	}
 	return out.Document(map[string]string{"deployment": at.String(), "comparisonOf": other.String()})
 }

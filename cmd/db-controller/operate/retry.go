@@ -77,7 +77,8 @@ func retryAt(arg string, req *adminv1.RetryRequest) (at schema.DeploymentID, err
 		return name.Deployment, nil
 	}
 	if at, err = schema.ParseDeploymentID(arg); err != nil {
-		return at, cli.Usage("%w, or the full name of a resource, such as //iam.example.com/us-west2/projects/acme", err)
+		return at, cli.Usage("%w, or the full name of a resource, such as //iam.example.com/us-west2/projects/acme",
+			err)
 	}
 	if req.GetOf() != "" {
 		if _, err := schema.ParseDeploymentID(req.GetOf()); err != nil {
@@ -89,7 +90,8 @@ func retryAt(arg string, req *adminv1.RetryRequest) (at schema.DeploymentID, err
 
 // retry calls a deployment, and then the deployments for which the resource waits there: the pause between
 // tries may be theirs. A failure of one of them is in its entry.
-func retry(ctx context.Context, c *client.Client, at schema.DeploymentID, req *adminv1.RetryRequest) ([]retried, error) {
+func retry(ctx context.Context, c *client.Client, at schema.DeploymentID,
+	req *adminv1.RetryRequest) ([]retried, error) {
 	admin, err := c.Admin(ctx, at)
 	if err != nil {
 		return nil, err
@@ -108,7 +110,8 @@ func retry(ctx context.Context, c *client.Client, at schema.DeploymentID, req *a
 			continue
 		}
 		r := retried{Deployment: other, Of: at.String()}
-		if err := retryThere(ctx, c, other, &adminv1.RetryRequest{Of: at.String(), Reason: req.GetReason()}); err != nil {
+		if err := retryThere(ctx, c, other, &adminv1.RetryRequest{Of: at.String(),
+			Reason: req.GetReason()}); err != nil {
 			r.failure, r.Error = err, cli.Plain(err).Error()
 		}
 		done = append(done, r)
@@ -144,7 +147,8 @@ func unasked(done []retried) error {
 	if failed == 0 {
 		return nil
 	}
-	return cli.WithCode(code, fmt.Errorf("%d of %s that the resource waits for could not be asked", failed, cli.Plural(len(done)-1, "deployment")))
+	return cli.WithCode(code, fmt.Errorf("%d of %s that the resource waits for could not be asked", failed,
+		cli.Plural(len(done)-1, "deployment")))
 }
 
 func printRetried(out cli.Printer, r retried) {

@@ -11,8 +11,12 @@ import (
 
 // NewSetVersion returns the command set-version.
 func NewSetVersion() *cobra.Command {
-	cmd := cli.NewDeploymentCommand("set-version DEPLOYMENT VERSION", "Switch a deployment to another described version of its service", "  db-controller set-version devices.example.com/eastus2 v2",
-		cobra.MatchAll(cobra.ExactArgs(2), func(cmd *cobra.Command, args []string) error { return cli.OfDeployment(cmd, args[:1]) }),
+	cmd := cli.NewDeploymentCommand("set-version DEPLOYMENT VERSION",
+		"Switch a deployment to another described version of its service",
+		"  db-controller set-version devices.example.com/eastus2 v2",
+		cobra.MatchAll(cobra.ExactArgs(2), func(cmd *cobra.Command, args []string) error {
+			return cli.OfDeployment(cmd, args[:1])
+		}),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			id, err := schema.ParseDeploymentID(args[0])
 			if err != nil {

@@ -72,7 +72,8 @@ type deploymentStatus struct {
 	answer *adminv1.StatusResponse
 }
 
-// statusOfAll asks every deployment of the environment that has run. It fails when one of them does not answer.
+// statusOfAll asks every deployment of the environment that has run. It fails when one of them does not
+// answer.
 func statusOfAll(cmd *cobra.Command, c *client.Client) error {
 	env, err := c.Environment(cmd.Context())
 	if err != nil {
@@ -129,7 +130,8 @@ func printStatuses(out cli.Printer, found []deploymentStatus) error {
 				since, oldest = t, cli.Ago(t)
 			}
 		}
-		rows = append(rows, []any{f.Deployment, f.answer.GetVersion(), len(f.answer.GetProcesses()), count, oldest, strings.Join(notes(f.answer), "; ")})
+		rows = append(rows, []any{f.Deployment, f.answer.GetVersion(), len(f.answer.GetProcesses()), count, oldest,
+			strings.Join(notes(f.answer), "; ")})
 	}
 	if len(found) == 0 {
 		out.Line("%s", noDeployments)
@@ -142,7 +144,8 @@ func printStatuses(out cli.Printer, found []deploymentStatus) error {
 	}
 	err := errors.Join(out.Names(names...), out.Document(found))
 	if err == nil && silent > 0 {
-		err = cli.WithCode(cli.Unavailable, fmt.Errorf("%d of %s did not answer", silent, cli.Plural(len(found), "deployment")))
+		err = cli.WithCode(cli.Unavailable, fmt.Errorf("%d of %s did not answer", silent,
+			cli.Plural(len(found), "deployment")))
 	}
 	return err
 }
@@ -161,8 +164,8 @@ func notes(s *adminv1.StatusResponse) []string {
 	return lines
 }
 
-// generationsOfEpoch: a new epoch of the database skips multiples of it, so that no generation is used twice; the rest counts the versions, of
-// which the first one was no switch.
+// generationsOfEpoch: a new epoch of the database skips multiples of it, so that no generation is used twice;
+// the rest counts the versions, of which the first one was no switch.
 const generationsOfEpoch = 1_000_000
 
 func versionLine(s *adminv1.StatusResponse) string {
@@ -190,25 +193,29 @@ func printStatus(out cli.Printer, s *adminv1.StatusResponse) {
 		out.Line("%s", line)
 	}
 	for _, d := range s.GetDelegations() {
-		out.Line("delegations: without asking, may refer to %s of %s by acting references, and block %d", cli.Plural(d.GetActingHeld(), "resource"), d.GetDeployment(), d.GetBlockHeld())
+		out.Line("delegations: without asking, may refer to %s of %s by acting references, and block %d",
+			cli.Plural(d.GetActingHeld(), "resource"), d.GetDeployment(), d.GetBlockHeld())
 	}
 	if rows := s.GetAttachedRows(); rows != nil {
 		out.Line("attached tables: %s for a right or a deletion, %s without a target (attach --status)",
 			wait(rows.GetWaiting()), cli.Plural(rows.GetIncomplete(), "value"))
 	}
 	for _, k := range s.GetKept() {
-		out.Line("kept: %s of kind %s, such as %s, which the version does not describe: they can be read and deleted", cli.Plural(k.GetResources(), "resource"), k.GetKind(), k.GetSample())
+		out.Line("kept: %s of kind %s, such as %s, which the version does not describe: they can be read and deleted",
+			cli.Plural(k.GetResources(), "resource"), k.GetKind(), k.GetSample())
 	}
 	for _, d := range s.GetDeletions() {
 		so := cli.ProgressOf(d)
-		out.Line("deletion of %s, for %s: here %s%s", d.GetRoot(), cli.Ago(d.GetStartTime().AsTime()), so, so.Estimate())
+		out.Line("deletion of %s, for %s: here %s%s", d.GetRoot(), cli.Ago(d.GetStartTime().AsTime()), so,
+			so.Estimate())
 	}
 	for _, d := range s.GetScheduled() {
 		by := ""
 		if d.GetActor() != "" {
 			by = " by " + d.GetActor()
 		}
-		out.Line("deleted%s: %s, which hides %s here, and is removed at %s unless it is undeleted", by, d.GetRoot(), cli.Plural(d.GetResources(), "resource"), d.GetPurgeTime().AsTime().Format(time.RFC3339))
+		out.Line("deleted%s: %s, which hides %s here, and is removed at %s unless it is undeleted", by, d.GetRoot(),
+			cli.Plural(d.GetResources(), "resource"), d.GetPurgeTime().AsTime().Format(time.RFC3339))
 		if d.GetReason() != "" {
 			out.Line("  it could not be removed: %s", d.GetReason())
 		}
@@ -217,11 +224,13 @@ func printStatus(out cli.Printer, s *adminv1.StatusResponse) {
 		out.Line("deleted: %s more until their purge times", cli.Plural(more, "deletion"))
 	}
 	for _, d := range s.GetDerivations() {
-		out.Line("deriving references of %s again: %d of %d done, %d set aside", d.GetKind(), d.GetDone(), d.GetTotal(), d.GetSetAside())
+		out.Line("deriving references of %s again: %d of %d done, %d set aside", d.GetKind(), d.GetDone(), d.GetTotal(),
+			d.GetSetAside())
 	}
 	var rows [][]any
 	for _, o := range s.GetOutstanding() {
-		rows = append(rows, []any{o.GetGroup(), o.GetDeployment(), o.GetCount(), cli.Since(o.GetOldestTime().AsTime()).Round(time.Second)})
+		rows = append(rows, []any{o.GetGroup(), o.GetDeployment(), o.GetCount(), cli.Since(o.GetOldestTime().AsTime()).
+			Round(time.Second)})
 	}
 	if len(rows) == 0 {
 		out.Line("Nothing is outstanding.")
@@ -230,7 +239,8 @@ func printStatus(out cli.Printer, s *adminv1.StatusResponse) {
 	}
 	for _, f := range s.GetFailures() {
 		if f.GetHandler() != databaseFailure { // those are above
-			out.Line("last failure of %s for %s, %s ago: %s%s", f.GetHandler(), f.GetDeployment(), cli.Since(f.GetTime().AsTime()).Round(time.Second), f.GetError(), cli.NextTry(f.GetNextTime()))
+			out.Line("last failure of %s for %s, %s ago: %s%s", f.GetHandler(), f.GetDeployment(),
+				cli.Since(f.GetTime().AsTime()).Round(time.Second), f.GetError(), cli.NextTry(f.GetNextTime()))
 		}
 	}
 }
@@ -257,7 +267,8 @@ func printWatches(out cli.Printer, s *adminv1.StatusResponse) {
 		}
 		switch heard := w.GetHeardTime().AsTime(); {
 		case !w.GetPrimed():
-			out.Line("the watch %s of %s has no snapshot yet, lost %s", w.GetName(), w.GetDeployment(), cli.Plural(w.GetLost(), "time"))
+			out.Line("the watch %s of %s has no snapshot yet, lost %s", w.GetName(), w.GetDeployment(),
+				cli.Plural(w.GetLost(), "time"))
 		case time.Since(heard) > silentAfter:
 			out.Line("the watch %s of %s has been silent for %s", w.GetName(), w.GetDeployment(), cli.Ago(heard))
 		}
@@ -274,10 +285,12 @@ func printDecisions(out cli.Printer, s *adminv1.StatusResponse) {
 		if d.GetWorking() {
 			still = "; work on its references and resources is outstanding"
 		}
-		out.Line("%s is decommissioned, by %s on %s: %s%s", d.GetDeployment(), d.GetSaidBy(), cli.At(d.GetSaidTime().AsTime()), d.GetReason(), still)
+		out.Line("%s is decommissioned, by %s on %s: %s%s", d.GetDeployment(), d.GetSaidBy(),
+			cli.At(d.GetSaidTime().AsTime()), d.GetReason(), still)
 	}
 	for _, w := range s.GetWords() {
-		out.Line("%s of %s, by %s on %s: %s", w.GetWhat(), w.GetDeployment(), w.GetSaidBy(), cli.At(w.GetSaidTime().AsTime()), w.GetReason())
+		out.Line("%s of %s, by %s on %s: %s", w.GetWhat(), w.GetDeployment(), w.GetSaidBy(),
+			cli.At(w.GetSaidTime().AsTime()), w.GetReason())
 	}
 	for _, f := range s.GetFailures() {
 		if f.GetHandler() == databaseFailure {
@@ -294,7 +307,8 @@ func readyLines(s *adminv1.StatusResponse) (lines []string) {
 	return lines
 }
 
-// clocksDiffer is the least difference of two clocks that matters: times of one machine are shown as ages by the clock of another one.
+// clocksDiffer is the least difference of two clocks that matters: times of one machine are shown as ages by
+// the clock of another one.
 const clocksDiffer = 2 * time.Second
 
 // clockLines names the clocks that differ: the database's from this machine's, by which ages are counted, and
@@ -305,10 +319,12 @@ func clockLines(s *adminv1.StatusResponse) (lines []string) {
 	}
 	database, process := s.GetDatabaseTime().AsTime(), s.GetProcessTime().AsTime()
 	if d := time.Since(database); d.Abs() > clocksDiffer {
-		lines = append(lines, "clocks: that of the database is "+aheadOrBehind(-d)+" that of this machine: the ages below are wrong by that")
+		lines = append(lines, "clocks: that of the database is "+aheadOrBehind(-d)+
+			" that of this machine: the ages below are wrong by that")
 	}
 	if d := database.Sub(process); d.Abs() > clocksDiffer {
-		lines = append(lines, "clocks: that of the database is "+aheadOrBehind(d)+" that of its process: run a time service on both")
+		lines = append(lines, "clocks: that of the database is "+aheadOrBehind(d)+
+			" that of its process: run a time service on both")
 	}
 	return lines
 }
@@ -320,7 +336,8 @@ func aheadOrBehind(d time.Duration) string {
 	return d.Round(time.Second).String() + " ahead of"
 }
 
-// epochLines describe pauses, and the epoch of the database while it restricts deletes or references have lost their targets.
+// epochLines describe pauses, and the epoch of the database while it restricts deletes or references have
+// lost their targets.
 func epochLines(s *adminv1.StatusResponse) []string {
 	var lines []string
 	for _, of := range s.GetPaused() {
@@ -332,7 +349,8 @@ func epochLines(s *adminv1.StatusResponse) []string {
 	}
 	for _, p := range s.GetPauses() {
 		if p.GetHandler() != "" {
-			lines = append(lines, fmt.Sprintf("%s is paused (db-controller resume --handler)", pauseText(s.GetDeployment(), p)))
+			lines = append(lines, fmt.Sprintf("%s is paused (db-controller resume --handler)",
+				pauseText(s.GetDeployment(), p)))
 		}
 	}
 	e := s.GetEpoch()
@@ -341,23 +359,29 @@ func epochLines(s *adminv1.StatusResponse) []string {
 			cli.Plural(e.GetOrdinal()-1, "time"), cli.Since(e.GetSince().AsTime()).Round(time.Second)))
 	}
 	if e.GetAwaitingRegistry() {
-		lines = append(lines, "NOTHING IS DELETED until the registry returns the deployments that may refer to resources here: if its database was restored or failed over as well, apply the files that describe all deployments again")
+		lines = append(lines,
+			"NOTHING IS DELETED until the registry returns the deployments that may refer to resources here: if its database was restored or failed over as well, apply the files that describe all deployments again")
 	}
 	if len(e.GetUnconfirmed()) > 0 {
-		lines = append(lines, "DELETIONS WAIT until these deployments have confirmed their references: "+strings.Join(e.GetUnconfirmed(), ", ")+
+		lines = append(lines, "DELETIONS WAIT until these deployments have confirmed their references: "+
+			strings.Join(e.GetUnconfirmed(), ", ")+
 			" (for one that stays down: db-controller force-release --comparison-of, or decommission)")
 	}
 	if n := s.GetDanglingReferences(); n > 0 {
-		lines = append(lines, fmt.Sprintf("%s without a target: db-controller verify lists them, a person decides about each, or about all (--repair --dangling=act)", cli.Plural(n, "reference")))
+		lines = append(lines,
+			fmt.Sprintf(
+				"%s without a target: db-controller verify lists them, a person decides about each, or about all (--repair --dangling=act)", cli.Plural(n, "reference")))
 	}
 	return lines
 }
 
 func processLine(p *adminv1.StatusResponse_Process) string {
 	if late, expired := leaseOf(p); expired {
-		return fmt.Sprintf("THE LEASE OF PROCESS %s EXPIRED %s ago: nobody works on its %s of %d", p.GetName(), late.Round(time.Second), cli.Plural(len(p.GetShards()), "shard"), schema.RingSize)
+		return fmt.Sprintf("THE LEASE OF PROCESS %s EXPIRED %s ago: nobody works on its %s of %d", p.GetName(),
+			late.Round(time.Second), cli.Plural(len(p.GetShards()), "shard"), schema.RingSize)
 	}
-	return fmt.Sprintf("process %s has %d of %d shards, since %s", p.GetName(), len(p.GetShards()), schema.RingSize, cli.Since(p.GetJoinTime().AsTime()).Round(time.Second))
+	return fmt.Sprintf("process %s has %d of %d shards, since %s", p.GetName(), len(p.GetShards()), schema.RingSize,
+		cli.Since(p.GetJoinTime().AsTime()).Round(time.Second))
 }
 
 // leaseOf returns for how long the lease of a process has been expired. Clocks differ a little.

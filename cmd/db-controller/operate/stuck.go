@@ -53,13 +53,17 @@ func NewStuck() *cobra.Command {
 			}
 			at := deploymentsOf(env, args)
 			if len(at) == 0 && len(args) > 0 {
-				return cli.WithCode(cli.Refused, fmt.Errorf("%s is no service and no deployment of the environment: known deployments are %s", args[0], strings.Join(deploymentNames(env), ", ")))
+				return cli.WithCode(cli.Refused,
+					fmt.Errorf("%s is no service and no deployment of the environment: known deployments are %s",
+						args[0], strings.Join(deploymentNames(env), ", ")))
 			}
 			return printStuck(cli.PrinterOf(cmd), stuckIn(cmd.Context(), c, at, longer, limit), longer)
 		})
 	cli.NamesToo(cmd)
-	cmd.Flags().DurationVar(&longer, "longer", time.Minute, "list resources and work that have waited for longer than this")
-	cmd.Flags().IntVar(&limit, "limit", stuckListed, "list at most this number of resources of each deployment; their total is shown in any case")
+	cmd.Flags().DurationVar(&longer, "longer", time.Minute,
+		"list resources and work that have waited for longer than this")
+	cmd.Flags().IntVar(&limit, "limit", stuckListed,
+		"list at most this number of resources of each deployment; their total is shown in any case")
 	return cmd
 }
 
@@ -111,10 +115,13 @@ func stuckIn(ctx context.Context, c *client.Client, at []schema.Deployment, long
 
 // listStuck reads pages until there are as many resources as the limit. The answer keeps the token of the
 // page after the last page read.
-func listStuck(ctx context.Context, admin adminv1.AdminServiceClient, longer time.Duration, limit int) (all *adminv1.ListStuckResponse, err error) {
-	for all = (*adminv1.ListStuckResponse)(nil); all == nil || all.GetNextPageToken() != "" && len(all.GetResources()) < limit; {
+func listStuck(ctx context.Context, admin adminv1.AdminServiceClient, longer time.Duration,
+	limit int) (all *adminv1.ListStuckResponse, err error) {
+	for all = (*adminv1.ListStuckResponse)(nil); all == nil || all.GetNextPageToken() != "" &&
+		len(all.GetResources()) < limit; {
 		page, err := admin.ListStuck(ctx, &adminv1.ListStuckRequest{
-			Longer: durationpb.New(longer), PageToken: all.GetNextPageToken(), PageSize: int32(min(limit-len(all.GetResources()), 1000)), //nolint:gosec // at most 1,000
+			Longer: durationpb.New(longer), PageToken: all.GetNextPageToken(),
+			PageSize: int32(min(limit-len(all.GetResources()), 1000)), //nolint:gosec // at most 1,000
 		})
 		if err != nil {
 			return nil, err
@@ -123,7 +130,8 @@ func listStuck(ctx context.Context, admin adminv1.AdminServiceClient, longer tim
 			all = page
 			continue
 		}
-		all.Resources, all.NextPageToken, all.TotalSize = append(all.GetResources(), page.GetResources()...), page.GetNextPageToken(), page.GetTotalSize()
+		all.Resources, all.NextPageToken, all.TotalSize = append(all.GetResources(), page.GetResources()...),
+			page.GetNextPageToken(), page.GetTotalSize()
 	}
 	return all, nil
 }
@@ -138,10 +146,12 @@ func printStuck(out cli.Printer, found []stuckAt, longer time.Duration) error {
 			continue
 		}
 		for _, p := range f.answer.GetPauses() {
-			rows = append(rows, []any{f.Deployment, "PAUSED", pauseText(f.Deployment, p), cli.Ago(p.GetTime().AsTime()), p.GetReason() + " (" + p.GetActor() + ")"})
+			rows = append(rows, []any{f.Deployment, "PAUSED", pauseText(f.Deployment, p), cli.Ago(p.GetTime().AsTime()),
+				p.GetReason() + " (" + p.GetActor() + ")"})
 		}
 		for _, r := range f.answer.GetResources() {
-			rows = append(rows, []any{f.Deployment, "DELETING", r.GetName(), cli.Ago(r.GetSince().AsTime()), strings.Join(r.GetReasons(), "; ")})
+			rows = append(rows, []any{f.Deployment, "DELETING", r.GetName(), cli.Ago(r.GetSince().AsTime()),
+				strings.Join(r.GetReasons(), "; ")})
 		}
 		if listed := len(f.answer.GetResources()); f.answer.GetNextPageToken() != "" {
 			count := strconv.Itoa(listed)
@@ -155,7 +165,8 @@ func printStuck(out cli.Printer, found []stuckAt, longer time.Duration) error {
 			if w.GetDeployment() == "" {
 				what = cli.Plural(w.GetCount(), "resource")
 			}
-			rows = append(rows, []any{f.Deployment, w.GetGroup(), what, cli.Ago(w.GetSince().AsTime()), cmp.Or(w.GetLastError(), w.GetReason()) + cli.NextTry(w.GetNextTime())})
+			rows = append(rows, []any{f.Deployment, w.GetGroup(), what, cli.Ago(w.GetSince().AsTime()),
+				cmp.Or(w.GetLastError(), w.GetReason()) + cli.NextTry(w.GetNextTime())})
 		}
 	}
 	switch {
@@ -174,7 +185,8 @@ func printStuck(out cli.Printer, found []stuckAt, longer time.Duration) error {
 	}
 	err := errors.Join(out.Names(names...), out.Document(found))
 	if err == nil && silent > 0 {
-		err = cli.WithCode(cli.Unavailable, fmt.Errorf("%d of %s did not answer", silent, cli.Plural(len(found), "deployment")))
+		err = cli.WithCode(cli.Unavailable, fmt.Errorf("%d of %s did not answer", silent,
+			cli.Plural(len(found), "deployment")))
 	}
 	return err
 }

@@ -70,7 +70,8 @@ func bundleParts(cmd *cobra.Command, c *client.Client) ([]bundlePart, error) {
 	}
 	var versions []map[string]any
 	for _, d := range env.Deployments {
-		versions = append(versions, map[string]any{"deployment": d.String(), "version": d.Version, "disabled": d.Disabled})
+		versions = append(versions, map[string]any{"deployment": d.String(), "version": d.Version,
+			"disabled": d.Disabled})
 	}
 	return []bundlePart{
 		{"program.json", cli.ThisBuild()},
@@ -102,7 +103,8 @@ func packBundle(to io.Writer, parts []bundlePart, hide *redactor) error {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 		text := hide.text(string(raw))
-		if err := out.WriteHeader(&tar.Header{Name: p.name, Mode: 0o600, Size: int64(len(text)), ModTime: time.Now()}); err != nil {
+		if err := out.WriteHeader(&tar.Header{Name: p.name, Mode: 0o600, Size: int64(len(text)),
+			ModTime: time.Now()}); err != nil {
 			return err
 		}
 		if _, err := io.WriteString(out, text); err != nil {
@@ -115,8 +117,8 @@ func packBundle(to io.Writer, parts []bundlePart, hide *redactor) error {
 	return zipped.Close()
 }
 
-// withoutSecrets returns a document without secrets in its texts. They are searched in the texts themselves, because JSON has escapes where they
-// have quotes; the document has none where names have signs of HTML.
+// withoutSecrets returns a document without secrets in its texts. They are searched in the texts themselves,
+// because JSON has escapes where they have quotes; the document has none where names have signs of HTML.
 func withoutSecrets(content any) ([]byte, error) {
 	raw, err := json.Marshal(content)
 	if err != nil {
@@ -166,8 +168,9 @@ func newRedactor(keep bool) (*redactor, error) {
 
 var (
 	// resourceNames finds full names, and relative ones that follow "name" or "sample" in JSON.
-	resourceNames = regexp.MustCompile(`//[a-z][a-z0-9.-]*/[a-z][a-z0-9-]*/[^\s"\\]+|"(?:name|sample)": "[^/"][^"]*/[^"]*"`)
-	people        = regexp.MustCompile(`\b(user|operator)/[^\s"\\]+`)
+	resourceNames = regexp.MustCompile(
+		`//[a-z][a-z0-9.-]*/[a-z][a-z0-9-]*/[^\s"\\]+|"(?:name|sample)": "[^/"][^"]*/[^"]*"`)
+	people = regexp.MustCompile(`\b(user|operator)/[^\s"\\]+`)
 )
 
 func (r *redactor) text(s string) string {

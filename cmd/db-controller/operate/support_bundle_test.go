@@ -34,10 +34,11 @@ func TestABundleHasNoNamesOfResourcesAndPeople(t *testing.T) {
 	hide, err := newRedactor(false)
 	require.NoError(t, err)
 	parts := []bundlePart{{"stuck.json", map[string]any{
-		"name":    "//a.example.com/us-west2/projects/secret/keys/hidden",
-		"reasons": []string{"BLOCKED by //b.example.com/eastus2/holders/secret and 2 more", "said by operator/eve: ticket 4711"},
-		"sample":  "olds/private",
-		"same":    "see //a.example.com/us-west2/projects/secret.",
+		"name": "//a.example.com/us-west2/projects/secret/keys/hidden",
+		"reasons": []string{"BLOCKED by //b.example.com/eastus2/holders/secret and 2 more",
+			"said by operator/eve: ticket 4711"},
+		"sample": "olds/private",
+		"same":   "see //a.example.com/us-west2/projects/secret.",
 	}}}
 	var out bytes.Buffer
 	require.NoError(t, packBundle(&out, parts, hide))
@@ -88,7 +89,9 @@ func TestABundleHasNoPasswordsAndTokens(t *testing.T) {
 		require.NotContains(t, text, secret)
 	}
 	for _, stays := range []string{
-		"postgres://eve:REDACTED@db.example.org/x?a=b", "c=d fails", "host=db user=eve password=REDACTED dbname=x, sslpassword=REDACTED\\tport=5432", "Bearer REDACTED", "the token REDACTED was refused",
+		"postgres://eve:REDACTED@db.example.org/x?a=b", "c=d fails",
+		"host=db user=eve password=REDACTED dbname=x, sslpassword=REDACTED\\tport=5432", "Bearer REDACTED",
+		"the token REDACTED was refused",
 		"see https://example.org:8443/x, by operator@example.org; password is wrong",
 	} {
 		require.Contains(t, text, stays)

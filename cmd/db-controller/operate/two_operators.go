@@ -24,8 +24,10 @@ type twoOperators struct {
 }
 
 func (o *twoOperators) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&o.propose, "propose", "", "where the rights ask for two operators (two_operators): sign the decision into the new `FILE`, and change nothing")
-	cmd.Flags().StringVar(&o.approve, "approve", "", "send the decision that another operator has signed into `FILE` within the last 24 hours; needs --yes")
+	cmd.Flags().StringVar(&o.propose, "propose", "",
+		"where the rights ask for two operators (two_operators): sign the decision into the new `FILE`, and change nothing")
+	cmd.Flags().StringVar(&o.approve, "approve", "",
+		"send the decision that another operator has signed into `FILE` within the last 24 hours; needs --yes")
 }
 
 // check returns an error for flags of the decision beside --approve, whose file has them.
@@ -77,9 +79,12 @@ func (o *twoOperators) write(cmd *cobra.Command, orders ...order) error {
 		return fmt.Errorf("write the signed decision: %w", err)
 	}
 	out, until := cli.PrinterOf(cmd), now.Add(approval.Lifetime).UTC().Truncate(time.Second)
-	out.Line("%s has the decision, signed by %s; nothing has changed. Another operator sends it until %s:", o.propose, own.Identity, until.Format(time.RFC3339))
-	out.Line("  db-controller %s --approve %s --yes", strings.Join(slices.Concat([]string{cmd.Name()}, cmd.Flags().Args(), subjectFlags(cmd)), " "), o.propose)
-	return out.Document(map[string]string{"file": o.propose, "signedBy": own.Identity.String(), "until": until.Format(time.RFC3339)})
+	out.Line("%s has the decision, signed by %s; nothing has changed. Another operator sends it until %s:", o.propose,
+		own.Identity, until.Format(time.RFC3339))
+	out.Line("  db-controller %s --approve %s --yes",
+		strings.Join(slices.Concat([]string{cmd.Name()}, cmd.Flags().Args(), subjectFlags(cmd)), " "), o.propose)
+	return out.Document(map[string]string{"file": o.propose, "signedBy": own.Identity.String(),
+		"until": until.Format(time.RFC3339)})
 }
 
 // subjectFlags returns the given flags that say what a decision is about: the other operator gives them too.
@@ -96,7 +101,8 @@ func subjectFlags(cmd *cobra.Command) (given []string) {
 	return given
 }
 
-// read returns the requests in the file of --approve, each with its approval. It fails when one is not valid now.
+// read returns the requests in the file of --approve, each with its approval. It fails when one is not valid
+// now.
 func (o *twoOperators) read(cmd *cobra.Command) (orders []order, err error) {
 	own, err := ownCertificate(cmd)
 	if err != nil {
@@ -112,7 +118,8 @@ func (o *twoOperators) read(cmd *cobra.Command) (orders []order, err error) {
 			return nil, cli.WithCode(cli.Refused, fmt.Errorf("--approve %s, line %d: %w", o.approve, i+1, err))
 		}
 		if p.By == own.Identity {
-			return nil, cli.WithCode(cli.Refused, fmt.Errorf("--approve %s: %s has signed it: another operator has to send it", o.approve, p.By))
+			return nil, cli.WithCode(cli.Refused,
+				fmt.Errorf("--approve %s: %s has signed it: another operator has to send it", o.approve, p.By))
 		}
 		request, ok := p.Request.(approval.Request)
 		if !ok {

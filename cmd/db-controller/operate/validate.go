@@ -135,7 +135,8 @@ func (v validated) print(cmd *cobra.Command) {
 		cmd.PrintErrln(p)
 	}
 	for _, s := range v.services() {
-		cmd.Printf("%s@%s: %s, %s, ok\n", s.Service, s.Version, cli.Plural(s.Kinds, "kind"), cli.Plural(s.References, "reference"))
+		cmd.Printf("%s@%s: %s, %s, ok\n", s.Service, s.Version, cli.Plural(s.Kinds, "kind"),
+			cli.Plural(s.References, "reference"))
 	}
 	if v.files != nil && len(v.files.Deployments) > 0 && len(v.problems) == 0 {
 		cmd.Printf("%s\n", cli.Plural(len(v.files.Deployments), "deployment"))
@@ -193,7 +194,8 @@ type findingJSON struct {
 
 func (v validated) document() any {
 	convert := func(p schema.Problem) findingJSON {
-		return findingJSON{Level: "problem", File: p.Pos.File, Line: p.Pos.Line, Path: p.Pos.Path, Message: p.Message, Remedy: p.Remedy}
+		return findingJSON{Level: "problem", File: p.Pos.File, Line: p.Pos.Line, Path: p.Pos.Path, Message: p.Message,
+			Remedy: p.Remedy}
 	}
 	findings := []findingJSON{}
 	for _, p := range v.problems {

@@ -62,7 +62,8 @@ The command fails when differences remain, or when a deployment did not answer.`
 	cli.OutputFlag(cmd)
 	cmd.ValidArgsFunction = cli.CompleteDeployments(cli.Many)
 	cmd.Flags().BoolVar(&how.repair, "repair", false, "repair the differences whose repair is certain")
-	cmd.Flags().StringVar(&how.dangling, "dangling", "report", "references whose targets are gone: report, or act as at deletions of their targets")
+	cmd.Flags().StringVar(&how.dangling, "dangling", "report",
+		"references whose targets are gone: report, or act as at deletions of their targets")
 	cmd.Flags().StringVar(&how.reason, "reason", "", "the reason for --dangling=act, which every deployment stores")
 	cmd.Flags().BoolVar(&how.yes, "yes", false, "confirm --dangling=act: this cannot be undone")
 	return cmd
@@ -123,7 +124,8 @@ func verify(cmd *cobra.Command, c *client.Client, names []string, how verificati
 			return cli.Plain(err)
 		} else if err != nil {
 			all.out.Line("%s: NOT VERIFIED: %v", id, cli.Plain(err))
-			all.Deployments = append(all.Deployments, verifiedDeployment{Deployment: id.String(), Error: cli.Plain(err).Error()})
+			all.Deployments = append(all.Deployments, verifiedDeployment{Deployment: id.String(),
+				Error: cli.Plain(err).Error()})
 			all.unasked = append(all.unasked, id.String())
 		}
 	}
@@ -176,27 +178,31 @@ func (v *verified) verdict(repair bool) error {
 		}
 		wrong = append(wrong, text)
 		if v.dangling > 0 {
-			wrong = append(wrong, cli.Plural(v.dangling, "reference")+" without a target: a person decides about each, or about all (verify --repair --dangling=act)")
+			wrong = append(wrong, cli.Plural(v.dangling, "reference")+
+				" without a target: a person decides about each, or about all (verify --repair --dangling=act)")
 		}
 	}
 	if len(v.unasked) > 0 {
 		if len(wrong) == 0 {
 			code = cli.Unavailable
 		}
-		wrong = append(wrong, "the comparison is incomplete, these deployments did not answer: "+strings.Join(slices.Compact(slices.Sorted(slices.Values(v.unasked))), ", "))
+		wrong = append(wrong, "the comparison is incomplete, these deployments did not answer: "+
+			strings.Join(slices.Compact(slices.Sorted(slices.Values(v.unasked))), ", "))
 	}
 	if len(wrong) > 0 {
 		return cli.WithCode(code, errors.New(strings.Join(wrong, "; ")))
 	}
 	if v.repaired > 0 {
-		v.out.Line("%s repaired. References that were established again are confirmed in the background; run verify again to see the result.", cli.Plural(v.repaired, "difference"))
+		v.out.Line(
+			"%s repaired. References that were established again are confirmed in the background; run verify again to see the result.", cli.Plural(v.repaired, "difference"))
 		return nil
 	}
 	v.out.Line("No differences.")
 	return nil
 }
 
-// confirmActing prints the numbers of dangling references by behaviour. Without yes it fails when there are any that act.
+// confirmActing prints the numbers of dangling references by behaviour. Without yes it fails when there are
+// any that act.
 func (v *verified) confirmActing(cmd *cobra.Command, c *client.Client, of []schema.DeploymentID, yes bool) error {
 	act := int64(0)
 	for _, id := range of {
@@ -206,7 +212,8 @@ func (v *verified) confirmActing(cmd *cobra.Command, c *client.Client, of []sche
 				counts[d.GetBehaviour()]++
 			}
 		}
-		if err := eachEvent(cmd.Context(), c, id, &adminv1.VerifyRequest{}, count, func(*adminv1.VerifyResponse_Progress) {}); err != nil {
+		if err := eachEvent(cmd.Context(), c, id, &adminv1.VerifyRequest{}, count,
+			func(*adminv1.VerifyResponse_Progress) {}); err != nil {
 			return fmt.Errorf("count the dangling references of %s: %w", id, cli.Plain(err))
 		}
 		for _, name := range slices.Sorted(maps.Keys(counts)) {
@@ -221,7 +228,8 @@ func (v *verified) confirmActing(cmd *cobra.Command, c *client.Client, of []sche
 		}
 	}
 	if act > 0 && !yes {
-		return cli.Usage("%s would act, which cannot be undone: add --yes to continue (--help describes the effects)", cli.Plural(act, "dangling reference"))
+		return cli.Usage("%s would act, which cannot be undone: add --yes to continue (--help describes the effects)",
+			cli.Plural(act, "dangling reference"))
 	}
 	return nil
 }
@@ -230,13 +238,15 @@ func (v *verified) one(cmd *cobra.Command, c *client.Client, id schema.Deploymen
 	return eachEvent(cmd.Context(), c, id, how.request(), func(d *adminv1.VerifyResponse_Difference) {
 		v.Differences = append(v.Differences, cli.Message(d))
 		if d.GetActedUpon() {
-			v.out.Line("%s  %s (%s, %s) and %s: %s", d.GetKind(), d.GetHolder(), d.GetPath(), d.GetBehaviour(), d.GetTarget(), d.GetRemedy())
+			v.out.Line("%s  %s (%s, %s) and %s: %s", d.GetKind(), d.GetHolder(), d.GetPath(), d.GetBehaviour(),
+				d.GetTarget(), d.GetRemedy())
 			return
 		}
 		if d.GetDangling() && !d.GetRepaired() {
 			v.dangling++
 		}
-		v.out.Line("%s  %s (%s) and %s\n    cause:  %s\n    remedy: %s", d.GetKind(), d.GetHolder(), d.GetPath(), d.GetTarget(), d.GetCause(), d.GetRemedy())
+		v.out.Line("%s  %s (%s) and %s\n    cause:  %s\n    remedy: %s", d.GetKind(), d.GetHolder(), d.GetPath(),
+			d.GetTarget(), d.GetCause(), d.GetRemedy())
 	}, func(p *adminv1.VerifyResponse_Progress) {
 		if !p.GetDone() {
 			cmd.PrintErrf("%s: %s so far\n", id, comparedText(p))
@@ -281,7 +291,8 @@ func eachEvent(ctx context.Context, c *client.Client, id schema.DeploymentID, re
 
 func (v *verified) done(id schema.DeploymentID, p *adminv1.VerifyResponse_Progress) {
 	v.Deployments = append(v.Deployments, verifiedDeployment{Deployment: id.String(), Totals: cli.Message(p)})
-	v.out.Line("%s: %s compared; %s, %d repaired", id, comparedText(p), cli.Plural(p.GetDifferences(), "difference"), p.GetRepaired())
+	v.out.Line("%s: %s compared; %s, %d repaired", id, comparedText(p), cli.Plural(p.GetDifferences(), "difference"),
+		p.GetRepaired())
 	if n := p.GetActedUpon(); n > 0 {
 		v.out.Line("  %s acted upon", cli.Plural(n, "dangling reference"))
 	}
@@ -293,7 +304,8 @@ func (v *verified) done(id schema.DeploymentID, p *adminv1.VerifyResponse_Progre
 }
 
 func comparedText(p *adminv1.VerifyResponse_Progress) string {
-	return fmt.Sprintf("%s, %s, %s, %s", cli.Plural(p.GetReferences(), "reference"), cli.Plural(p.GetBlockades(), "blockade"),
+	return fmt.Sprintf("%s, %s, %s, %s", cli.Plural(p.GetReferences(), "reference"),
+		cli.Plural(p.GetBlockades(), "blockade"),
 		cli.Plural(p.GetOwners(), "owner"), bodies(p.GetBodies()))
 }
 

@@ -14,7 +14,8 @@ import (
 
 // NewWhoCan returns the command who-can.
 func NewWhoCan() *cobra.Command {
-	cmd := cli.NewDeploymentCommand("who-can VERB NAME", "Show who has a right on a resource, and by which grant", "  db-controller who-can delete //iam.example.com/us-west2/projects/acme",
+	cmd := cli.NewDeploymentCommand("who-can VERB NAME", "Show who has a right on a resource, and by which grant",
+		"  db-controller who-can delete //iam.example.com/us-west2/projects/acme",
 		func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return cli.Usage("want a verb and the full name of a resource")
@@ -68,7 +69,9 @@ func printHolders(out cli.Printer, verb schema.Verb, holders []grant.Holder, ope
 	}
 	for _, h := range holders {
 		if h.Limits {
-			rows = append(rows, whoCan{h.Who, "the limits of operators" + asUser(verb, strings.Replace(h.Who, "operator/", "user/", 1))})
+			rows = append(rows,
+				whoCan{h.Who, "the limits of operators" + asUser(verb, strings.Replace(h.Who, "operator/",
+					"user/", 1))})
 			continue
 		}
 		rows = append(rows, whoCan{h.Who, "the grant of " + h.Verbs + " on " + h.On})

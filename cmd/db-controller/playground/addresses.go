@@ -9,7 +9,8 @@ import (
 	"github.com/db-controller/db-controller/internal/atomicfile"
 )
 
-// addressesFile keeps the addresses of a folder's processes, so that a playground that starts there again has them again.
+// addressesFile keeps the addresses of a folder's processes, so that a playground that starts there again has
+// them again.
 const addressesFile = "addresses.json"
 
 // addresses returns two free addresses for each name: the addresses of the last start in this folder, if they

@@ -52,7 +52,8 @@ func newAuthority(trustDomain string) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign|x509.KeyUsageCRLSign
+	template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign|
+		x509.KeyUsageCRLSign
 	template.URIs = []*url.URL{{Scheme: "spiffe", Host: trustDomain}}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -99,7 +100,8 @@ func OpenAuthority(dir, trustDomain string) (*Authority, error) {
 		return nil, fmt.Errorf("open the authority: %s is not the key of %s", keyFile, certFile)
 	}
 	if trustDomain != "" && a.TrustDomain() != trustDomain {
-		return nil, fmt.Errorf("the authority in %s is of trust domain %s, not %s: use another folder", dir, a.TrustDomain(), trustDomain)
+		return nil, fmt.Errorf("the authority in %s is of trust domain %s, not %s: use another folder", dir,
+			a.TrustDomain(), trustDomain)
 	}
 	return a, nil
 }
@@ -125,12 +127,13 @@ func template(name string, validity time.Duration) (*x509.Certificate, error) {
 		return nil, fmt.Errorf("make a serial number: %w", err)
 	}
 	now := time.Now()
-	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(validity)}, nil
+	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-time.Hour),
+		NotAfter: now.Add(validity)}, nil
 }
 
-// Issue writes tls.crt, tls.key and ca.crt for an identity into a folder. It replaces existing files one by one: a running
-// process loads the new ones. changes edit the certificate; servers have the host names of this machine unless ReachedAt sets
-// others.
+// Issue writes tls.crt, tls.key and ca.crt for an identity into a folder. It replaces existing files one by
+// one: a running process loads the new ones. changes edit the certificate; servers have the host names of
+// this machine unless ReachedAt sets others.
 func (a *Authority) Issue(dir string, id identity.Identity, changes ...func(*x509.Certificate)) error {
 	return a.issue(dir, id.String(), append([]func(*x509.Certificate){func(t *x509.Certificate) {
 		t.URIs = []*url.URL{{Scheme: "spiffe", Host: a.TrustDomain(), Path: id.Path()}}
@@ -153,8 +156,8 @@ func Serves(id identity.Identity) bool {
 	return id.Role == identity.RoleDeployment || id.Role == identity.RoleRegistry
 }
 
-// ReachedAt sets the names and addresses in a server's certificate, for clients that verify host names. The clients of this
-// project verify the URI instead.
+// ReachedAt sets the names and addresses in a server's certificate, for clients that verify host names. The
+// clients of this project verify the URI instead.
 func ReachedAt(names []string, addresses []net.IP) func(*x509.Certificate) {
 	return func(t *x509.Certificate) { t.DNSNames, t.IPAddresses = names, addresses }
 }

@@ -1,5 +1,5 @@
-// Package playground runs a registry and deployments on one machine as in production: each is a process with its own database
-// and certificate. The command dev, the benchmarks and the tests use it.
+// Package playground runs a registry and deployments on one machine as in production: each is a process with
+// its own database and certificate. The command dev, the benchmarks and the tests use it.
 package playground
 
 import (
@@ -57,7 +57,8 @@ type Databases struct {
 	Args []string
 }
 
-// Patience is how long each process may take to start: a slow machine, or one that does other things, is no failure.
+// Patience is how long each process may take to start: a slow machine, or one that does other things, is no
+// failure.
 const Patience = 10 * time.Minute
 
 // Playground is a registry and deployments, each a process.
@@ -89,7 +90,8 @@ const ClientFile = "client.yaml"
 // clientMark is the first line of a ClientFile.
 const clientMark = "# Configuration of clients of this playground; written at its start."
 
-// CheckFolder returns an error for a folder whose ClientFile was not written by a playground: Start would replace it.
+// CheckFolder returns an error for a folder whose ClientFile was not written by a playground: Start would
+// replace it.
 func CheckFolder(dir string) error {
 	path := filepath.Join(dir, ClientFile)
 	raw, err := os.ReadFile(path)
@@ -99,7 +101,8 @@ func CheckFolder(dir string) error {
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("%s is the configuration of another installation, and a playground would replace it: use another folder with --dir", path)
+	return fmt.Errorf(
+		"%s is the configuration of another installation, and a playground would replace it: use another folder with --dir", path)
 }
 
 // New makes certificates and databases, and describes the processes; nothing runs yet.
@@ -121,7 +124,8 @@ func New(ctx context.Context, cfg Config) (*Playground, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := authority.Issue(p.certs("client"), identity.Identity{Role: identity.RoleOperator, Name: "playground"}); err != nil {
+	if err := authority.Issue(p.certs("client"), identity.Identity{Role: identity.RoleOperator,
+		Name: "playground"}); err != nil {
 		return nil, err
 	}
 	if err := p.describeRegistry(ctx, addresses); err != nil {
@@ -168,7 +172,8 @@ func (p *Playground) describeRegistry(ctx context.Context, addresses map[string]
 	if err != nil {
 		return fmt.Errorf("make the registry's database: %w", err)
 	}
-	if err := p.authority.Issue(p.RegistryCerts(), identity.Identity{Role: identity.RoleRegistry}, ReachedAt(p.cfg.HostNames, p.cfg.Addresses)); err != nil {
+	if err := p.authority.Issue(p.RegistryCerts(), identity.Identity{Role: identity.RoleRegistry},
+		ReachedAt(p.cfg.HostNames, p.cfg.Addresses)); err != nil {
 		return err
 	}
 	var all []string
@@ -200,27 +205,32 @@ func (p *Playground) describe(ctx context.Context, id schema.DeploymentID, d *De
 			serving = p.cfg.Databases.Serving(d.DSN)
 		}
 	}
-	if err := p.authority.Issue(d.Certs, identity.Deployment(id), ReachedAt(p.cfg.HostNames, p.cfg.Addresses)); err != nil {
+	if err := p.authority.Issue(d.Certs, identity.Deployment(id),
+		ReachedAt(p.cfg.HostNames, p.cfg.Addresses)); err != nil {
 		return err
 	}
 	args := append([]string{
-		"serve", "--deployment", id.String(), "--postgres", serving, "--registry", p.RegistryAddress, "--certs", d.Certs,
-		"--listen", d.Address, "--http", strings.TrimPrefix(d.HTTP, "http://"), "--migrate", "--start-timeout", Patience.String(),
+		"serve", "--deployment", id.String(), "--postgres", serving, "--registry", p.RegistryAddress,
+		"--certs", d.Certs,
+		"--listen", d.Address, "--http", strings.TrimPrefix(d.HTTP, "http://"), "--migrate", "--start-timeout",
+		Patience.String(),
 	}, append(slices.Clone(p.cfg.Databases.Args), p.cfg.Args...)...)
 	if p.cfg.Databases.Controller != nil && p.cfg.Databases.DSNs[id] == "" {
 		args = append(args, "--postgres-controller", p.cfg.Databases.Controller(d.DSN))
 	}
-	d.Process = NewProcess(id.String(), p.cfg.Binary, args, filepath.Join(p.cfg.Dir, fileName(id)+".log"), d.HTTP+"/readyz")
+	d.Process = NewProcess(id.String(), p.cfg.Binary, args, filepath.Join(p.cfg.Dir, fileName(id)+".log"),
+		d.HTTP+"/readyz")
 	d.tell = p.cfg.Tell
 	return nil
 }
 
-// startsAtOnce is the number of deployments that start at a time. Each migrates its database and compiles its schema: all together
-// would be ready late, and none of them before the others.
+// startsAtOnce is the number of deployments that start at a time. Each migrates its database and compiles its
+// schema: all together would be ready late, and none of them before the others.
 func startsAtOnce() int { return max(4, 2*runtime.GOMAXPROCS(0)) }
 
-// Start writes ClientFile, starts the registry, calls apply, which has to register the deployments, starts the deployments, some at
-// a time, and waits until all are ready. A process that is not ready after Patience ends, and so does Start, with its reasons.
+// Start writes ClientFile, starts the registry, calls apply, which has to register the deployments, starts
+// the deployments, some at a time, and waits until all are ready. A process that is not ready after Patience
+// ends, and so does Start, with its reasons.
 func (p *Playground) Start(ctx context.Context, apply func(ctx context.Context) error) error {
 	client := fmt.Sprintf(clientMark+"\nregistry: %s\ncerts: %s\n", p.RegistryAddress, p.certs("client"))
 	if err := atomicfile.Write(filepath.Join(p.cfg.Dir, ClientFile), []byte(client)); err != nil {

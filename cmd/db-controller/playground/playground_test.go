@@ -24,8 +24,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// As a program that a playground starts, this binary answers /readyz after a while. It writes the times of its start and of its first
-// good answer.
+// As a program that a playground starts, this binary answers /readyz after a while. It writes the times of
+// its start and of its first good answer.
 func TestMain(m *testing.M) {
 	if i := slices.Index(os.Args, "--http"); i > 0 && (os.Args[1] == "serve" || os.Args[1] == "registry") {
 		began := time.Now()
@@ -46,9 +46,13 @@ func TestMain(m *testing.M) {
 
 func newPlayground(t *testing.T, deployments int) *playground.Playground {
 	t.Helper()
-	cfg := playground.Config{Dir: t.TempDir(), Binary: os.Args[0], Databases: playground.Databases{New: func(_ context.Context, name string) (string, error) { return name, nil }}}
+	cfg := playground.Config{Dir: t.TempDir(), Binary: os.Args[0],
+		Databases: playground.Databases{New: func(_ context.Context, name string) (string, error) {
+			return name, nil
+		}}}
 	for i := range deployments {
-		cfg.Deployments = append(cfg.Deployments, schema.DeploymentID{Service: fmt.Sprintf("s%d.example.com", i), Region: "us-west2"})
+		cfg.Deployments = append(cfg.Deployments, schema.DeploymentID{Service: fmt.Sprintf("s%d.example.com", i),
+			Region: "us-west2"})
 	}
 	p, err := playground.New(t.Context(), cfg)
 	require.NoError(t, err)

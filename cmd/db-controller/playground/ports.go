@@ -8,7 +8,8 @@ import (
 	"sync"
 )
 
-// Ports come in blocks, below the range of outgoing connections, one of which could otherwise take a port before a server listens.
+// Ports come in blocks, below the range of outgoing connections, one of which could otherwise take a port
+// before a server listens.
 const (
 	firstPort = 20_000
 	blockSize = 100
@@ -24,8 +25,8 @@ var taken struct {
 	ports  []int          // guarded by Mutex; of the last block, not returned yet
 }
 
-// FreeAddresses returns n addresses on loopback on which no process listens, and that neither this process nor another one that
-// runs has got before.
+// FreeAddresses returns n addresses on loopback on which no process listens, and that neither this process
+// nor another one that runs has got before.
 func FreeAddresses(n int) ([]string, error) {
 	taken.Lock()
 	defer taken.Unlock()

@@ -111,7 +111,8 @@ const lookEvery = 50 * time.Millisecond
 // tellEvery is how often a process that waits is told of.
 const tellEvery = 10 * time.Second
 
-// WaitReady waits until the readiness endpoint responds with 200. It tells every ten seconds why it does not. Its error has these reasons and the end of the log.
+// WaitReady waits until the readiness endpoint responds with 200. It tells every ten seconds why it does not.
+// Its error has these reasons and the end of the log.
 func (p *Process) WaitReady(ctx context.Context) error {
 	p.mu.Lock()
 	done := p.done

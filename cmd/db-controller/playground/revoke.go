@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Revoke adds the serial numbers of certificates to the authority's revocation list, ca.crl in dir, and copies the list to each
-// folder.
+// Revoke adds the serial numbers of certificates to the authority's revocation list, ca.crl in dir, and
+// copies the list to each folder.
 func (a *Authority) Revoke(dir string, certFiles, folders []string) error {
 	path := filepath.Join(dir, "ca.crl")
 	list, err := a.revocations(path)
@@ -29,11 +29,14 @@ func (a *Authority) Revoke(dir string, certFiles, folders []string) error {
 		if err != nil {
 			return fmt.Errorf("revoke %s: %w", file, err)
 		}
-		list.RevokedCertificateEntries = append(list.RevokedCertificateEntries, x509.RevocationListEntry{SerialNumber: cert.SerialNumber, RevocationTime: time.Now()})
+		list.RevokedCertificateEntries = append(list.RevokedCertificateEntries,
+			x509.RevocationListEntry{SerialNumber: cert.SerialNumber, RevocationTime: time.Now()})
 	}
 	der, err := x509.CreateRevocationList(rand.Reader, list, a.cert, a.key)
 	if err != nil {
-		return fmt.Errorf("sign the revocation list (an authority made by an old version cannot sign one: make a new authority): %w", err)
+		return fmt.Errorf(
+			"sign the revocation list (an authority made by an old version cannot sign one: make a new authority): %w",
+			err)
 	}
 	for _, folder := range append([]string{dir}, folders...) {
 		if err := writePEM(filepath.Join(folder, "ca.crl"), "X509 CRL", der); err != nil {
@@ -57,7 +60,8 @@ func (a *Authority) Share(dir, folder string) error {
 
 // revocations returns the next list: the entries of the current one, and a greater number.
 func (a *Authority) revocations(path string) (*x509.RevocationList, error) {
-	next := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: time.Now(), NextUpdate: time.Now().Add(authorityValidity)}
+	next := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: time.Now(), NextUpdate: time.Now().
+		Add(authorityValidity)}
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return next, nil

@@ -26,7 +26,8 @@ func nameAndMore(cmd *cobra.Command, args []string) error {
 // NewRemoveFinalizer returns the command remove-finalizer.
 func NewRemoveFinalizer() *cobra.Command {
 	var uid string
-	cmd := cli.NewDeploymentCommand("remove-finalizer NAME FINALIZER", "Let a resource in DELETING go without the clean-up that a finalizer stands for, for operators and the holder",
+	cmd := cli.NewDeploymentCommand("remove-finalizer NAME FINALIZER",
+		"Let a resource in DELETING go without the clean-up that a finalizer stands for, for operators and the holder",
 		"  db-controller remove-finalizer //iam.example.com/us-west2/projects/acme calendar", nameAndMore,
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			name, resources, err := direct.Named(cmd.Context(), c, args[0])
@@ -34,16 +35,20 @@ func NewRemoveFinalizer() *cobra.Command {
 				return err
 			}
 			if uid == "" {
-				found, err := resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{Name: name.Name, Latest: true})
+				found, err := resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{Name: name.Name,
+					Latest: true})
 				if err != nil {
 					return cli.PlainOf(name, err)
 				}
-				if has := found.GetFinalizers(); found.GetState() == resourcev1.Resource_STATE_DELETING && !slices.Contains(has, args[1]) {
-					return cli.WithCode(cli.Refused, fmt.Errorf("%s has no finalizer %s; those that it has: %s", name, args[1], cmp.Or(strings.Join(has, ", "), "none")))
+				if has := found.GetFinalizers(); found.GetState() == resourcev1.Resource_STATE_DELETING &&
+					!slices.Contains(has, args[1]) {
+					return cli.WithCode(cli.Refused, fmt.Errorf("%s has no finalizer %s; those that it has: %s", name,
+						args[1], cmp.Or(strings.Join(has, ", "), "none")))
 				}
 				uid = found.GetUid()
 			}
-			r, err := resources.RemoveFinalizer(cmd.Context(), &resourcev1.RemoveFinalizerRequest{Name: name.Name, Uid: uid, Finalizer: args[1]})
+			r, err := resources.RemoveFinalizer(cmd.Context(), &resourcev1.RemoveFinalizerRequest{Name: name.Name,
+				Uid: uid, Finalizer: args[1]})
 			if err != nil {
 				return cli.PlainOf(name, err)
 			}
@@ -63,7 +68,8 @@ func NewRemoveFinalizer() *cobra.Command {
 // NewSetStatus returns the command set-status.
 func NewSetStatus() *cobra.Command {
 	var file string
-	cmd := cli.NewDeploymentCommand("set-status NAME [STATUS]", "Replace the status of a resource, and leave its body alone; the status is JSON or YAML, in the argument or a file",
+	cmd := cli.NewDeploymentCommand("set-status NAME [STATUS]",
+		"Replace the status of a resource, and leave its body alone; the status is JSON or YAML, in the argument or a file",
 		`  db-controller set-status //iam.example.com/us-west2/projects/acme '{"phase": "ready"}'
   db-controller set-status //iam.example.com/us-west2/projects/acme -f status.yaml`, nameAndStatus,
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
@@ -78,7 +84,8 @@ func NewSetStatus() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := resources.UpdateResourceStatus(cmd.Context(), &resourcev1.UpdateResourceStatusRequest{Name: name.Name, Status: fields})
+			r, err := resources.UpdateResourceStatus(cmd.Context(),
+				&resourcev1.UpdateResourceStatusRequest{Name: name.Name, Status: fields})
 			if err != nil {
 				return cli.PlainOf(name, err)
 			}

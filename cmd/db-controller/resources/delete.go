@@ -121,16 +121,22 @@ after all, and undelete does not take it back. Without --yes they list what they
 	d.selected.flags(cmd)
 	d.releasing.flags(cmd)
 	cli.NamesToo(cmd)
-	cmd.Flags().DurationVar(&d.timeout, "timeout", 0, "how long to wait for the answers of deployments and for undecided references (default: the limit of the deployment, 5s)")
-	cmd.Flags().DurationVar(&d.wait, "wait", 0, "how long to wait until each resource is removed (a row of a table is removed at once; explain NAME shows which resources still follow it)")
+	cmd.Flags().DurationVar(&d.timeout, "timeout", 0,
+		"how long to wait for the answers of deployments and for undecided references (default: the limit of the deployment, 5s)")
+	cmd.Flags().DurationVar(&d.wait, "wait", 0,
+		"how long to wait until each resource is removed (a row of a table is removed at once; explain NAME shows which resources still follow it)")
 	progressFlag(cmd, &d.progress)
 	cmd.Flags().BoolVar(&d.dryRun, "dry-run", false, "only show the effect, as plan does")
-	cmd.Flags().Int64Var(&d.maxRemovals, "max-removals", 0, "refuse a delete that removes more resources, at most 9,999, for each request of at most 1,000 NAMEs of one deployment; -1 for any number (default: the number in the rights)")
+	cmd.Flags().Int64Var(&d.maxRemovals, "max-removals", 0,
+		"refuse a delete that removes more resources, at most 9,999, for each request of at most 1,000 NAMEs of one deployment; -1 for any number (default: the number in the rights)")
 	cmd.Flags().BoolVar(&d.atomic, "atomic", false, "delete in all deployments or in none (NAMEs of one deployment)")
-	cmd.Flags().StringVar(&d.retention, "retention", "", "hide the resources (NAMEs of one deployment) for this time, such as 7d, in which undelete brings them back; at least for the retention of their kinds")
-	cmd.Flags().BoolVar(&d.now, "now", false, "remove a hidden resource before its purge time; with --yes also one that is not hidden, without a retention")
+	cmd.Flags().StringVar(&d.retention, "retention", "",
+		"hide the resources (NAMEs of one deployment) for this time, such as 7d, in which undelete brings them back; at least for the retention of their kinds")
+	cmd.Flags().BoolVar(&d.now, "now", false,
+		"remove a hidden resource before its purge time; with --yes also one that is not hidden, without a retention")
 	cmd.Flags().BoolVar(&d.ignoreNotFound, "ignore-not-found", false, "succeed for resources that do not exist")
-	cmd.Flags().StringVar(&d.export, "export", "", "first write all resources that the delete removes to this new file, for put -f FILE --create; nothing is deleted if the delete would remove more of them (NAMEs of one deployment)")
+	cmd.Flags().StringVar(&d.export, "export", "",
+		"first write all resources that the delete removes to this new file, for put -f FILE --create; nothing is deleted if the delete would remove more of them (NAMEs of one deployment)")
 	cmd.Flags().StringVarP(&d.file, "file", "f", "", "file with resources, as for put; - for standard input")
 	cmd.ValidArgsFunction = cli.CompleteNames(cli.Many)
 	return cmd
@@ -145,9 +151,12 @@ func (d *deletion) names(cmd *cobra.Command, args []string) ([]string, error) {
 		return nil, cli.Usage("--wait %s: want more than 0s", d.wait)
 	}
 	if d.maxRemovals < -1 {
-		return nil, cli.Usage("--max-removals %d: want a number of resources, 0 for the number in the rights, or -1 for any number", d.maxRemovals)
+		return nil, cli.Usage(
+			"--max-removals %d: want a number of resources, 0 for the number in the rights, or -1 for any number",
+			d.maxRemovals)
 	}
-	if cmd.Flags().Changed("retention") { // also an empty one, of a variable that is not set: the delete would be for good
+	// also an empty one, of a variable that is not set: the delete would be for good
+	if cmd.Flags().Changed("retention") {
 		if _, err := schema.ParseRetention(d.retention); err != nil {
 			return nil, cli.Usage("--retention: %w", err)
 		}
@@ -206,7 +215,9 @@ func (f *filtered) names(ctx context.Context, c *client.Client, deployment strin
 			return nil
 		}
 		if len(names) == most {
-			return cli.WithCode(cli.Refused, fmt.Errorf("more than %d resources are selected, and nothing is deleted: use a narrower --filter", most))
+			return cli.WithCode(cli.Refused,
+				fmt.Errorf("more than %d resources are selected, and nothing is deleted: use a narrower --filter",
+					most))
 		}
 		names = append(names, "//"+deployment+"/"+r.GetName())
 		return nil
@@ -220,7 +231,8 @@ func (f *filtered) names(ctx context.Context, c *client.Client, deployment strin
 // selection are resources of one deployment, which are deleted together.
 type selection struct {
 	names []schema.FullName
-	// existed is true when all of them existed before the command deleted anything: one that is missing afterwards has gone along.
+	// existed is true when all of them existed before the command deleted anything: one that is missing
+	// afterwards has gone along.
 	existed bool
 	// refused is the error of the last try that may be accepted later.
 	refused error
@@ -232,7 +244,8 @@ func exist(ctx context.Context, c *client.Client, names []schema.FullName) bool 
 	if err != nil {
 		return false
 	}
-	request := &resourcev1.BatchGetResourcesRequest{Latest: true, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}}}
+	request := &resourcev1.BatchGetResourcesRequest{Latest: true,
+		ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}}}
 	for _, name := range names {
 		request.Names = append(request.Names, name.Name)
 	}
@@ -335,7 +348,8 @@ func (d *deletion) report(cmd *cobra.Command, names []string, results deletions,
 // together deletes the resources of one deployment, and reports whether the delete was accepted. A refused
 // selection is sent again after another one was accepted, which may have deleted its blockers, and also
 // resources of the selection itself.
-func (d *deletion) together(cmd *cobra.Command, c *client.Client, s *selection, results deletions) (accepted bool, err error) {
+func (d *deletion) together(cmd *cobra.Command, c *client.Client, s *selection,
+	results deletions) (accepted bool, err error) {
 	fail := func(err error) error {
 		for _, name := range s.names {
 			results[name.String()].Error = err.Error()
@@ -363,7 +377,8 @@ func (d *deletion) together(cmd *cobra.Command, c *client.Client, s *selection, 
 		return false, told
 	}
 	for _, u := range unasked {
-		cmd.PrintErrf("note: %s did not answer whether its resources block the cascade: %s\n", u.GetDeployment(), u.GetMessage())
+		cmd.PrintErrf("note: %s did not answer whether its resources block the cascade: %s\n", u.GetDeployment(),
+			u.GetMessage())
 	}
 	var failed error
 	for i, name := range s.names {
@@ -383,7 +398,8 @@ func (d *deletion) together(cmd *cobra.Command, c *client.Client, s *selection, 
 		case answer.GetResource().GetPurgeTime() != nil:
 			at := answer.GetResource().GetPurgeTime().AsTime()
 			result.State, result.PurgeTime = "HIDDEN", at.Format(time.RFC3339)
-			cli.PrinterOf(cmd).Line("%s is hidden, and is removed at %s; undelete %s brings it back until then", name, at.Local().Format("2006-01-02 15:04:05 MST"), name)
+			cli.PrinterOf(cmd).Line("%s is hidden, and is removed at %s; undelete %s brings it back until then", name,
+				at.Local().Format("2006-01-02 15:04:05 MST"), name)
 		default:
 			if err := d.follow(cmd, c, name, answer, result); err != nil {
 				result.Error = err.Error()
@@ -395,7 +411,8 @@ func (d *deletion) together(cmd *cobra.Command, c *client.Client, s *selection, 
 }
 
 // follow waits as long as --wait says until a resource in DELETING is removed.
-func (d *deletion) follow(cmd *cobra.Command, c *client.Client, name schema.FullName, answer *resourcev1.DeleteResourceResponse, result *deleted) error {
+func (d *deletion) follow(cmd *cobra.Command, c *client.Client, name schema.FullName,
+	answer *resourcev1.DeleteResourceResponse, result *deleted) error {
 	out := cli.PrinterOf(cmd)
 	result.State = "DELETING"
 	if d.retention != "" {
@@ -425,12 +442,16 @@ func (d *deletion) follow(cmd *cobra.Command, c *client.Client, name schema.Full
 	if d.wait > 0 {
 		so := newCounter(c, answer.GetDeletion()).read(cmd.Context())
 		result.Counts = &so
-		return cli.WithCode(cli.Unavailable, fmt.Errorf("%s still exists after %s; its deletion continues (%s so far); explain %s shows the reasons", name, d.wait, so, name))
+		return cli.WithCode(cli.Unavailable,
+			fmt.Errorf("%s still exists after %s; its deletion continues (%s so far); explain %s shows the reasons",
+				name, d.wait, so, name))
 	}
 	return nil
 }
 
-func (d *deletion) send(ctx context.Context, resources resourcev1.ResourceServiceClient, names []schema.FullName, known map[schema.FullName]incarnation, missing bool) (answers []*resourcev1.DeleteResourceResponse, unasked []*resourcev1.UnaskedDeployment, err error) {
+func (d *deletion) send(ctx context.Context, resources resourcev1.ResourceServiceClient, names []schema.FullName,
+	known map[schema.FullName]incarnation, missing bool) (answers []*resourcev1.DeleteResourceResponse,
+	unasked []*resourcev1.UnaskedDeployment, err error) {
 	if d.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, d.timeout)
@@ -446,13 +467,16 @@ func (d *deletion) send(ctx context.Context, resources resourcev1.ResourceServic
 	}
 	if len(names) == 1 {
 		answer, err := resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{
-			Name: names[0].Name, Uid: known[names[0]].uid, Revision: known[names[0]].revision, AllowMissing: missing, MaxRemovals: d.maxRemovals, Atomic: d.atomic, Retention: retention, Now: d.now,
+			Name: names[0].Name, Uid: known[names[0]].uid, Revision: known[names[0]].revision, AllowMissing: missing,
+			MaxRemovals: d.maxRemovals, Atomic: d.atomic, Retention: retention, Now: d.now,
 		})
 		return []*resourcev1.DeleteResourceResponse{answer}, answer.GetUnasked(), err
 	}
-	req := &resourcev1.BatchDeleteResourcesRequest{MaxRemovals: d.maxRemovals, Atomic: d.atomic, Retention: retention, Now: d.now}
+	req := &resourcev1.BatchDeleteResourcesRequest{MaxRemovals: d.maxRemovals, Atomic: d.atomic, Retention: retention,
+		Now: d.now}
 	for _, name := range names {
-		req.Requests = append(req.Requests, &resourcev1.DeleteResourceRequest{Name: name.Name, Uid: known[name].uid, Revision: known[name].revision, AllowMissing: missing})
+		req.Requests = append(req.Requests, &resourcev1.DeleteResourceRequest{Name: name.Name, Uid: known[name].uid,
+			Revision: known[name].revision, AllowMissing: missing})
 	}
 	answer, err := resources.BatchDeleteResources(ctx, req)
 	return answer.GetResponses(), answer.GetUnasked(), err
@@ -463,9 +487,13 @@ func (d *deletion) unanswered(ctx context.Context, names []schema.FullName, err 
 	name := names[0]
 	switch {
 	case ctx.Err() != nil:
-		return cli.WithCode(cli.Unavailable, fmt.Errorf("interrupted: it is unknown whether the delete of %s was accepted; explain %s shows it", name, name))
+		return cli.WithCode(cli.Unavailable,
+			fmt.Errorf("interrupted: it is unknown whether the delete of %s was accepted; explain %s shows it",
+				name, name))
 	case d.timeout > 0 && (errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded):
-		return cli.WithCode(cli.Unavailable, fmt.Errorf("no answer within %s (--timeout): it is unknown whether the delete of %s was accepted; explain %s shows it", d.timeout, name, name))
+		return cli.WithCode(cli.Unavailable,
+			fmt.Errorf(
+				"no answer within %s (--timeout): it is unknown whether the delete of %s was accepted; explain %s shows it", d.timeout, name, name))
 	}
 	if len(names) == 1 {
 		return cli.PlainOf(name, err)
@@ -474,12 +502,15 @@ func (d *deletion) unanswered(ctx context.Context, names []schema.FullName, err 
 	if cli.ExitCode(plain) == cli.Refused {
 		return fmt.Errorf("%s: none of %s is deleted: %w", name.Deployment, cli.Plural(len(names), "resource"), plain)
 	}
-	return fmt.Errorf("%s: it is unknown whether %s are deleted; explain %s shows it: %w", name.Deployment, cli.Plural(len(names), "resource"), name, plain)
+	return fmt.Errorf("%s: it is unknown whether %s are deleted; explain %s shows it: %w", name.Deployment,
+		cli.Plural(len(names), "resource"), name, plain)
 }
 
 // interrupted is the error of a command that was interrupted while a deletion continues.
 func interrupted(name schema.FullName) error {
-	return cli.WithCode(cli.Unavailable, fmt.Errorf("interrupted: the deletion of %s continues in the deployments; explain %s shows the reasons", name, name))
+	return cli.WithCode(cli.Unavailable,
+		fmt.Errorf("interrupted: the deletion of %s continues in the deployments; explain %s shows the reasons",
+			name, name))
 }
 
 // count returns the counts at the end of a deletion as a text.
@@ -496,7 +527,8 @@ func (d *deletion) count(ctx context.Context, c *client.Client, id string, resul
 }
 
 // waitGone shows the progress, and reports whether the resource was removed before the wait ended.
-func (d *deletion) waitGone(cmd *cobra.Command, c *client.Client, name schema.FullName, answer *resourcev1.DeleteResourceResponse) (bool, error) {
+func (d *deletion) waitGone(cmd *cobra.Command, c *client.Client, name schema.FullName,
+	answer *resourcev1.DeleteResourceResponse) (bool, error) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), d.wait)
 	lines := newProgressLines(cmd, d.progress)
 	var showing sync.WaitGroup

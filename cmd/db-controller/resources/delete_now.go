@@ -18,12 +18,15 @@ type incarnation struct {
 	revision int64
 }
 
-// hidden returns the resources that --now removes before their purge times: one that is undeleted meanwhile is refused. A resource that is not
-// hidden, or that cannot be read, needs --yes, since somebody may have undeleted it.
-func (d *deletion) hidden(ctx context.Context, resources resourcev1.ResourceServiceClient, names []schema.FullName) (map[schema.FullName]incarnation, error) {
+// hidden returns the resources that --now removes before their purge times: one that is undeleted meanwhile
+// is refused. A resource that is not hidden, or that cannot be read, needs --yes, since somebody may have
+// undeleted it.
+func (d *deletion) hidden(ctx context.Context, resources resourcev1.ResourceServiceClient,
+	names []schema.FullName) (map[schema.FullName]incarnation, error) {
 	out := map[schema.FullName]incarnation{}
 	for _, name := range names {
-		r, err := resources.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name.Name, Latest: true, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"uid", "revision", "delete_time"}}})
+		r, err := resources.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name.Name, Latest: true,
+			ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"uid", "revision", "delete_time"}}})
 		switch code := status.Code(err); {
 		case code == codes.NotFound: // the delete says it
 		case err != nil && code != codes.PermissionDenied:
@@ -31,7 +34,8 @@ func (d *deletion) hidden(ctx context.Context, resources resourcev1.ResourceServ
 		case r.GetDeleteTime() != nil:
 			out[name] = incarnation{r.GetUid(), r.GetRevision()}
 		case !d.releasing.yes:
-			return nil, cli.Usage("%s is not hidden: --now deletes it for good, without a retention; add --yes to go on", name)
+			return nil, cli.Usage(
+				"%s is not hidden: --now deletes it for good, without a retention; add --yes to go on", name)
 		}
 	}
 	return out, nil

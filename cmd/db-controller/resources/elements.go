@@ -16,7 +16,8 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// element is an element of a list in a body, by its index or its value: spec.policies[0], policies[=//iam.example.com/eu/policies/p].
+// element is an element of a list in a body, by its index or its value: spec.policies[0],
+// policies[=//iam.example.com/eu/policies/p].
 type element struct {
 	text  string
 	list  []string // the fields that lead to the list
@@ -24,7 +25,8 @@ type element struct {
 	value *string // in place of the index
 }
 
-var errElement = errors.New("want PATH[INDEX] or PATH[=VALUE] at its end, such as policies[0] or policies[=//iam.example.com/eu/policies/p]")
+var errElement = errors.New(
+	"want PATH[INDEX] or PATH[=VALUE] at its end, such as policies[0] or policies[=//iam.example.com/eu/policies/p]")
 
 func parseElement(text string) (element, error) {
 	list, in, opened := strings.Cut(text, "[")
@@ -50,12 +52,14 @@ const conflicts = 10
 // withoutElements updates a resource, and removes elements of its lists. It reads the lists first, and the
 // update holds for the revision that was read: when another update came in between, it reads and updates
 // again. The elements are removed from the revision that was read.
-func withoutElements(ctx context.Context, c resourcev1.ResourceServiceClient, update *resourcev1.UpdateResourceRequest, elements []element) (*resourcev1.Resource, error) {
+func withoutElements(ctx context.Context, c resourcev1.ResourceServiceClient, update *resourcev1.UpdateResourceRequest,
+	elements []element) (*resourcev1.Resource, error) {
 	if len(elements) == 0 {
 		return c.UpdateResource(ctx, update)
 	}
 	for try := 1; ; try++ {
-		stored, err := c.GetResource(ctx, &resourcev1.GetResourceRequest{Name: update.GetResource().GetName(), Latest: true})
+		stored, err := c.GetResource(ctx, &resourcev1.GetResourceRequest{Name: update.GetResource().GetName(),
+			Latest: true})
 		if err != nil {
 			return nil, err
 		}
@@ -87,7 +91,8 @@ func removeElements(stored *resourcev1.Resource, update *resourcev1.UpdateResour
 		}
 		found := e.in(values)
 		if len(found) == 0 {
-			return cli.WithCode(cli.Refused, fmt.Errorf("--unset %s: the list %s has %s, and none of them is that one", e.text, list, cli.Plural(len(values), "element")))
+			return cli.WithCode(cli.Refused, fmt.Errorf("--unset %s: the list %s has %s, and none of them is that one",
+				e.text, list, cli.Plural(len(values), "element")))
 		}
 		lists[list], gone[list] = values, append(gone[list], found...)
 	}

@@ -18,7 +18,8 @@ import (
 
 // NewExplain returns the command explain.
 func NewExplain() *cobra.Command {
-	cmd := cli.NewDeploymentCommand("explain NAME", "Show why a resource is pending, or still being deleted", "  db-controller explain //iam.example.com/us-west2/projects/acme", ofResources(cobra.ExactArgs(1)),
+	cmd := cli.NewDeploymentCommand("explain NAME", "Show why a resource is pending, or still being deleted",
+		"  db-controller explain //iam.example.com/us-west2/projects/acme", ofResources(cobra.ExactArgs(1)),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			name, err := schema.ParseFullName(args[0])
 			if err != nil {
@@ -32,7 +33,9 @@ func NewExplain() *cobra.Command {
 			if err != nil {
 				return cli.PlainOf(name, err)
 			}
-			diagnose.Deployments{Admin: c.Admin, Plain: func(err error) string { return cli.Plain(err).Error() }}.Explain(cmd.Context(), name.Deployment, e)
+			diagnose.Deployments{Admin: c.Admin, Plain: func(err error) string {
+				return cli.Plain(err).Error()
+			}}.Explain(cmd.Context(), name.Deployment, e)
 			out := cli.PrinterOf(cmd)
 			printExplanation(out, e)
 			return out.Document(e)
@@ -53,7 +56,8 @@ func printExplanation(out cli.Printer, e *adminv1.ExplainResponse) {
 	out.Line("%s  %s  %s  %s", e.GetName(), e.GetKind(), state, uid)
 	if d := e.GetDeletion(); d != nil {
 		so := cli.ProgressOf(d)
-		out.Line("  deletion of %s, for %s: here %s%s", d.GetRoot(), cli.Ago(d.GetStartTime().AsTime()), so, so.Estimate())
+		out.Line("  deletion of %s, for %s: here %s%s", d.GetRoot(), cli.Ago(d.GetStartTime().AsTime()), so,
+			so.Estimate())
 	}
 	switch {
 	case len(e.GetReasons()) > 0:
@@ -89,13 +93,16 @@ func sinceText(r *adminv1.ExplainResponse_Reason) string {
 // NewBlockDeletion returns the command block-deletion.
 func NewBlockDeletion() *cobra.Command {
 	var off bool
-	cmd := cli.NewDeploymentCommand("block-deletion NAME", "Refuse every delete of a resource until --off, for operators", "  db-controller block-deletion //iam.example.com/us-west2/projects/acme", ofResources(cobra.ExactArgs(1)),
+	cmd := cli.NewDeploymentCommand("block-deletion NAME",
+		"Refuse every delete of a resource until --off, for operators",
+		"  db-controller block-deletion //iam.example.com/us-west2/projects/acme", ofResources(cobra.ExactArgs(1)),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			name, resources, err := direct.Named(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}
-			r, err := resources.SetBlockDeletion(cmd.Context(), &resourcev1.SetBlockDeletionRequest{Name: name.Name, BlockDeletion: !off})
+			r, err := resources.SetBlockDeletion(cmd.Context(), &resourcev1.SetBlockDeletionRequest{Name: name.Name,
+				BlockDeletion: !off})
 			if err != nil {
 				return cli.Plain(err)
 			}

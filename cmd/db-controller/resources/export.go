@@ -53,7 +53,8 @@ func (d *deletion) exportTo(cmd *cobra.Command, c *client.Client, names []string
 	if err := writeNew(d.export, text); err != nil {
 		return err
 	}
-	cmd.PrintErrf("%s written to %s: put -f %[2]s --create makes them anew\n", cli.Plural(len(e.names), "resource"), d.export)
+	cmd.PrintErrf("%s written to %s: put -f %[2]s --create makes them anew\n", cli.Plural(len(e.names), "resource"),
+		d.export)
 	return nil
 }
 
@@ -73,7 +74,8 @@ func writeNew(path string, text []byte) error {
 	return nil
 }
 
-// export reads the resources that a delete of names, of one deployment, removes. It fails unless it knows all of them.
+// export reads the resources that a delete of names, of one deployment, removes. It fails unless it knows all
+// of them.
 func export(ctx context.Context, c *client.Client, names []schema.FullName, maxRemovals int64) (*exported, error) {
 	plan, err := planWith(ctx, c, names, mostExported, maxRemovals)
 	if err != nil {
@@ -86,9 +88,13 @@ func export(ctx context.Context, c *client.Client, names []schema.FullName, maxR
 	const none = "nothing is deleted, and nothing is exported"
 	switch {
 	case len(plan.GetUnasked()) > 0:
-		return nil, cli.WithCode(cli.Unavailable, fmt.Errorf("%s: %s did not answer what the delete removes there: %s", none, plan.GetUnasked()[0].GetDeployment(), plan.GetUnasked()[0].GetMessage()))
+		return nil, cli.WithCode(cli.Unavailable, fmt.Errorf("%s: %s did not answer what the delete removes there: %s",
+			none, plan.GetUnasked()[0].GetDeployment(), plan.GetUnasked()[0].GetMessage()))
 	case plan.GetTruncated() || plan.GetUncounted():
-		return nil, cli.WithCode(cli.Refused, fmt.Errorf("%s: the delete removes %d resources or more, which one plan does not name: delete parts of them first", none, mostExported))
+		return nil, cli.WithCode(cli.Refused,
+			fmt.Errorf(
+				"%s: the delete removes %d resources or more, which one plan does not name: delete parts of them first",
+				none, mostExported))
 	case plan.GetRefusal() != "":
 		return nil, cli.WithCode(cli.Refused, fmt.Errorf("%s: %s", none, plan.GetRefusal()))
 	}
@@ -96,7 +102,8 @@ func export(ctx context.Context, c *client.Client, names []schema.FullName, maxR
 	seen := map[schema.FullName]bool{}
 	for _, g := range plan.GetGroups() {
 		if g.GetUnset() {
-			e.unset = append(e.unset, fmt.Sprintf("%s of %s (%s): %s", g.GetPath(), g.GetKind(), g.GetDeployment(), strings.Join(g.GetSamples(), ", ")))
+			e.unset = append(e.unset, fmt.Sprintf("%s of %s (%s): %s", g.GetPath(), g.GetKind(), g.GetDeployment(),
+				strings.Join(g.GetSamples(), ", ")))
 			continue
 		}
 		for _, text := range g.GetSamples() {
@@ -105,7 +112,8 @@ func export(ctx context.Context, c *client.Client, names []schema.FullName, maxR
 				return nil, err
 			}
 			if table := attached(name); table != "" {
-				return nil, cli.WithCode(cli.Refused, fmt.Errorf("nothing is deleted: %s is a row of table %s: keep its table with pg_dump", name, table))
+				return nil, cli.WithCode(cli.Refused,
+					fmt.Errorf("nothing is deleted: %s is a row of table %s: keep its table with pg_dump", name, table))
 			}
 			if !seen[name] {
 				seen[name], e.names = true, append(e.names, name)
@@ -162,7 +170,8 @@ func (e *exported) read(ctx context.Context, c *client.Client) error {
 	return nil
 }
 
-func (e *exported) readPage(ctx context.Context, resources resourcev1.ResourceServiceClient, page []schema.FullName) error {
+func (e *exported) readPage(ctx context.Context, resources resourcev1.ResourceServiceClient,
+	page []schema.FullName) error {
 	req := &resourcev1.BatchGetResourcesRequest{Latest: true}
 	for _, name := range page {
 		req.Names = append(req.Names, name.Name)
@@ -170,9 +179,11 @@ func (e *exported) readPage(ctx context.Context, resources resourcev1.ResourceSe
 	answer, err := resources.BatchGetResources(ctx, req)
 	switch {
 	case status.Code(err) == codes.ResourceExhausted && len(page) > 1: // their bodies are large
-		return errors.Join(e.readPage(ctx, resources, page[:len(page)/2]), e.readPage(ctx, resources, page[len(page)/2:]))
+		return errors.Join(e.readPage(ctx, resources, page[:len(page)/2]),
+			e.readPage(ctx, resources, page[len(page)/2:]))
 	case status.Code(err) == codes.NotFound:
-		return cli.WithCode(cli.Unavailable, fmt.Errorf("nothing is deleted: a resource of the plan has gone meanwhile: try again: %w", cli.Plain(err)))
+		return cli.WithCode(cli.Unavailable,
+			fmt.Errorf("nothing is deleted: a resource of the plan has gone meanwhile: try again: %w", cli.Plain(err)))
 	case err != nil:
 		return cli.Plain(err)
 	}
@@ -185,8 +196,9 @@ func (e *exported) readPage(ctx context.Context, resources resourcev1.ResourceSe
 	return nil
 }
 
-// sort puts the targets of references, parents and owners before the resources that name them. Resources of one deployment, which are
-// written in one transaction in any order, stay beside one another as far as that allows. Resources of a cycle keep their order.
+// sort puts the targets of references, parents and owners before the resources that name them. Resources of
+// one deployment, which are written in one transaction in any order, stay beside one another as far as that
+// allows. Resources of a cycle keep their order.
 func (e *exported) sort() {
 	needs, left := e.needs(), e.names
 	done := map[schema.FullName]bool{}
@@ -207,9 +219,10 @@ func (e *exported) sort() {
 	}
 }
 
-// freeAt returns the resources of a deployment that need nothing elsewhere that is not done, by themselves and by the resources of
-// the deployment that they need.
-func freeAt(at schema.DeploymentID, left []schema.FullName, needs map[schema.FullName][]schema.FullName, done map[schema.FullName]bool) []schema.FullName {
+// freeAt returns the resources of a deployment that need nothing elsewhere that is not done, by themselves
+// and by the resources of the deployment that they need.
+func freeAt(at schema.DeploymentID, left []schema.FullName, needs map[schema.FullName][]schema.FullName,
+	done map[schema.FullName]bool) []schema.FullName {
 	free := map[schema.FullName]bool{}
 	for _, name := range left {
 		free[name] = name.Deployment == at
@@ -217,7 +230,9 @@ func freeAt(at schema.DeploymentID, left []schema.FullName, needs map[schema.Ful
 	for changed := true; changed; {
 		changed = false
 		for name, ok := range free {
-			if ok && slices.ContainsFunc(needs[name], func(target schema.FullName) bool { return !done[target] && !free[target] }) {
+			if ok && slices.ContainsFunc(needs[name], func(target schema.FullName) bool {
+				return !done[target] && !free[target]
+			}) {
 				free[name], changed = false, true
 			}
 		}
@@ -234,8 +249,9 @@ func deploymentsOf(names []schema.FullName) (out []schema.DeploymentID) {
 	return out
 }
 
-// needs returns for each resource the other exported ones that it names: in a string of its body, as an owner, or as the beginning
-// of its name. A relative name in a body can be of another service, in the same region.
+// needs returns for each resource the other exported ones that it names: in a string of its body, as an
+// owner, or as the beginning of its name. A relative name in a body can be of another service, in the same
+// region.
 func (e *exported) needs() map[schema.FullName][]schema.FullName {
 	by := map[string][]schema.FullName{}
 	for _, name := range e.names {
@@ -249,7 +265,8 @@ func (e *exported) needs() map[schema.FullName][]schema.FullName {
 				return
 			}
 			for _, other := range by[full.Name] {
-				meant := other == full || !strings.HasPrefix(text, "//") && other.Deployment.Region == name.Deployment.Region
+				meant := other == full || !strings.HasPrefix(text, "//") &&
+					other.Deployment.Region == name.Deployment.Region
 				if meant && other != name && !slices.Contains(out[name], other) {
 					out[name] = append(out[name], other)
 				}
@@ -288,7 +305,8 @@ func eachText(v any, fn func(string)) {
 // text returns the file.
 func (e *exported) text(roots []string) ([]byte, error) {
 	var out bytes.Buffer
-	_, _ = fmt.Fprintf(&out, "# Removed on %s by: db-controller delete %s\n# db-controller put -f FILE --create makes these resources anew, with new uids.\n", cli.At(time.Now()), strings.Join(roots, " "))
+	_, _ = fmt.Fprintf(&out,
+		"# Removed on %s by: db-controller delete %s\n# db-controller put -f FILE --create makes these resources anew, with new uids.\n", cli.At(time.Now()), strings.Join(roots, " "))
 	for _, line := range e.unset {
 		_, _ = fmt.Fprintf(&out, "# Has lost its value, and is not in this file: %s\n", line)
 	}

@@ -10,7 +10,8 @@ import (
 // A file of resources has resources with names, or is refused with the line.
 func FuzzResourceFiles(f *testing.F) {
 	for _, seed := range []string{
-		"name: //a.example.com/eu/as/a\nkind: A\nbody: { a: [1, null, 2001-01-01, 0x10, .inf] }\n", "[{name: as/a, deployment: a.example.com/eu, revision: \"7\"}]", "---\n---\nname: x\n",
+		"name: //a.example.com/eu/as/a\nkind: A\nbody: { a: [1, null, 2001-01-01, 0x10, .inf] }\n",
+		"[{name: as/a, deployment: a.example.com/eu, revision: \"7\"}]", "---\n---\nname: x\n",
 		`{"name":"//a.example.com/eu/as/a","ownerReferences":[{"name":"//b.example.com/eu/bs/b","uid":"u"}],"labels":{"a":"b"},"status":{}}`,
 		"a: &a [*a]\n", "name: &n //a.example.com/eu/as/a\nbody: { 1: 2, ? [x] : y }\n", "bodi: {}\n", "- - x\n",
 	} {
@@ -35,7 +36,8 @@ func FuzzResourceFiles(f *testing.F) {
 
 // An element of a list is a path and an index, or a path and a value, as it is written.
 func FuzzElements(f *testing.F) {
-	for _, seed := range []string{"policies[0]", "spec.policies[=//iam.example.com/eu/policies/p]", "a[-1]", "a[+1]", "[0]", "a[", "a[]", "a[=]", "a[[0]]", "a.[1]"} {
+	for _, seed := range []string{"policies[0]", "spec.policies[=//iam.example.com/eu/policies/p]", "a[-1]", "a[+1]",
+		"[0]", "a[", "a[]", "a[=]", "a[[0]]", "a.[1]"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

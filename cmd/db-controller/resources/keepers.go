@@ -53,13 +53,14 @@ func keepingKinds(env *schema.Environment, name schema.FullName) (found []keepin
 		for _, k := range m.Descriptor.Kinds {
 			var paths []string
 			for _, r := range k.References {
-				if r.Behaviour == schema.AllowDangling && k.Table == (schema.TableName{}) && slices.ContainsFunc(r.Targets, func(target string) bool {
-					id, err := schema.ParseKindID(target)
-					if err != nil {
-						id = schema.KindID{Service: d.Service, Kind: target}
-					}
-					return slices.Contains(roots, kinds.Root(id))
-				}) {
+				if r.Behaviour == schema.AllowDangling && k.Table == (schema.TableName{}) &&
+					slices.ContainsFunc(r.Targets, func(target string) bool {
+						id, err := schema.ParseKindID(target)
+						if err != nil {
+							id = schema.KindID{Service: d.Service, Kind: target}
+						}
+						return slices.Contains(roots, kinds.Root(id))
+					}) {
 					paths = append(paths, r.Path)
 				}
 			}
@@ -96,7 +97,8 @@ func keepersBefore(ctx context.Context, c *client.Client, name schema.FullName) 
 		at, err := c.Resources(ctx, k.at)
 		for token := ""; err == nil; {
 			var page *resourcev1.ListReferrersResponse
-			page, err = at.ListReferrers(ctx, &resourcev1.ListReferrersRequest{Target: name.String(), TargetUid: r.GetUid(), PageSize: 1000, PageToken: token, Latest: true})
+			page, err = at.ListReferrers(ctx, &resourcev1.ListReferrersRequest{Target: name.String(),
+				TargetUid: r.GetUid(), PageSize: 1000, PageToken: token, Latest: true})
 			for _, one := range page.GetReferrers() {
 				if schema.Behaviour(one.GetBehaviour()) == schema.AllowDangling {
 					found = append(found, keeper{one.GetHolder(), one.GetKind(), one.GetPath()})
@@ -142,7 +144,8 @@ func keepersAfter(ctx context.Context, c *client.Client, name schema.FullName) (
 		ctx, cancel := context.WithTimeout(ctx, keepersTimeout)
 		for r, err := range c.List(ctx, k.at, client.Query{Kind: k.model.ID.Kind, Filter: k.filter(name)}) {
 			if err != nil {
-				failed = errors.Join(failed, fmt.Errorf("what keeps the name in %s is not known: %w", k.at, cli.Plain(err)))
+				failed = errors.Join(failed, fmt.Errorf("what keeps the name in %s is not known: %w", k.at,
+					cli.Plain(err)))
 				break
 			}
 			values, err := k.model.References(k.at, r.GetName(), r.GetBody().AsMap())
@@ -181,7 +184,8 @@ type purged struct {
 
 // NewPurge returns the command purge.
 func NewPurge() *cobra.Command {
-	cmd := cli.NewDeploymentCommand("purge NAME", "Take what a removed resource contained out of the recent changes and out of the answers of requests, at once, for operators",
+	cmd := cli.NewDeploymentCommand("purge NAME",
+		"Take what a removed resource contained out of the recent changes and out of the answers of requests, at once, for operators",
 		"  db-controller purge //iam.example.com/us-west2/users/ada", ofResources(cobra.ExactArgs(1)),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			name, err := schema.ParseFullName(args[0])
@@ -197,7 +201,8 @@ func NewPurge() *cobra.Command {
 				return cli.PlainOf(name, err)
 			}
 			out := cli.PrinterOf(cmd)
-			out.Line("%s: %s purged, and %s of requests", name, cli.Plural(answer.GetChanges(), "change"), cli.Plural(answer.GetRequests(), "answer"))
+			out.Line("%s: %s purged, and %s of requests", name, cli.Plural(answer.GetChanges(), "change"),
+				cli.Plural(answer.GetRequests(), "answer"))
 			return out.Document(purged{name.String(), answer.GetChanges(), answer.GetRequests()})
 		})
 	cmd.Long = `Take the bodies, labels, owners and statuses of the removed resources of a name out of the database of their deployment, at once: without it the changes from

@@ -87,7 +87,9 @@ func printPlans(cmd *cobra.Command, c *client.Client, names []string, maxRemoval
 		}
 		k := &keptPlan{plan, keptNames{Keepers: []keeper{}}}
 		if len(s.names) > keepersOf {
-			k.Incomplete = fmt.Sprintf("what keeps the names is listed for %d resources of this plan: plan the others by themselves", keepersOf)
+			k.Incomplete = fmt.Sprintf(
+				"what keeps the names is listed for %d resources of this plan: plan the others by themselves",
+				keepersOf)
 		}
 		for _, name := range s.names[:min(len(s.names), keepersOf)] {
 			found, err := keepersBefore(cmd.Context(), c, name)
@@ -115,7 +117,8 @@ func printPlans(cmd *cobra.Command, c *client.Client, names []string, maxRemoval
 			cli.PrinterOf(cmd).Line("not asked  %s", kept.Incomplete)
 		}
 		if selected(plan, names) {
-			_, _ = fmt.Fprintln(cmd.OutOrStdout(), "What refuses it is deleted with the other resources of this command, which sends the delete again after them.")
+			_, _ = fmt.Fprintln(cmd.OutOrStdout(),
+				"What refuses it is deleted with the other resources of this command, which sends the delete again after them.")
 		}
 	}
 	return nil
@@ -125,8 +128,10 @@ func planOf(ctx context.Context, c *client.Client, names []schema.FullName) (*re
 	return planWith(ctx, c, names, 0, 0)
 }
 
-// planWith is planOf with a number of names for each group, 0 for a few, and the greatest number of removals that the delete may have.
-func planWith(ctx context.Context, c *client.Client, names []schema.FullName, samples int32, maxRemovals int64) (*resourcev1.PlanDeletionResponse, error) {
+// planWith is planOf with a number of names for each group, 0 for a few, and the greatest number of removals
+// that the delete may have.
+func planWith(ctx context.Context, c *client.Client, names []schema.FullName, samples int32,
+	maxRemovals int64) (*resourcev1.PlanDeletionResponse, error) {
 	resources, err := c.Resources(ctx, names[0].Deployment)
 	if err != nil {
 		return nil, cli.Plain(err)
@@ -147,7 +152,8 @@ func planWith(ctx context.Context, c *client.Client, names []schema.FullName, sa
 
 // selected reports whether all that refuses a plan is among some names.
 func selected(plan *resourcev1.PlanDeletionResponse, names []string) bool {
-	return plan.GetRefusal() != "" && plan.GetTotalBlockers() == int64(len(plan.GetBlockers())) && len(plan.GetBlockers()) > 0 &&
+	return plan.GetRefusal() != "" && plan.GetTotalBlockers() == int64(len(plan.GetBlockers())) &&
+		len(plan.GetBlockers()) > 0 &&
 		!slices.ContainsFunc(plan.GetBlockers(), func(b *resourcev1.PlanDeletionResponse_Blocker) bool {
 			return b.GetRefuses() && !slices.Contains(names, b.GetHolder())
 		})
@@ -204,7 +210,8 @@ func (p planText) tree(below map[int32][]int, i int, indent string) {
 func (p planText) blockers() {
 	for _, b := range p.plan.GetBlockers() {
 		if name, err := schema.ParseFullName(b.GetHolder()); b.GetPath() == rightPath && err == nil {
-			p.line(strings.Replace(blockerFormat(b), " (%s)", "", 1), "a reference of "+name.Deployment.String()+", under its right,", b.GetTarget())
+			p.line(strings.Replace(blockerFormat(b), " (%s)", "", 1), "a reference of "+name.Deployment.String()+
+				", under its right,", b.GetTarget())
 			continue
 		}
 		p.line(blockerFormat(b), b.GetHolder(), b.GetPath(), b.GetTarget())
@@ -240,7 +247,8 @@ func (p planText) unasked() {
 		if u.GetReason() == resourcev1.UnaskedDeployment_REASON_LIMIT_REACHED {
 			p.line("not asked  %s", u.GetMessage())
 		} else {
-			p.line("not asked  %s does not answer; its resources are not in this plan (%s)", u.GetDeployment(), u.GetMessage())
+			p.line("not asked  %s does not answer; its resources are not in this plan (%s)", u.GetDeployment(),
+				u.GetMessage())
 		}
 	}
 }
@@ -288,19 +296,23 @@ func (p planText) verdict() {
 		deleted.atLeast, unset.atLeast = true, true
 	}
 	if why := p.incomplete(); why != "" {
-		p.line("Nothing known refuses a delete: %s deleted, %s unset, where ≥ is \"at least\": %s.", deleted, unset, why)
+		p.line("Nothing known refuses a delete: %s deleted, %s unset, where ≥ is \"at least\": %s.", deleted,
+			unset, why)
 		return
 	}
 	p.line("A delete would be accepted: %s deleted, %s unset.", deleted, unset)
 	if retention := p.plan.GetRetention(); retention != nil {
-		p.line("The retention of the kind is %s: until then they are hidden, nothing is unset, and undelete brings them back.", schema.FormatRetention(retention.AsDuration()))
+		p.line(
+			"The retention of the kind is %s: until then they are hidden, nothing is unset, and undelete brings them back.", schema.FormatRetention(retention.AsDuration()))
 	}
 	if deleted.atLeast || unset.atLeast {
-		p.line("≥ is \"at least\": the plan stopped at its limit. Referrers of the visited resources are counted beyond it, resources below the others are not.")
+		p.line(
+			"≥ is \"at least\": the plan stopped at its limit. Referrers of the visited resources are counted beyond it, resources below the others are not.")
 	}
 }
 
-// failure is "be refused" only if a listed blocker refuses, or nothing is unknown: otherwise the delete may be accepted later.
+// failure is "be refused" only if a listed blocker refuses, or nothing is unknown: otherwise the delete may
+// be accepted later.
 func (p planText) failure() string {
 	of := p.plan.GetBlockers()
 	definite := func(b *resourcev1.PlanDeletionResponse_Blocker) bool {
@@ -313,7 +325,8 @@ func (p planText) failure() string {
 	return "fail now"
 }
 
-// refusal is the error of the delete with the full name of the resource: its deployment calls it by the relative name.
+// refusal is the error of the delete with the full name of the resource: its deployment calls it by the
+// relative name.
 func (p planText) refusal() string {
 	text := p.plan.GetRefusal()
 	if groups := p.plan.GetGroups(); len(groups) > 0 && len(groups[0].GetSamples()) > 0 {
@@ -366,7 +379,8 @@ func groupText(g *resourcev1.PlanDeletionResponse_Group) string {
 	case more > 0:
 		names += fmt.Sprintf(", and %d more", more)
 	}
-	return fmt.Sprintf("%s %s %s in %s (%s): %s%s", tally{g.GetCount(), g.GetAtLeast()}, g.GetKind(), what, g.GetDeployment(), why, names, waits(g)+denied(g))
+	return fmt.Sprintf("%s %s %s in %s (%s): %s%s", tally{g.GetCount(), g.GetAtLeast()}, g.GetKind(), what,
+		g.GetDeployment(), why, names, waits(g)+denied(g))
 }
 
 // denied says how many of a group the caller has no right to delete.

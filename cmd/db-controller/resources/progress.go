@@ -18,8 +18,9 @@ import (
 
 const (
 	progressInterval = time.Second
-	// Processes of deployments keep their last counts to themselves for half a second: counts that have not changed for
-	// progressSettled are the last ones. The command does not wait for them longer than progressSettles.
+	// Processes of deployments keep their last counts to themselves for half a second: counts that have not
+	// changed for progressSettled are the last ones. The command does not wait for them longer than
+	// progressSettles.
 	progressSettled = 600 * time.Millisecond
 	progressSettles = 3 * time.Second
 	// progressTimeout bounds one question to a deployment.
@@ -41,7 +42,8 @@ func (t totals) String() string {
 	return t.so.String() + " in " + cli.Plural(t.Deployments, "deployment")
 }
 
-// counter reads the counts of a deletion again and again. A deployment that does not answer keeps its last counts: a sum without them would jump.
+// counter reads the counts of a deletion again and again. A deployment that does not answer keeps its last
+// counts: a sum without them would jump.
 type counter struct {
 	client   *client.Client
 	deletion string
@@ -103,13 +105,15 @@ func grown(before, now []*adminv1.Deletion) []*adminv1.Deletion {
 	}
 	if len(before) > 0 {
 		old, d := before[0], now[0]
-		d.Found, d.Removed, d.Unset = max(old.GetFound(), d.GetFound()), max(old.GetRemoved(), d.GetRemoved()), max(old.GetUnset(), d.GetUnset())
+		d.Found, d.Removed, d.Unset = max(old.GetFound(), d.GetFound()), max(old.GetRemoved(), d.GetRemoved()),
+			max(old.GetUnset(), d.GetUnset())
 	}
 	return now
 }
 
 func (t *totals) add(p *adminv1.Deletion) {
-	t.Found, t.Removed, t.Unset, t.Deployments = t.Found+p.GetFound(), t.Removed+p.GetRemoved(), t.Unset+p.GetUnset(), t.Deployments+1
+	t.Found, t.Removed, t.Unset, t.Deployments = t.Found+p.GetFound(), t.Removed+p.GetRemoved(), t.Unset+p.GetUnset(),
+		t.Deployments+1
 	t.so = t.so.Plus(cli.ProgressOf(p))
 }
 
@@ -121,13 +125,15 @@ func settledTotals(ctx context.Context, c *client.Client, deletion string) (sum 
 		if read != sum {
 			sum, changed = read, time.Now()
 		}
-		if complete := sum.Found == sum.Removed; complete && time.Since(changed) > progressSettled || time.Since(began) > progressSettles || ctx.Err() != nil {
+		if complete := sum.Found == sum.Removed; complete && time.Since(changed) > progressSettled ||
+			time.Since(began) > progressSettles || ctx.Err() != nil {
 			return sum
 		}
 	}
 }
 
-// progressLines shows the progress of deletions on the standard error: one line that is written again, or lines.
+// progressLines shows the progress of deletions on the standard error: one line that is written again, or
+// lines.
 type progressLines struct {
 	to       io.Writer
 	rewrites bool
@@ -137,8 +143,11 @@ type progressLines struct {
 var progressModes = []string{"auto", "plain", "none"}
 
 func progressFlag(cmd *cobra.Command, to *string) {
-	cmd.Flags().StringVar(to, "progress", "auto", "with --wait: auto (a line that changes, on a terminal), plain (lines) or none (no counts either)")
-	_ = cmd.RegisterFlagCompletionFunc("progress", cobra.FixedCompletions(progressModes, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+	cmd.Flags().StringVar(to, "progress", "auto",
+		"with --wait: auto (a line that changes, on a terminal), plain (lines) or none (no counts either)")
+	// the flag exists
+	_ = cmd.RegisterFlagCompletionFunc("progress", cobra.FixedCompletions(progressModes,
+		cobra.ShellCompDirectiveNoFileComp))
 }
 
 // newProgressLines returns nil when nothing is to be shown.

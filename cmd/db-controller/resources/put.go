@@ -38,7 +38,8 @@ type putting struct {
 // NewPut returns the command put.
 func NewPut() *cobra.Command {
 	var p putting
-	cmd := cli.NewDeploymentCommand("put NAME [BODY]", "Create or replace resources; the body is JSON or YAML, in the argument or a file; without a body it creates, and does not replace",
+	cmd := cli.NewDeploymentCommand("put NAME [BODY]",
+		"Create or replace resources; the body is JSON or YAML, in the argument or a file; without a body it creates, and does not replace",
 		`  db-controller put //iam.example.com/us-west2/projects/acme '{"title": "Acme"}'
   db-controller put //iam.example.com/us-west2/projects/acme --set title=Acme --set quota.devices=5
   db-controller put //devices.example.com/eastus2/projects/acme/devices/d1 -f device.yaml
@@ -63,9 +64,12 @@ only while it has this revision. blockDeletion is set again, a status is stored 
 
 With --create uids, revisions and the uids of owners are left out, as after a loss. It is refused for resources that exist.`
 	cmd.Flags().StringVarP(&p.file, "file", "f", "", "file with the body, or with resources; - for standard input")
-	cmd.Flags().BoolVar(&p.create, "create", false, "make the resources of the file anew, whatever uids and revisions they had")
-	cmd.Flags().StringArrayVar(&p.set, "set", nil, "PATH=VALUE of a field of the given body, or of the new resource, such as quota.devices=5; the value is YAML (patch changes an existing one)")
-	cmd.Flags().StringArrayVar(&p.owners, "owner", nil, "KIND=NAME of an owner; the resource is deleted with its last owner")
+	cmd.Flags().BoolVar(&p.create, "create", false,
+		"make the resources of the file anew, whatever uids and revisions they had")
+	cmd.Flags().StringArrayVar(&p.set, "set", nil,
+		"PATH=VALUE of a field of the given body, or of the new resource, such as quota.devices=5; the value is YAML (patch changes an existing one)")
+	cmd.Flags().StringArrayVar(&p.owners, "owner", nil,
+		"KIND=NAME of an owner; the resource is deleted with its last owner")
 	cmd.ValidArgsFunction = cli.CompleteNames(1)
 	return cmd
 }
@@ -111,12 +115,17 @@ func (p *putting) one(cmd *cobra.Command, c *client.Client, args []string) error
 	if err := checkOwnerKinds(cmd.Context(), c, name, references); err != nil {
 		return err
 	}
-	r, err := put(cmd.Context(), resources, &resourcev1.Resource{Name: name.Name, Body: body, OwnerReferences: references}, partly)
+	r, err := put(cmd.Context(), resources, &resourcev1.Resource{Name: name.Name, Body: body,
+		OwnerReferences: references}, partly)
 	if status.Code(err) == codes.AlreadyExists && len(p.set) > 0 {
-		return cli.WithCode(cli.Refused, fmt.Errorf("%s exists, and a put with --set alone would drop its other fields: change fields with patch %s --set …, or give its whole body", name, name))
+		return cli.WithCode(cli.Refused,
+			fmt.Errorf(
+				"%s exists, and a put with --set alone would drop its other fields: change fields with patch %s --set …, or give its whole body", name, name))
 	}
 	if status.Code(err) == codes.AlreadyExists {
-		return cli.WithCode(cli.Refused, fmt.Errorf("%s exists, and a put without a body would empty it: give its whole body, or '{}' for none", name))
+		return cli.WithCode(cli.Refused,
+			fmt.Errorf("%s exists, and a put without a body would empty it: give its whole body, or '{}' for none",
+				name))
 	}
 	if err != nil {
 		return cli.PlainOf(name, err)
@@ -126,7 +135,8 @@ func (p *putting) one(cmd *cobra.Command, c *client.Client, args []string) error
 
 // put creates or replaces a resource. Without a whole body it only creates: a replacement would drop the
 // fields that the caller did not name.
-func put(ctx context.Context, c resourcev1.ResourceServiceClient, r *resourcev1.Resource, creates bool) (*resourcev1.Resource, error) {
+func put(ctx context.Context, c resourcev1.ResourceServiceClient, r *resourcev1.Resource,
+	creates bool) (*resourcev1.Resource, error) {
 	if creates {
 		return c.CreateResource(ctx, &resourcev1.CreateResourceRequest{Resource: r})
 	}
@@ -157,8 +167,10 @@ func NewPatch() *cobra.Command {
 			return show(cmd, []*resourcev1.Resource{r}, false)
 		})
 	cli.NamesToo(cmd)
-	cmd.Flags().StringArrayVar(&set, "set", nil, "PATH=VALUE of a field of the body, such as quota.devices=5; the value is YAML")
-	cmd.Flags().StringArrayVar(&unset, "unset", nil, "PATH of a field of the body that is removed, or of an element of a list: PATH[INDEX] or PATH[=VALUE]")
+	cmd.Flags().StringArrayVar(&set, "set", nil,
+		"PATH=VALUE of a field of the body, such as quota.devices=5; the value is YAML")
+	cmd.Flags().StringArrayVar(&unset, "unset", nil,
+		"PATH of a field of the body that is removed, or of an element of a list: PATH[INDEX] or PATH[=VALUE]")
 	cmd.Flags().StringArrayVar(&labels, "label", nil, "KEY=VALUE of a label; without a value the label is removed")
 	cmd.ValidArgsFunction = cli.CompleteNames(1)
 	return cmd
@@ -171,7 +183,8 @@ func patchOf(set, unset, labels []string) (*resourcev1.UpdateResourceRequest, []
 		return nil, nil, err
 	}
 	var elements []element
-	update := &resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{Body: body, Labels: map[string]string{}}, UpdateMask: &fieldmaskpb.FieldMask{}}
+	update := &resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{Body: body, Labels: map[string]string{}},
+		UpdateMask: &fieldmaskpb.FieldMask{}}
 	for _, s := range set {
 		path, _, _ := strings.Cut(s, "=")
 		update.UpdateMask.Paths = append(update.UpdateMask.Paths, "body."+path)
@@ -251,16 +264,18 @@ func ReadOwners(texts []string) ([]*resourcev1.OwnerReference, error) {
 	for _, text := range texts {
 		kind, name, ok := strings.Cut(text, "=")
 		if !ok {
-			return nil, cli.Usage("--owner %s: want KIND=NAME, such as Project=//iam.example.com/us-west2/projects/acme", text)
+			return nil, cli.Usage(
+				"--owner %s: want KIND=NAME, such as Project=//iam.example.com/us-west2/projects/acme", text)
 		}
 		out = append(out, &resourcev1.OwnerReference{Kind: kind, Name: name})
 	}
 	return out, nil
 }
 
-// checkOwnerKinds refuses a kind that no described version of the owner's service has: its deployment cannot say whether a later version
-// has it. Without an environment nothing is known.
-func checkOwnerKinds(ctx context.Context, c *client.Client, of schema.FullName, owners []*resourcev1.OwnerReference) error {
+// checkOwnerKinds refuses a kind that no described version of the owner's service has: its deployment cannot
+// say whether a later version has it. Without an environment nothing is known.
+func checkOwnerKinds(ctx context.Context, c *client.Client, of schema.FullName,
+	owners []*resourcev1.OwnerReference) error {
 	if len(owners) == 0 {
 		return nil
 	}
@@ -282,7 +297,8 @@ func checkOwnerKinds(ctx context.Context, c *client.Client, of schema.FullName, 
 			}
 		}
 		if len(known) > 0 && !slices.Contains(known, o.GetKind()) {
-			return cli.WithCode(cli.Refused, fmt.Errorf("--owner: no version of %s has a kind %s%s", name.Deployment.Service, o.GetKind(), cli.DidYouMean(o.GetKind(), known)))
+			return cli.WithCode(cli.Refused, fmt.Errorf("--owner: no version of %s has a kind %s%s",
+				name.Deployment.Service, o.GetKind(), cli.DidYouMean(o.GetKind(), known)))
 		}
 	}
 	return nil
@@ -321,7 +337,8 @@ func readBody(cmd *cobra.Command, what string, inline []string, file string) (*s
 		return nil, fmt.Errorf("the %s is neither JSON nor YAML with fields: %w", what, err)
 	}
 	if err := documents.Decode(new(any)); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("the %s has more than one YAML document; a resource has one (several resources: put -f FILE without a name)", what)
+		return nil, fmt.Errorf(
+			"the %s has more than one YAML document; a resource has one (several resources: put -f FILE without a name)", what)
 	}
 	if body == nil {
 		return nil, nil //nolint:nilnil // no body, which differs from an empty body
@@ -329,7 +346,8 @@ func readBody(cmd *cobra.Command, what string, inline []string, file string) (*s
 	return toStruct(what, body)
 }
 
-// toStruct converts a body, or a status. It returns an error for a value that JSON does not represent exactly.
+// toStruct converts a body, or a status. It returns an error for a value that JSON does not represent
+// exactly.
 func toStruct(what string, body map[string]any) (*structpb.Struct, error) {
 	if err := exact(what, body); err != nil {
 		return nil, err
@@ -362,7 +380,8 @@ func exact(at string, v any) error {
 		}
 	case int, int64, uint64:
 		if text := fmt.Sprint(v); strconv.FormatFloat(toFloat(v), 'f', -1, 64) != text {
-			return fmt.Errorf("field %s: %s has more digits than a number can hold; write it as a string in quotes", at, text)
+			return fmt.Errorf("field %s: %s has more digits than a number can hold; write it as a string in quotes", at,
+				text)
 		}
 	case time.Time:
 		return fmt.Errorf("field %s: YAML parses it as a date; write it as a string in quotes", at)

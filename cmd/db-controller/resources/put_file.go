@@ -35,7 +35,8 @@ func (p *putting) all(cmd *cobra.Command, c *client.Client) error {
 		n := runOf(given)
 		found, err := p.run(cmd, c, given[:n])
 		if err != nil {
-			return errors.Join(show(cmd, append(written, found...), true), fmt.Errorf("%s: %w%s", given[0], cli.Plain(err), p.remedy(err)))
+			return errors.Join(show(cmd, append(written, found...), true), fmt.Errorf("%s: %w%s", given[0],
+				cli.Plain(err), p.remedy(err)))
 		}
 		written, given = append(written, found...), given[n:]
 	}
@@ -46,7 +47,8 @@ func (p *putting) all(cmd *cobra.Command, c *client.Client) error {
 // the revision of the former resource.
 func (p *putting) prepare(g givenResource) error {
 	if g.GetState() == resourcev1.Resource_STATE_DELETING {
-		return fmt.Errorf("%s is in DELETING in the file, which cannot be put: remove its state to write it as an active resource", g)
+		return fmt.Errorf(
+			"%s is in DELETING in the file, which cannot be put: remove its state to write it as an active resource", g)
 	}
 	if p.create {
 		g.Uid, g.Revision = "", 0
@@ -88,7 +90,9 @@ func (p *putting) run(cmd *cobra.Command, c *client.Client, run []givenResource)
 	req := &resourcev1.BatchWriteResourcesRequest{}
 	for _, r := range run {
 		if r.Body == nil || p.create {
-			req.Writes = append(req.Writes, &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: r.Resource}})
+			req.Writes = append(req.Writes,
+				&resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{
+					Create: r.Resource}})
 		} else {
 			req.Writes = append(req.Writes, client.PutOf(r.Resource))
 		}
@@ -100,7 +104,8 @@ func (p *putting) run(cmd *cobra.Command, c *client.Client, run []givenResource)
 	found := answer.GetResources()
 	for i, r := range found {
 		if found[i], err = restoreRest(cmd, resources, run[i], r); err != nil {
-			return found, fmt.Errorf("the resources are written, and not all that the file has besides: %s: %w", run[i], err)
+			return found, fmt.Errorf("the resources are written, and not all that the file has besides: %s: %w",
+				run[i], err)
 		}
 	}
 	return found, nil
@@ -108,10 +113,12 @@ func (p *putting) run(cmd *cobra.Command, c *client.Client, run []givenResource)
 
 // restoreRest stores the fields of a file's resource that a put does not write: the protection, and a status
 // if the resource has none. A status that the resource has belongs to its controllers.
-func restoreRest(cmd *cobra.Command, resources resourcev1.ResourceServiceClient, given givenResource, r *resourcev1.Resource) (*resourcev1.Resource, error) {
+func restoreRest(cmd *cobra.Command, resources resourcev1.ResourceServiceClient, given givenResource,
+	r *resourcev1.Resource) (*resourcev1.Resource, error) {
 	ctx := cmd.Context()
 	if given.GetBlockDeletion() && !r.GetBlockDeletion() {
-		protected, err := resources.SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{Name: r.GetName(), Uid: r.GetUid(), BlockDeletion: true})
+		protected, err := resources.SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{Name: r.GetName(),
+			Uid: r.GetUid(), BlockDeletion: true})
 		if err != nil {
 			return r, err
 		}
@@ -122,7 +129,8 @@ func restoreRest(cmd *cobra.Command, resources resourcev1.ResourceServiceClient,
 	case r.GetStatus() != nil:
 		cmd.PrintErrf("%s: its status is left as its controllers have reported it\n", given)
 	default:
-		reported, err := resources.UpdateResourceStatus(ctx, &resourcev1.UpdateResourceStatusRequest{Name: r.GetName(), Uid: r.GetUid(), Status: given.GetStatus()})
+		reported, err := resources.UpdateResourceStatus(ctx, &resourcev1.UpdateResourceStatusRequest{Name: r.GetName(),
+			Uid: r.GetUid(), Status: given.GetStatus()})
 		if err != nil {
 			return r, err
 		}

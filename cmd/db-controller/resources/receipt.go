@@ -54,7 +54,8 @@ type receiptTotals struct {
 type receiptAt struct {
 	Deployment string            `json:"deployment"`
 	Removals   []json.RawMessage `json:"removals,omitempty" message:"dbcontroller.admin.v1.Removal"`
-	// Unset is the number of references that were unset, as long as the deployment keeps the counts of the deletion.
+	// Unset is the number of references that were unset, as long as the deployment keeps the counts of the
+	// deletion.
 	Unset int64  `json:"unset,omitempty"`
 	Error string `json:"error,omitempty"`
 
@@ -77,12 +78,17 @@ func printReceiptOfRoot(cmd *cobra.Command, c *client.Client, root string) error
 		}
 	}
 	if len(found) > 0 && found[0].GetRoot() != "" {
-		return cli.WithCode(cli.Refused, fmt.Errorf("%s was removed with %s: removals --root %s", name, found[0].GetRoot(), found[0].GetRoot()))
+		return cli.WithCode(cli.Refused, fmt.Errorf("%s was removed with %s: removals --root %s", name,
+			found[0].GetRoot(), found[0].GetRoot()))
 	}
 	if r, err := c.Get(cmd.Context(), root); err == nil && r.GetPurgeTime() != nil {
-		return cli.WithCode(cli.Refused, fmt.Errorf("%s is hidden, and nothing is removed before %s: explain %s shows its deletion", name, r.GetPurgeTime().AsTime().Format(time.RFC3339), name))
+		return cli.WithCode(cli.Refused,
+			fmt.Errorf("%s is hidden, and nothing is removed before %s: explain %s shows its deletion", name,
+				r.GetPurgeTime().AsTime().Format(time.RFC3339), name))
 	}
-	return cli.WithCode(cli.Refused, fmt.Errorf("there is no record that a deletion began with %s: it was not deleted, or longer ago than --removals-kept of its deployment", name))
+	return cli.WithCode(cli.Refused,
+		fmt.Errorf(
+			"there is no record that a deletion began with %s: it was not deleted, or longer ago than --removals-kept of its deployment", name))
 }
 
 // printReceiptsOfRequest prints the receipts of the deletions that a request has begun, in whichever
@@ -106,7 +112,9 @@ func printReceiptsOfRequest(cmd *cobra.Command, c *client.Client, request string
 		}
 	}
 	if len(deletions) == 0 && failed == nil {
-		return cli.WithCode(cli.Refused, fmt.Errorf("there is no record of a removal by the request %s: it has removed nothing, or longer ago than --removals-kept of its deployment", request))
+		return cli.WithCode(cli.Refused,
+			fmt.Errorf(
+				"there is no record of a removal by the request %s: it has removed nothing, or longer ago than --removals-kept of its deployment", request))
 	}
 	out, all := cli.PrinterOf(cmd), []*receipt{}
 	for _, deletion := range deletions {
@@ -131,8 +139,8 @@ func printReceipt(cmd *cobra.Command, c *client.Client, deletion string) error {
 	return errors.Join(out.Names(of.names()...), out.Document(of), err)
 }
 
-// receiptFor asks every deployment of the environment for the effects of a deletion there. An error that comes
-// with a receipt names the parts that it lacks.
+// receiptFor asks every deployment of the environment for the effects of a deletion there. An error that
+// comes with a receipt names the parts that it lacks.
 func receiptFor(cmd *cobra.Command, c *client.Client, deletion string) (*receipt, error) {
 	env, err := c.Environment(cmd.Context())
 	if err != nil {
@@ -224,7 +232,8 @@ func (r receipt) record(ctx context.Context, c *client.Client) {
 	}
 	if admin, err := c.Admin(ctx, root.Deployment); err == nil {
 		ctx = metadata.AppendToOutgoingContext(ctx, "x-request-id", recordedAs(r.Hash))
-		_, _ = admin.ListRemovals(ctx, &adminv1.ListRemovalsRequest{Deletion: r.Deletion, PageSize: 1}) // the receipt is good without it
+		// the receipt is good without it
+		_, _ = admin.ListRemovals(ctx, &adminv1.ListRemovalsRequest{Deletion: r.Deletion, PageSize: 1})
 	}
 }
 
@@ -245,10 +254,13 @@ func verifyReceipt(cmd *cobra.Command, path string) error {
 	out, verified := cli.PrinterOf(cmd), []verifiedReceipt{}
 	for _, r := range all {
 		if r.Hash == "" || r.Hash != r.hash() {
-			err = errors.Join(err, fmt.Errorf("%s: the receipt of the deletion %s is not as it was printed: its hash is %s", path, r.Deletion, r.hash()))
+			err = errors.Join(err,
+				fmt.Errorf("%s: the receipt of the deletion %s is not as it was printed: its hash is %s", path,
+					r.Deletion, r.hash()))
 			continue
 		}
-		out.Line("The receipt of the deletion %s is as it was printed. In an audit log: a line with the request id %s.", r.Deletion, recordedAs(r.Hash))
+		out.Line("The receipt of the deletion %s is as it was printed. In an audit log: a line with the request id %s.",
+			r.Deletion, recordedAs(r.Hash))
 		verified = append(verified, verifiedReceipt{r.Deletion, r.Hash, recordedAs(r.Hash)})
 	}
 	return errors.Join(out.Document(verified), err)
@@ -274,7 +286,8 @@ func receiptOf(cmd *cobra.Command, c *client.Client, id schema.DeploymentID, del
 	return at
 }
 
-// unsetBy is the number of references that a deletion has unset in a deployment; 0 when its counts are not kept any more.
+// unsetBy is the number of references that a deletion has unset in a deployment; 0 when its counts are not
+// kept any more.
 func unsetBy(ctx context.Context, c *client.Client, id schema.DeploymentID, deletion string) int64 {
 	ctx, cancel := context.WithTimeout(ctx, progressTimeout)
 	defer cancel()
@@ -294,7 +307,8 @@ const maxListed = 20
 
 func (r receipt) print(out cli.Printer) {
 	if len(r.At) == 0 {
-		out.Line("There is no record of deletion %s: it removed nothing, or longer ago than --removals-kept of each deployment.", r.Deletion)
+		out.Line(
+			"There is no record of deletion %s: it removed nothing, or longer ago than --removals-kept of each deployment.", r.Deletion)
 		return
 	}
 	out.Line("deletion %s%s", r.Deletion, r.root())
@@ -325,7 +339,8 @@ func (r receipt) print(out cli.Printer) {
 		}
 	}
 	printKeepers(out, r.Kept)
-	out.Line("in all: %s removed, %s unset, %s kept; %s", cli.Plural(r.Totals.Removed, "resource"), cli.Plural(r.Totals.Unset, "reference"), cli.Plural(r.Totals.Kept, "name"), r.Hash)
+	out.Line("in all: %s removed, %s unset, %s kept; %s", cli.Plural(r.Totals.Removed, "resource"),
+		cli.Plural(r.Totals.Unset, "reference"), cli.Plural(r.Totals.Kept, "name"), r.Hash)
 }
 
 // root names the root, and who deleted it.

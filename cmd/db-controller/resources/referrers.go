@@ -25,7 +25,8 @@ type referrer struct {
 func NewReferrers() *cobra.Command {
 	var limit int
 	var timeout time.Duration
-	cmd := cli.NewDeploymentCommand("referrers NAME", "List the resources that refer to a resource, or that it owns, in all deployments",
+	cmd := cli.NewDeploymentCommand("referrers NAME",
+		"List the resources that refer to a resource, or that it owns, in all deployments",
 		"  db-controller referrers //iam.example.com/us-west2/projects/acme", ofResources(cobra.ExactArgs(1)),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if limit <= 0 {
@@ -64,9 +65,11 @@ func NewReferrers() *cobra.Command {
 					silent = cli.Plain(err)
 				}
 				for _, k := range kept { // no record of them is kept at the target
-					line := referrer{Holder: k.Holder, Kind: k.Kind, Path: k.Path, Behaviour: schema.AllowDangling.String()}
+					line := referrer{Holder: k.Holder, Kind: k.Kind, Path: k.Path,
+						Behaviour: schema.AllowDangling.String()}
 					if !slices.Contains(found, line) {
-						found, rows = append(found, line), append(rows, []any{line.Holder, line.Kind, line.Path, line.Behaviour})
+						found, rows = append(found, line),
+							append(rows, []any{line.Holder, line.Kind, line.Path, line.Behaviour})
 					}
 				}
 			}
@@ -81,7 +84,8 @@ func NewReferrers() *cobra.Command {
 			}
 			return errors.Join(out.Names(names...), out.Document(found), silent)
 		})
-	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Second, "how long to wait for the deployments; the referrers of those that answered are printed")
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Second,
+		"how long to wait for the deployments; the referrers of those that answered are printed")
 	cmd.Flags().IntVar(&limit, "limit", 1000, "maximum number of resources")
 	cli.NamesToo(cmd)
 	cmd.ValidArgsFunction = cli.CompleteNames(1)

@@ -26,11 +26,16 @@ type releasing struct {
 
 func (r *releasing) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&r.detach, "detach", "", "first remove what blocks: `unset` the references (the default without a value), or delete their holders; needs --yes")
+	f.StringVar(&r.detach, "detach", "",
+		"first remove what blocks: `unset` the references (the default without a value), or delete their holders; needs --yes")
 	f.Lookup("detach").NoOptDefVal = detachUnset
-	f.BoolVar(&r.orphan, "orphan", false, "first remove the references and owners by which other resources would be deleted along, so that these stay; needs --yes")
-	f.BoolVar(&r.yes, "yes", false, "change the resources that --detach and --orphan list, or delete with --now what is not hidden")
-	_ = cmd.RegisterFlagCompletionFunc("detach", cobra.FixedCompletions([]string{detachUnset, detachDelete}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+	f.BoolVar(&r.orphan, "orphan", false,
+		"first remove the references and owners by which other resources would be deleted along, so that these stay; needs --yes")
+	f.BoolVar(&r.yes, "yes", false,
+		"change the resources that --detach and --orphan list, or delete with --now what is not hidden")
+	// the flag exists
+	_ = cmd.RegisterFlagCompletionFunc("detach", cobra.FixedCompletions([]string{detachUnset, detachDelete},
+		cobra.ShellCompDirectiveNoFileComp))
 }
 
 const (
@@ -70,8 +75,9 @@ func (t tie) String() string {
 // releaseTries is how often changes are tried while other writers are first.
 const releaseTries = 10
 
-// release removes the references and owners that tie other resources to the named ones, or only lists them (--dry-run, or without --yes). It is no
-// transaction: changed holders stay changed when the delete is refused afterwards.
+// release removes the references and owners that tie other resources to the named ones, or only lists them
+// (--dry-run, or without --yes). It is no transaction: changed holders stay changed when the delete is
+// refused afterwards.
 func (r *releasing) release(cmd *cobra.Command, c *client.Client, names []string, dryRun bool) error {
 	ctx, tell := cmd.Context(), cmd.PrintErrln // programs read the document of the delete
 	if out := cli.PrinterOf(cmd); out.People() {
@@ -104,7 +110,8 @@ func (r *releasing) release(cmd *cobra.Command, c *client.Client, names []string
 		progress, last := false, error(nil)
 		for _, t := range ties {
 			err := t.remove(ctx, c)
-			if code := status.Code(err); code == codes.Aborted || code == codes.FailedPrecondition && t.Action == detachDelete {
+			if code := status.Code(err); code == codes.Aborted || code == codes.FailedPrecondition &&
+				t.Action == detachDelete {
 				last = err // another writer was first, or another holder has to go before it
 				continue
 			}
@@ -117,7 +124,8 @@ func (r *releasing) release(cmd *cobra.Command, c *client.Client, names []string
 		if progress {
 			tries = 0
 		} else if tries++; tries == releaseTries || status.Code(last) != codes.Aborted {
-			return cli.WithCode(cli.Refused, fmt.Errorf("nothing is deleted: %s not possible, such as: %s: %w", changes(len(ties)), ties[len(ties)-1], cli.Plain(last)))
+			return cli.WithCode(cli.Refused, fmt.Errorf("nothing is deleted: %s not possible, such as: %s: %w",
+				changes(len(ties)), ties[len(ties)-1], cli.Plain(last)))
 		}
 	}
 }
@@ -134,7 +142,9 @@ func unsettable(ctx context.Context, c *client.Client, ties []tie) error {
 			continue
 		}
 		if table := attached(name); table != "" {
-			return cli.WithCode(cli.Refused, fmt.Errorf("nothing is changed or deleted: %s is a row of table %s, in which SQL changes %s; --detach=delete deletes such rows", name, table, t.Path))
+			return cli.WithCode(cli.Refused,
+				fmt.Errorf(
+					"nothing is changed or deleted: %s is a row of table %s, in which SQL changes %s; --detach=delete deletes such rows", name, table, t.Path))
 		}
 	}
 	return nil
@@ -147,7 +157,8 @@ func changes(n int) string {
 	return fmt.Sprintf("%d changes are", n)
 }
 
-// ties returns the ties to remove: the blockers on the first page of each deployment's plan, and all references and owners that would take resources along.
+// ties returns the ties to remove: the blockers on the first page of each deployment's plan, and all
+// references and owners that would take resources along.
 func (r *releasing) ties(ctx context.Context, c *client.Client, names []string) (all []tie, err error) {
 	if r.orphan {
 		for _, name := range names {
@@ -172,15 +183,19 @@ func (r *releasing) ties(ctx context.Context, c *client.Client, names []string) 
 			return nil, err
 		}
 		if hidden := plan.GetHiddenBlockers(); hidden > 0 {
-			return nil, cli.WithCode(cli.Refused, fmt.Errorf("%d blockers are of resources that you may not read: ask somebody who may", hidden))
+			return nil, cli.WithCode(cli.Refused,
+				fmt.Errorf("%d blockers are of resources that you may not read: ask somebody who may", hidden))
 		}
 		for _, b := range plan.GetBlockers() {
 			switch {
-			case slices.Contains(names, b.GetHolder()), r.orphan && !slices.Contains(names, b.GetTarget()): // the target stays
+			case slices.Contains(names, b.GetHolder()), r.orphan && !slices.Contains(names, b.GetTarget()):
+				// the target stays
 			case b.GetUndecided() || b.GetUnanswered():
-				return nil, cli.WithCode(cli.Unavailable, fmt.Errorf("it is not known whether %s refers to %s: try again", b.GetHolder(), b.GetTarget()))
+				return nil, cli.WithCode(cli.Unavailable,
+					fmt.Errorf("it is not known whether %s refers to %s: try again", b.GetHolder(), b.GetTarget()))
 			default:
-				all = append(all, tie{Holder: b.GetHolder(), Path: b.GetPath(), Target: b.GetTarget(), Action: r.detach})
+				all = append(all, tie{Holder: b.GetHolder(), Path: b.GetPath(), Target: b.GetTarget(),
+					Action: r.detach})
 			}
 		}
 	}
@@ -193,13 +208,17 @@ func orphans(ctx context.Context, c *client.Client, all []tie, name string, name
 		if err != nil {
 			return nil, cli.Plain(err)
 		}
-		if slices.Contains(names, referrer.GetHolder()) || referrer.GetPath() != detach.OwnerPath && !schema.Behaviour(referrer.GetBehaviour()).Cascades() {
+		if slices.Contains(names, referrer.GetHolder()) || referrer.GetPath() != detach.OwnerPath &&
+			!schema.Behaviour(referrer.GetBehaviour()).Cascades() {
 			continue
 		}
 		if referrer.GetPath() == schema.ParentPath {
-			return nil, cli.WithCode(cli.Refused, fmt.Errorf("%s is below %s and cannot stay without it: name it too, or delete it before", referrer.GetHolder(), name))
+			return nil, cli.WithCode(cli.Refused,
+				fmt.Errorf("%s is below %s and cannot stay without it: name it too, or delete it before",
+					referrer.GetHolder(), name))
 		}
-		all = append(all, tie{Holder: referrer.GetHolder(), Path: referrer.GetPath(), Target: name, Action: detachUnset})
+		all = append(all, tie{Holder: referrer.GetHolder(), Path: referrer.GetPath(), Target: name,
+			Action: detachUnset})
 	}
 	return all, nil
 }

@@ -24,7 +24,8 @@ const longestChain = 100
 // NewRemovals returns the command removals.
 func NewRemovals() *cobra.Command {
 	var uid, deletion, root, request, since, verify string
-	cmd := cli.NewDeploymentCommand("removals NAME | removals DEPLOYMENT --since TOKEN | removals --root NAME | removals --request ID",
+	cmd := cli.NewDeploymentCommand(
+		"removals NAME | removals DEPLOYMENT --since TOKEN | removals --root NAME | removals --request ID",
 		"Show why the resources of a name were removed, up to the root of each deletion; what was removed since a token; or a receipt of a deletion",
 		`  db-controller removals //devices.example.com/us-west2/projects/acme/devices/d1
   db-controller removals devices.example.com/eastus2 --since "$TOKEN"     # resumeToken of watch -o json, or View.Position of a controller
@@ -74,9 +75,11 @@ With --root, --request or --deletion, print a receipt: all resources that one de
 and the fields that keep the name of its root (ALLOW_DANGLING). Its hash is of the whole receipt, and the same as long as the records are. The deployment of the root
 is told the hash, as the request id of a call: its audit log, if it has reads, has this line in its chain of hashes. --verify compares a receipt in JSON with its hash.`
 	cmd.Flags().StringVar(&uid, "uid", "", "only the resource with this uid")
-	cmd.Flags().StringVar(&root, "root", "", "full name of a resource: the receipt of the newest deletion that began with it")
+	cmd.Flags().StringVar(&root, "root", "",
+		"full name of a resource: the receipt of the newest deletion that began with it")
 	cmd.Flags().StringVar(&request, "request", "", "request id of a delete: the receipts of what it has deleted")
-	cmd.Flags().StringVar(&deletion, "deletion", "", "the receipt of the deletion with this id (delete -o json, removals -o json)")
+	cmd.Flags().StringVar(&deletion, "deletion", "",
+		"the receipt of the deletion with this id (delete -o json, removals -o json)")
 	cmd.Flags().StringVar(&since, "since", "", "what was removed after this token of a watch")
 	cmd.Flags().StringVar(&verify, "verify", "", "`FILE` with a receipt in JSON, whose hash is computed again")
 	cli.NamesToo(cmd)
@@ -96,7 +99,8 @@ func printChains(cmd *cobra.Command, c *client.Client, of, uid string) error {
 	}
 	out := cli.PrinterOf(cmd)
 	if len(found) == 0 {
-		out.Line("There is no record of a removal of %s: it was not removed, or longer ago than --removals-kept of its deployment.", of)
+		out.Line(
+			"There is no record of a removal of %s: it was not removed, or longer ago than --removals-kept of its deployment.", of)
 	}
 	chains := make([]chain, len(found))
 	for i, r := range found {
@@ -115,13 +119,15 @@ func printRemovalsSince(cmd *cobra.Command, c *client.Client, of, token string) 
 	found, err := removalsAt(cmd, c, id, &adminv1.ListRemovalsRequest{Since: token, PageSize: 1000})
 	if err != nil {
 		if status.Code(err) == codes.OutOfRange {
-			return fmt.Errorf("%w: what was removed since is not known; compare a list of the resources with what you know, and \"removals NAME\" tells of each one", err)
+			return fmt.Errorf(
+				"%w: what was removed since is not known; compare a list of the resources with what you know, and \"removals NAME\" tells of each one", err)
 		}
 		return err
 	}
 	out, rows := cli.PrinterOf(cmd), [][]any{}
 	for _, r := range found {
-		rows = append(rows, []any{r.GetName(), r.GetKind(), r.GetUid(), cli.At(r.GetDecideTime().AsTime()), cmp.Or(r.GetRoot(), "-"), cmp.Or(r.GetActor(), "-")})
+		rows = append(rows, []any{r.GetName(), r.GetKind(), r.GetUid(), cli.At(r.GetDecideTime().AsTime()),
+			cmp.Or(r.GetRoot(), "-"), cmp.Or(r.GetActor(), "-")})
 	}
 	if len(found) == 0 {
 		out.Line("Nothing was removed in %s since then.", id)
@@ -139,7 +145,8 @@ func namesOf(removals []*adminv1.Removal) []string {
 	return names
 }
 
-func removalsAt(cmd *cobra.Command, c *client.Client, at schema.DeploymentID, req *adminv1.ListRemovalsRequest) ([]*adminv1.Removal, error) {
+func removalsAt(cmd *cobra.Command, c *client.Client, at schema.DeploymentID,
+	req *adminv1.ListRemovalsRequest) ([]*adminv1.Removal, error) {
 	admin, err := c.Admin(cmd.Context(), at)
 	if err != nil {
 		return nil, err
@@ -195,7 +202,8 @@ func (f chain) print(out cli.Printer) {
 	if !first.GetGone() {
 		state = "still DELETING"
 	}
-	out.Line("%s  %s  uid %s, deletion decided %s, %s", first.GetName(), first.GetKind(), first.GetUid(), cli.At(first.GetDecideTime().AsTime()), state)
+	out.Line("%s  %s  uid %s, deletion decided %s, %s", first.GetName(), first.GetKind(), first.GetUid(),
+		cli.At(first.GetDecideTime().AsTime()), state)
 	for i, r := range f.links[1:] {
 		out.Line("  %s %s  %s  uid %s", because(f.links[i]), r.GetName(), r.GetKind(), r.GetUid())
 	}
@@ -208,7 +216,8 @@ func (f chain) print(out cli.Printer) {
 	}
 	if _, err := schema.ParseFullName(last.GetRoot()); err != nil {
 		out.Line("  root: a decision about %s, %s by %s; for its reason: db-controller status %s",
-			strings.TrimPrefix(last.GetRoot(), "//"), cli.At(last.GetRequestTime().AsTime()), last.GetActor(), deploymentOf(last.GetName()))
+			strings.TrimPrefix(last.GetRoot(), "//"), cli.At(last.GetRequestTime().AsTime()), last.GetActor(),
+			deploymentOf(last.GetName()))
 		return
 	}
 	by := last.GetActor()
@@ -219,7 +228,8 @@ func (f chain) print(out cli.Printer) {
 	if last.GetRequestId() != "" {
 		request = ", request " + last.GetRequestId()
 	}
-	out.Line("  root%s: %s, deleted %s by %s%s", asTold(first, last), last.GetRoot(), cli.At(last.GetRequestTime().AsTime()), by, request)
+	out.Line("  root%s: %s, deleted %s by %s%s", asTold(first, last), last.GetRoot(),
+		cli.At(last.GetRequestTime().AsTime()), by, request)
 }
 
 func because(r *adminv1.Removal) string {
@@ -238,7 +248,8 @@ func deploymentOf(name string) string {
 	return full.Deployment.String()
 }
 
-// asTold names the deployment whose word the root is, unless the deployment of the first link has recorded the root itself.
+// asTold names the deployment whose word the root is, unless the deployment of the first link has recorded
+// the root itself.
 func asTold(first, last *adminv1.Removal) string {
 	by := last.GetToldBy()
 	of, err := schema.ParseFullName(last.GetName())

@@ -17,8 +17,8 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// fileResource is a resource in a file, as get and list print it. Fields that no client can set are accepted and ignored, so that
-// their output can be put again.
+// fileResource is a resource in a file, as get and list print it. Fields that no client can set are accepted
+// and ignored, so that their output can be put again.
 type fileResource struct {
 	Name            string            `yaml:"name"`
 	Deployment      string            `yaml:"deployment"`
@@ -54,7 +54,8 @@ type fileOwner struct {
 	Version                any    `yaml:"version"`
 }
 
-// parseResources reads documents and arrays of resources, in JSON or YAML. It reports the first mistake of each resource.
+// parseResources reads documents and arrays of resources, in JSON or YAML. It reports the first mistake of
+// each resource.
 func parseResources(file string, raw []byte) ([]givenResource, error) {
 	var found []givenResource
 	var wrong error
@@ -113,13 +114,15 @@ func parseResource(node *yaml.Node) (g givenResource, err error) {
 		return g, err
 	}
 	g.id = name.Deployment
-	g.Resource = &resourcev1.Resource{Name: name.Name, Kind: r.Kind, Uid: r.UID, Revision: revision, Labels: r.Labels, BlockDeletion: r.BlockDeletion}
+	g.Resource = &resourcev1.Resource{Name: name.Name, Kind: r.Kind, Uid: r.UID, Revision: revision, Labels: r.Labels,
+		BlockDeletion: r.BlockDeletion}
 	if strings.HasSuffix(r.State, "DELETING") {
 		g.State = resourcev1.Resource_STATE_DELETING
 	}
 	for _, o := range r.OwnerReferences {
 		g.OwnerReferences = append(g.OwnerReferences, &resourcev1.OwnerReference{
-			Name: o.Name, Kind: o.Kind, Uid: o.UID, Controller: o.Controller, RequiresOwnerReference: o.RequiresOwnerReference, UnsetOnDelete: o.UnsetOnDelete,
+			Name: o.Name, Kind: o.Kind, Uid: o.UID, Controller: o.Controller,
+			RequiresOwnerReference: o.RequiresOwnerReference, UnsetOnDelete: o.UnsetOnDelete,
 		})
 	}
 	if r.Body != nil {

@@ -37,7 +37,8 @@ func ofResources(count cobra.PositionalArgs) cobra.PositionalArgs {
 // NewGet returns the command get.
 func NewGet() *cobra.Command {
 	var latest bool
-	cmd := cli.NewDeploymentCommand("get NAME...", "Show resources by their full names", "  db-controller get //iam.example.com/us-west2/projects/acme -o yaml", ofResources(cobra.MinimumNArgs(1)),
+	cmd := cli.NewDeploymentCommand("get NAME...", "Show resources by their full names",
+		"  db-controller get //iam.example.com/us-west2/projects/acme -o yaml", ofResources(cobra.MinimumNArgs(1)),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			var found []*resourcev1.Resource
 			var missing error
@@ -46,7 +47,8 @@ func NewGet() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				r, err := resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{Name: name.Name, Latest: latest})
+				r, err := resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{Name: name.Name,
+					Latest: latest})
 				if err != nil {
 					missing = errors.Join(missing, cli.PlainOf(name, err))
 					continue
@@ -66,7 +68,8 @@ func NewGet() *cobra.Command {
 
 // latestFlag is of reads that a standby may answer.
 func latestFlag(cmd *cobra.Command, to *bool) {
-	cmd.Flags().BoolVar(to, "latest", false, "the latest state, also where a deployment answers reads by a standby, whose state may be a second old")
+	cmd.Flags().BoolVar(to, "latest", false,
+		"the latest state, also where a deployment answers reads by a standby, whose state may be a second old")
 }
 
 // NewList returns the command list.
@@ -79,10 +82,13 @@ func NewList() *cobra.Command {
 	cmd.Flags().StringVar(&l.query.Kind, "kind", "", "only this kind")
 	cmd.Flags().StringVar(&l.query.Filter, "filter", "", "only resources that match a filter (AIP-160)")
 	cmd.Flags().StringVar(&l.query.OrderBy, "order", "", "fields to sort by, such as 'create_time desc, body.size'")
-	cmd.Flags().BoolVar(&l.showDeleted, "show-deleted", false, "also resources that a delete with a retention has hidden")
+	cmd.Flags().BoolVar(&l.showDeleted, "show-deleted", false,
+		"also resources that a delete with a retention has hidden")
 	cmd.Flags().IntVar(&l.limit, "limit", 100, "maximum number of resources")
-	cmd.Flags().StringVar(&l.page, "page-token", "", "list what follows an earlier list with the same kind, filter and order, which has printed this token at its end")
-	cmd.Flags().BoolVar(&l.total, "total", false, "print the number of resources, and not the resources: they are read page by page")
+	cmd.Flags().StringVar(&l.page, "page-token", "",
+		"list what follows an earlier list with the same kind, filter and order, which has printed this token at its end")
+	cmd.Flags().BoolVar(&l.total, "total", false,
+		"print the number of resources, and not the resources: they are read page by page")
 	latestFlag(cmd, &l.latest)
 	cmd.Args = cobra.MatchAll(cli.OfDeployment, cli.AtMostOne("total", "limit"), cli.AtMostOne("total", "page-token"))
 	cli.NamesToo(cmd)
@@ -119,7 +125,8 @@ func (l *listing) run(cmd *cobra.Command, c *client.Client, args []string) error
 	found, next := []*resourcev1.Resource(nil), l.page
 	for again := true; again && len(found) < l.limit; again = next != "" {
 		page, err := resources.ListResources(cmd.Context(), &resourcev1.ListResourcesRequest{
-			Kind: l.query.Kind, Filter: l.query.Filter, OrderBy: l.query.OrderBy, PageToken: next, ShowDeleted: l.showDeleted, Latest: l.latest,
+			Kind: l.query.Kind, Filter: l.query.Filter, OrderBy: l.query.OrderBy, PageToken: next,
+			ShowDeleted: l.showDeleted, Latest: l.latest,
 			PageSize: int32(min(l.limit-len(found), 1000)), //nolint:gosec // at most 1,000
 		})
 		if err != nil {
@@ -137,7 +144,8 @@ func (l *listing) run(cmd *cobra.Command, c *client.Client, args []string) error
 // one.
 func (l *listing) follows(ctx context.Context, resources resourcev1.ResourceServiceClient, token string) bool {
 	page, err := resources.ListResources(ctx, &resourcev1.ListResourcesRequest{
-		Kind: l.query.Kind, Filter: l.query.Filter, OrderBy: l.query.OrderBy, PageToken: token, PageSize: 1, ShowDeleted: l.showDeleted, Latest: l.latest, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}},
+		Kind: l.query.Kind, Filter: l.query.Filter, OrderBy: l.query.OrderBy, PageToken: token, PageSize: 1,
+		ShowDeleted: l.showDeleted, Latest: l.latest, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}},
 	})
 	return err != nil || len(page.GetResources()) > 0 // unknown is not none
 }
@@ -155,7 +163,8 @@ func (l *listing) count(cmd *cobra.Command, c *client.Client, id schema.Deployme
 	var all total
 	for token, again := "", true; again; again = token != "" {
 		page, err := resources.ListResources(cmd.Context(), &resourcev1.ListResourcesRequest{
-			Kind: l.query.Kind, Filter: l.query.Filter, PageToken: token, PageSize: 1000, ShowDeleted: l.showDeleted, Latest: l.latest, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}},
+			Kind: l.query.Kind, Filter: l.query.Filter, PageToken: token, PageSize: 1000, ShowDeleted: l.showDeleted,
+			Latest: l.latest, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}},
 		})
 		if err != nil {
 			return cli.Plain(err)
@@ -181,7 +190,8 @@ func NewWatch() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			stream, err := resources.WatchResources(cmd.Context(), &resourcev1.WatchResourcesRequest{Kind: kind, Filter: filter, ResumeToken: from})
+			stream, err := resources.WatchResources(cmd.Context(), &resourcev1.WatchResourcesRequest{Kind: kind,
+				Filter: filter, ResumeToken: from})
 			if err != nil {
 				return cli.Plain(err)
 			}
@@ -191,7 +201,8 @@ func NewWatch() *cobra.Command {
 					return nil // Ctrl-C
 				}
 				if from != "" && status.Code(err) == codes.OutOfRange {
-					return fmt.Errorf("%w: --from takes a token of a watch with the same --kind and --filter, up to --changes-kept of the deployment old (24 hours by default); without --from a watch begins with all resources", cli.Plain(err))
+					return fmt.Errorf(
+						"%w: --from takes a token of a watch with the same --kind and --filter, up to --changes-kept of the deployment old (24 hours by default); without --from a watch begins with all resources", cli.Plain(err))
 				}
 				if err != nil {
 					return cli.Plain(err)
@@ -258,7 +269,8 @@ func show(cmd *cobra.Command, found []*resourcev1.Resource, several bool) error 
 		}
 		rows = append(rows, []any{cli.FullName(f), f.GetKind(), stateWord(f), revision, age})
 		if purge := f.GetPurgeTime(); purge != nil {
-			rows = append(rows, []any{"  HIDDEN until " + purge.AsTime().Local().Format("2006-01-02 15:04 MST"), "", "", "", ""})
+			rows = append(rows, []any{"  HIDDEN until " + purge.AsTime().Local().Format("2006-01-02 15:04 MST"), "",
+				"", "", ""})
 		}
 		for _, condition := range f.GetConditions() {
 			rows = append(rows, []any{"  " + condition.GetType() + " " + condition.GetMessage(), "", "", "", ""})

@@ -15,7 +15,8 @@ import (
 
 // NewUndelete returns the command undelete.
 func NewUndelete() *cobra.Command {
-	cmd := cli.NewDeploymentCommand("undelete NAME...", "Bring back what a delete with a retention has hidden", "  db-controller undelete //iam.example.com/us-west2/projects/acme", ofResources(cobra.MinimumNArgs(1)),
+	cmd := cli.NewDeploymentCommand("undelete NAME...", "Bring back what a delete with a retention has hidden",
+		"  db-controller undelete //iam.example.com/us-west2/projects/acme", ofResources(cobra.MinimumNArgs(1)),
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			var found []*resourcev1.Resource
 			var failed error
@@ -24,9 +25,11 @@ func NewUndelete() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				r, err := resources.UndeleteResource(cmd.Context(), &resourcev1.UndeleteResourceRequest{Name: name.Name})
+				r, err := resources.UndeleteResource(cmd.Context(),
+					&resourcev1.UndeleteResourceRequest{Name: name.Name})
 				if status.Code(err) == codes.AlreadyExists && len(found) > 0 { // it is back with one before it
-					r, err = resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{Name: name.Name, Latest: true})
+					r, err = resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{Name: name.Name,
+						Latest: true})
 				}
 				if err != nil {
 					failed = errors.Join(failed, cli.PlainOf(name, err))
@@ -34,7 +37,9 @@ func NewUndelete() *cobra.Command {
 				}
 				found = append(found, r)
 				if r.GetPurgeTime() != nil {
-					cli.PrinterOf(cmd).Line("%s is still hidden, by another deletion that takes it along: explain %s names it", name, name)
+					cli.PrinterOf(cmd).
+						Line("%s is still hidden, by another deletion that takes it along: explain %s names it",
+							name, name)
 					continue
 				}
 				cli.PrinterOf(cmd).Line("%s is back, with all that its deletion had hidden", name)

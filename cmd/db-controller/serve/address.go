@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	// maxOfAddress is the number of connections that one address has to a listener whose callers are not known by their connections.
+	// maxOfAddress is the number of connections that one address has to a listener whose callers are not
+	// known by their connections.
 	maxOfAddress = 200
 	// maxUnproven is the number of connections of one address to the gRPC listener that have not proved an
 	// identity yet. Many callers may share one address, such as a proxy's.
@@ -63,7 +64,8 @@ func (l *byAddress) leave(from netip.Addr) {
 	}
 }
 
-// addressed is a connection that counts until it is closed, or has proved an identity, whose own bound it counts for then.
+// addressed is a connection that counts until it is closed, or has proved an identity, whose own bound it
+// counts for then.
 type addressed struct {
 	net.Conn
 	leave func()

@@ -35,14 +35,18 @@ func closedByTheOther(t *testing.T, conn net.Conn) bool {
 	return !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// One address opens more connections than the listener takes of all, and sends nothing. Others are served; the address has its part.
+// One address opens more connections than the listener takes of all, and sends nothing. Others are served;
+// the address has its part.
 func TestOneAddressLeavesPlacesForOthers_I20(t *testing.T) {
 	t.Parallel()
 	const all, most = 20, 8
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	listener := newByAddress(netutil.LimitListener(l, all), most)
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") })}
+	server := &http.Server{ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "served")
+		})}
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close() })
 	var hostile []net.Conn
@@ -50,7 +54,10 @@ func TestOneAddressLeavesPlacesForOthers_I20(t *testing.T) {
 		hostile = append(hostile, dialFrom(t, "127.0.0.2", l.Addr().String()))
 	}
 	client := func(from string) *http.Client {
-		return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext, DisableKeepAlives: true}}
+		return &http.Client{Timeout: 10 * time.Second,
+			Transport: &http.Transport{
+				DialContext:       (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext,
+				DisableKeepAlives: true}}
 	}
 	answer, err := client("127.0.0.3").Get("http://" + l.Addr().String())
 	require.NoError(t, err)
@@ -78,8 +85,8 @@ func TestOneAddressLeavesPlacesForOthers_I20(t *testing.T) {
 	require.NoError(t, again.Body.Close())
 }
 
-// One address opens connections to the gRPC listener and proves nothing, as many as the listener takes of all. Those that prove an identity
-// leave the place.
+// One address opens connections to the gRPC listener and proves nothing, as many as the listener takes of
+// all. Those that prove an identity leave the place.
 func TestConnectionsWithoutAnIdentityLeavePlacesForOthers_I20(t *testing.T) {
 	t.Parallel()
 	const all, most = 20, 8
@@ -114,7 +121,8 @@ func TestConnectionsWithoutAnIdentityLeavePlacesForOthers_I20(t *testing.T) {
 	require.Len(t, listener.open, 1, "who has proved an identity counts no more")
 }
 
-// Health is served while one address holds connections, whose number is bounded: each takes memory and a file of the process.
+// Health is served while one address holds connections, whose number is bounded: each takes memory and a file
+// of the process.
 func TestHealthIsServedBesideAnAddressThatHoldsConnections_I20(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

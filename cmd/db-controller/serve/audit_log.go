@@ -22,9 +22,12 @@ type auditLogConfig struct {
 }
 
 func (c *auditLogConfig) flags(f *pflag.FlagSet) {
-	f.StringVar(&c.sink, "audit-log", "", "where the record of calls is written: a `FILE`, syslog, syslog:udp://HOST:PORT, syslog:tcp://HOST:PORT, or otlp (default: deletes, operations and denials in the log of the process alone)")
-	f.StringSliceVar(&c.classes, "audit-log-classes", []string{"writes", "deletes", "operate", "registry"}, "what it records: reads, writes, references, deletes, operate, registry")
-	f.BoolVar(&c.required, "audit-log-required", false, "carry out no call whose line in the audit log is not written: callers get UNAVAILABLE")
+	f.StringVar(&c.sink, "audit-log", "",
+		"where the record of calls is written: a `FILE`, syslog, syslog:udp://HOST:PORT, syslog:tcp://HOST:PORT, or otlp (default: deletes, operations and denials in the log of the process alone)")
+	f.StringSliceVar(&c.classes, "audit-log-classes", []string{"writes", "deletes", "operate", "registry"},
+		"what it records: reads, writes, references, deletes, operate, registry")
+	f.BoolVar(&c.required, "audit-log-required", false,
+		"carry out no call whose line in the audit log is not written: callers get UNAVAILABLE")
 }
 
 func (c *auditLogConfig) check() error {
@@ -55,12 +58,14 @@ func (c *auditLogConfig) open(ctx context.Context, source string, log *zap.Logge
 	if err != nil {
 		return nil, fmt.Errorf("--audit-log: %w", err)
 	}
-	return auditlog.Open(auditlog.Config{Source: source, Sink: sink, Classes: classes, Required: c.required, Logger: log}) //nolint:contextcheck // it ends when it is closed
+	return auditlog.Open(auditlog.Config{Source: source, Sink: sink, Classes: classes, Required: c.required,
+		Logger: log}) //nolint:contextcheck // it ends when it is closed
 }
 
 // auditLogFailing is whether the audit log of the process cannot be written.
 func auditLogFailing(log *auditlog.Log) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "dbcontroller_audit_log_failing", Help: "Whether the sink of --audit-log does not take lines: they are kept in memory and tried again.",
+		Name: "dbcontroller_audit_log_failing",
+		Help: "Whether the sink of --audit-log does not take lines: they are kept in memory and tried again.",
 	}, func() float64 { return truth(log.Failing()) })
 }

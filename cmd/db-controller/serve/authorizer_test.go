@@ -17,12 +17,14 @@ import (
 	"github.com/db-controller/db-controller/schema/service/access"
 )
 
-// owners is an authorization service, as one in front of OPA or SpiceDB could be: it allows resources below the subject's own name.
+// owners is an authorization service, as one in front of OPA or SpiceDB could be: it allows resources below
+// the subject's own name.
 type owners struct {
 	authorizationv1.UnimplementedAuthorizationServiceServer
 }
 
-func (owners) Authorize(_ context.Context, req *authorizationv1.AuthorizeRequest) (*authorizationv1.AuthorizeResponse, error) {
+func (owners) Authorize(_ context.Context,
+	req *authorizationv1.AuthorizeRequest) (*authorizationv1.AuthorizeResponse, error) {
 	out := &authorizationv1.AuthorizeResponse{}
 	_, own, _ := strings.Cut(req.GetSubject().GetIdentity(), "/")
 	for _, n := range req.GetNames() {
@@ -31,7 +33,8 @@ func (owners) Authorize(_ context.Context, req *authorizationv1.AuthorizeRequest
 	return out, nil
 }
 
-// A deployment asks the authorization service at the other end of a TLS connection, if its certificate has the identity that was given.
+// A deployment asks the authorization service at the other end of a TLS connection, if its certificate has
+// the identity that was given.
 func TestADeploymentAsksItsAuthorizationService(t *testing.T) {
 	t.Parallel()
 	authority, err := playground.NewAuthority()
@@ -46,23 +49,29 @@ func TestADeploymentAsksItsAuthorizationService(t *testing.T) {
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	server := grpc.NewServer(grpc.Creds(credentials(identity.Identity{Role: identity.RoleUser, Name: "authorizer"}).Server(identity.NewLimiter(identity.Limits{Connections: 10, Calls: 10}, nil))))
+	server := grpc.NewServer(grpc.Creds(credentials(identity.Identity{Role: identity.RoleUser, Name: "authorizer"}).
+		Server(identity.NewLimiter(identity.Limits{Connections: 10, Calls: 10}, nil))))
 	authorizationv1.RegisterAuthorizationServiceServer(server, owners{})
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
 	ask := func(is string) ([]bool, error) {
-		d := &deployment{cfg: *configured(func(c *deploymentConfig) { c.authorizer.address, c.authorizer.is = listener.Addr().String(), is }), credentials: credentials(identity.Deployment(self))}
+		d := &deployment{cfg: *configured(func(c *deploymentConfig) {
+			c.authorizer.address, c.authorizer.is = listener.Addr().String(), is
+		}), credentials: credentials(identity.Deployment(self))}
 		require.NoError(t, d.connectAuthorizer(t.Context()))
 		defer func() { _ = d.authorizerConn.Close() }()
-		return access.Outside(d.authorizerConn).Authorize(t.Context(), grant.Subject{Identity: "user/ann"}, schema.Read, []schema.FullName{
-			{Deployment: self, Name: "projects/ann/p"}, {Deployment: self, Name: "projects/bob/p"},
-		})
+		return access.Outside(d.authorizerConn).Authorize(t.Context(), grant.Subject{Identity: "user/ann"}, schema.Read,
+			[]schema.FullName{
+				{Deployment: self, Name: "projects/ann/p"}, {Deployment: self, Name: "projects/bob/p"},
+			})
 	}
 	allowed, err := ask("user/authorizer")
 	require.NoError(t, err)
 	require.Equal(t, []bool{true, false}, allowed)
 	_, err = ask("user/another")
 	require.ErrorContains(t, err, "user/authorizer", "somebody else answers at its address")
-	d := &deployment{cfg: *configured(func(c *deploymentConfig) { c.authorizer.address, c.authorizer.is = "localhost:1", "?" })}
+	d := &deployment{cfg: *configured(func(c *deploymentConfig) {
+		c.authorizer.address, c.authorizer.is = "localhost:1", "?"
+	})}
 	require.ErrorContains(t, d.connectAuthorizer(t.Context()), "--authorizer-identity")
 }

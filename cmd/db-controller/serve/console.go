@@ -18,15 +18,19 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// consoleSessions serves the console to people with tokens, who share the slots of the gateway. It shows this deployment alone unless
-// --console-all says otherwise: a token is sent to no other, which could use it.
-func (d *deployment) consoleSessions(api *gateway.Handler, conns []grpc.ClientConnInterface, others *tokenConns) *console.Sessions {
+// consoleSessions serves the console to people with tokens, who share the slots of the gateway. It shows this
+// deployment alone unless --console-all says otherwise: a token is sent to no other, which could use it.
+func (d *deployment) consoleSessions(api *gateway.Handler, conns []grpc.ClientConnInterface,
+	others *tokenConns) *console.Sessions {
 	return console.NewSessions(console.SessionsConfig{
 		Verify: d.verified, Enter: api.Enter, Actions: d.cfg.api.actions,
 		Of: func(token string) console.Deployments {
 			own := &ownConsole{
-				self: d.cfg.id, environment: d.peers.Environment, token: token, conn: conns[int(token[len(token)-1])%len(conns)],
-				bounded: func(conn grpc.ClientConnInterface) grpc.ClientConnInterface { return api.Bounded(conn, token) },
+				self: d.cfg.id, environment: d.peers.Environment, token: token,
+				conn: conns[int(token[len(token)-1])%len(conns)],
+				bounded: func(conn grpc.ClientConnInterface) grpc.ClientConnInterface {
+					return api.Bounded(conn, token)
+				},
 			}
 			if d.cfg.api.all {
 				own.others = others
@@ -36,7 +40,8 @@ func (d *deployment) consoleSessions(api *gateway.Handler, conns []grpc.ClientCo
 	})
 }
 
-// ownConsole is this deployment as the bearer of a token sees it, with the other deployments if others is set.
+// ownConsole is this deployment as the bearer of a token sees it, with the other deployments if others is
+// set.
 type ownConsole struct {
 	self        schema.DeploymentID
 	environment func() *schema.Environment
@@ -64,7 +69,9 @@ func (o *ownConsole) to(id schema.DeploymentID) (grpc.ClientConnInterface, error
 		return bearer{o.bounded(o.conn), o.token}, nil
 	}
 	if o.others == nil {
-		return nil, status.Errorf(codes.PermissionDenied, "this console shows %s alone: open that of %s, use db-controller console, or start it with --console-all", o.self, id)
+		return nil, status.Errorf(codes.PermissionDenied,
+			"this console shows %s alone: open that of %s, use db-controller console, or start it with --console-all",
+			o.self, id)
 	}
 	d, ok := o.environment().Deployment(id)
 	if !ok || d.Address == "" {
@@ -89,8 +96,8 @@ func (o *ownConsole) Resources(_ context.Context, id schema.DeploymentID) (resou
 	return resourcev1.NewResourceServiceClient(conn), err
 }
 
-// tokenConns are connections to other deployments without a certificate of this one: tokens are the only identity on them. The servers
-// prove theirs.
+// tokenConns are connections to other deployments without a certificate of this one: tokens are the only
+// identity on them. The servers prove theirs.
 type tokenConns struct {
 	credentials *identity.Credentials
 
@@ -140,9 +147,11 @@ type bearer struct {
 	token string
 }
 
-// Invoke implements grpc.ClientConnInterface. The memory of an answer is free when it returns: a page asks several questions, one after another.
+// Invoke implements grpc.ClientConnInterface. The memory of an answer is free when it returns: a page asks
+// several questions, one after another.
 func (b bearer) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	return b.ClientConnInterface.Invoke(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+b.token), method, args, reply, opts...)
+	return b.ClientConnInterface.Invoke(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+b.token),
+		method, args, reply, opts...)
 }

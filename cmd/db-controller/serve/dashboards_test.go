@@ -19,7 +19,8 @@ var (
 	describes  = regexp.MustCompile(`fqName: "([^"]+)"`)
 )
 
-// exported returns the names of the metrics that a process of a deployment exports, those without a series yet included.
+// exported returns the names of the metrics that a process of a deployment exports, those without a series
+// yet included.
 func exported() map[string]bool {
 	registry := newPrometheus()
 	newMetrics(nil).register(registry)
@@ -28,7 +29,8 @@ func exported() map[string]bool {
 	newDeletes(registry)
 	newDeletionEnded(registry)
 	newMeasuredPeers(registry, nil)
-	registry.MustRegister(poolCollector{}, standbyCollector{}, registryCollector{}, environmentCollector{}, readiness{}, auditLogFailing(nil), certificateExpiry(nil),
+	registry.MustRegister(poolCollector{}, standbyCollector{}, registryCollector{}, environmentCollector{}, readiness{},
+		auditLogFailing(nil), certificateExpiry(nil),
 		grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram()))
 	descriptions := make(chan *prometheus.Desc)
 	go func() {
@@ -91,7 +93,8 @@ func alertExpressions(t *testing.T) (out []string) {
 	require.NoError(t, err)
 	for _, rule := range rules {
 		require.NotEmpty(t, rule.Annotations["summary"], rule.Alert)
-		require.Equal(t, "docs/runbooks.md#"+strings.ToLower(rule.Alert), rule.Annotations["runbook"], "the page has a section for each alert")
+		require.Equal(t, "docs/runbooks.md#"+strings.ToLower(rule.Alert), rule.Annotations["runbook"],
+			"the page has a section for each alert")
 		require.Contains(t, string(runbooks), "\n## "+rule.Alert+"\n")
 		require.Contains(t, string(played), `alertname="`+rule.Alert+`"`, "a test makes it fire")
 		out = append(out, rule.Expr)
@@ -136,7 +139,8 @@ func (p panel) expressions(t *testing.T) (out []string) {
 	return out
 }
 
-// The first screen of the dashboard shows the metrics of each alert that calls somebody, and its panels fill it without overlapping.
+// The first screen of the dashboard shows the metrics of each alert that calls somebody, and its panels fill
+// it without overlapping.
 func TestTheFirstScreenAnswersWhetherItIsUs(t *testing.T) {
 	t.Parallel()
 	shown, taken := map[string]bool{}, map[[2]int]string{}
@@ -163,7 +167,8 @@ func TestTheFirstScreenAnswersWhetherItIsUs(t *testing.T) {
 	require.Len(t, taken, 24*20)
 	for name, expression := range pages(t) {
 		for _, metric := range metricName.FindAllString(withoutLabels.ReplaceAllString(expression, ""), -1) {
-			require.True(t, shown[metric], "%s calls somebody for %s, which the first screen does not show", name, metric)
+			require.True(t, shown[metric], "%s calls somebody for %s, which the first screen does not show",
+				name, metric)
 		}
 	}
 }
@@ -188,7 +193,8 @@ func TestPromtoolAcceptsTheAlerts(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	for _, args := range [][]string{{"check", "rules", "../../../deploy/prometheus/alerts.yaml"}, {"test", "rules", "testdata/alerts_test.yaml"}} {
+	for _, args := range [][]string{{"check", "rules", "../../../deploy/prometheus/alerts.yaml"},
+		{"test", "rules", "testdata/alerts_test.yaml"}} {
 		out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput() //nolint:gosec // a program of the system
 		require.NoError(t, err, string(out))
 	}

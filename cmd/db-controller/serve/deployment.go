@@ -34,8 +34,9 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// deployment is a process of a deployment: its parts, which newDeployment builds, run runs and close closes. Data flows
-// registry client → peers → node manager → nodes → handlers → store; the gRPC services are beside it, over the store.
+// deployment is a process of a deployment: its parts, which newDeployment builds, run runs and close closes.
+// Data flows registry client → peers → node manager → nodes → handlers → store; the gRPC services are beside
+// it, over the store.
 type deployment struct {
 	cfg     deploymentConfig
 	log     *zap.Logger
@@ -64,12 +65,15 @@ type deployment struct {
 	// environments carries the newest environment from the peers to the node manager. One place; never
 	// closed.
 	environments chan *schema.Environment
-	// renewed says that the database has a new epoch. One place; sent by the store, received by the node manager.
+	// renewed says that the database has a new epoch. One place; sent by the store, received by the node
+	// manager.
 	renewed chan struct{}
 }
 
-// runDeployment runs a process of a deployment until ctx ends or a part fails, and returns when all parts have returned.
-func runDeployment(ctx context.Context, cfg deploymentConfig, changes *reloads[deploymentConfig], log *zap.Logger) error {
+// runDeployment runs a process of a deployment until ctx ends or a part fails, and returns when all parts
+// have returned.
+func runDeployment(ctx context.Context, cfg deploymentConfig, changes *reloads[deploymentConfig],
+	log *zap.Logger) error {
 	stop, err := beginTraces(ctx, cfg.id.String(), log)
 	if err != nil {
 		return err
@@ -98,14 +102,16 @@ func beginTraces(ctx context.Context, instance string, log *zap.Logger) (stop fu
 	return stop, nil
 }
 
-// newDeployment builds the parts, in the order of their dependencies. It returns the deployment with an error as well: the
-// parts that exist are closed.
+// newDeployment builds the parts, in the order of their dependencies. It returns the deployment with an error
+// as well: the parts that exist are closed.
 func newDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) (*deployment, error) {
-	d := &deployment{cfg: cfg, environments: make(chan *schema.Environment, 1), renewed: make(chan struct{}, 1), auditing: newAuditing(cfg.audit)}
+	d := &deployment{cfg: cfg, environments: make(chan *schema.Environment, 1), renewed: make(chan struct{}, 1),
+		auditing: newAuditing(cfg.audit)}
 	d.log, d.outage = postgres.LogOutageOnce(log)
 	d.waiting = newStartWait(cfg.database.startTimeout, d.log)
 	for _, build := range []func(context.Context) error{
-		d.beginMonitoring, d.loadCredentials, d.connect, d.listen, d.openStore, d.loadEnvironment, d.connectAuthorizer, d.buildServer, d.buildRegistryClient, d.buildManager,
+		d.beginMonitoring, d.loadCredentials, d.connect, d.listen, d.openStore, d.loadEnvironment, d.connectAuthorizer,
+		d.buildServer, d.buildRegistryClient, d.buildManager,
 	} {
 		if err := build(ctx); err != nil {
 			return d, err
@@ -121,11 +127,13 @@ func (d *deployment) beginMonitoring(ctx context.Context) (err error) {
 
 func (d *deployment) loadCredentials(ctx context.Context) (err error) {
 	d.waiting.waits("certificates")
-	if d.credentials, d.closeCredentials, err = loadCredentials(ctx, d.cfg.server.certs, identity.Deployment(d.cfg.id), d.cfg.database.startTimeout); err != nil {
+	if d.credentials, d.closeCredentials, err = loadCredentials(ctx, d.cfg.server.certs, identity.Deployment(d.cfg.id),
+		d.cfg.database.startTimeout); err != nil {
 		return err
 	}
 	if d.credentials.Identity != identity.Deployment(d.cfg.id) {
-		return fmt.Errorf("the certificate in %s has the identity %s, not %s", d.cfg.server.certs, d.credentials.Identity, identity.Deployment(d.cfg.id))
+		return fmt.Errorf("the certificate in %s has the identity %s, not %s", d.cfg.server.certs,
+			d.credentials.Identity, identity.Deployment(d.cfg.id))
 	}
 	return nil
 }
@@ -154,7 +162,8 @@ func (d *deployment) connect(ctx context.Context) error {
 }
 
 // connect waits for a database, migrates it or checks its schema, and opens a pool.
-func connect(ctx context.Context, waiting *startWait, cfg databaseConfig, set migrations.Set, name string, of ...migrations.Role) (pool *pgxpool.Pool, err error) {
+func connect(ctx context.Context, waiting *startWait, cfg databaseConfig, set migrations.Set, name string,
+	of ...migrations.Role) (pool *pgxpool.Pool, err error) {
 	err = waiting.database(ctx, func() error {
 		began := time.Now()
 		if cfg.migrate {
@@ -167,7 +176,8 @@ func connect(ctx context.Context, waiting *startWait, cfg databaseConfig, set mi
 		}
 		return err
 	})
-	if errors.Is(err, migrations.ErrNotReady) || errors.As(err, new(*migrations.RefusedError)) || errors.As(err, new(*postgres.SettingError)) {
+	if errors.Is(err, migrations.ErrNotReady) || errors.As(err, new(*migrations.RefusedError)) ||
+		errors.As(err, new(*postgres.SettingError)) {
 		err = cli.WithCode(cli.Refused, err)
 	}
 	return pool, err
@@ -175,7 +185,8 @@ func connect(ctx context.Context, waiting *startWait, cfg databaseConfig, set mi
 
 // listen completes the configuration with the address that the listener has.
 func (d *deployment) listen(ctx context.Context) (err error) {
-	if d.endpoints, err = newEndpoints(ctx, d.cfg.id.String(), d.cfg.server, d.credentials, d.monitoring, d.log); err != nil {
+	if d.endpoints, err = newEndpoints(ctx, d.cfg.id.String(), d.cfg.server, d.credentials, d.monitoring,
+		d.log); err != nil {
 		return err
 	}
 	address := d.endpoints.listener.Addr().String()
@@ -190,7 +201,8 @@ func (d *deployment) listen(ctx context.Context) (err error) {
 	return nil
 }
 
-// newStandby returns the standby that answers reads; nil when there is none. It may be away: Run of the standby connects.
+// newStandby returns the standby that answers reads; nil when there is none. It may be away: Run of the
+// standby connects.
 func (d *deployment) newStandby() *shadow.Standby {
 	read := d.cfg.database.read
 	if read.dsn == "" {
@@ -215,8 +227,10 @@ func (d *deployment) openStore(ctx context.Context) error {
 	return d.waiting.database(ctx, func() (err error) {
 		d.store, err = shadow.Open(ctx, shadow.Config{
 			Pool: d.pool, Standby: d.standby, Deployment: d.cfg.id, Peers: peer.PeersOf(measured), Logger: d.log,
-			Times:       shadow.Times{TentativeTTL: limits.tentativeTTL, OwnerGrace: limits.ownerGrace, MissingGrace: limits.missingGrace},
-			Limits:      shadow.Limits{Quotas: limits.quotas, QuotaOf: quotaOf(d.peers.Environment, d.cfg.id), BlockRightFrom: limits.blockRightFrom},
+			Times: shadow.Times{TentativeTTL: limits.tentativeTTL, OwnerGrace: limits.ownerGrace,
+				MissingGrace: limits.missingGrace},
+			Limits: shadow.Limits{Quotas: limits.quotas, QuotaOf: quotaOf(d.peers.Environment, d.cfg.id),
+				BlockRightFrom: limits.blockRightFrom},
 			Retention:   shadow.Retention{Changes: limits.changesKept, Removals: limits.removalsKept},
 			Delegations: limits.delegations, DeletionEnded: ended,
 		})
@@ -239,7 +253,8 @@ func quotaOf(environment func() *schema.Environment, self schema.DeploymentID) f
 	}
 }
 
-// loadEnvironment takes the environment that was kept, before anything is served: its rights are in force from the first request on.
+// loadEnvironment takes the environment that was kept, before anything is served: its rights are in force
+// from the first request on.
 func (d *deployment) loadEnvironment(ctx context.Context) error {
 	return d.waiting.database(ctx, func() error {
 		env, err := keeper{d.store}.LoadEnvironment(ctx)
@@ -278,7 +293,8 @@ func (d *deployment) buildServer(context.Context) (err error) {
 			Credentials: d.credentials, Health: d.endpoints.health, Reflection: d.cfg.server.reflection,
 			Unary: d.endpoints.unary(), Stream: d.endpoints.stream(), Memory: d.cfg.server.memory << 20,
 		},
-		Callers: service.Callers{MaxWritten: d.cfg.store.maxWritten << 20, AuditLog: d.endpoints.audit, Refused: d.endpoints.refused},
+		Callers: service.Callers{MaxWritten: d.cfg.store.maxWritten << 20, AuditLog: d.endpoints.audit,
+			Refused: d.endpoints.refused},
 		Process: service.Process{NotReady: d.notReady, Failures: d.failures, Watches: d.metrics.watchList},
 	}
 	if d.endpoints.tokens != nil {
@@ -292,12 +308,14 @@ func (d *deployment) buildServer(context.Context) (err error) {
 }
 
 func (d *deployment) buildRegistryClient(context.Context) (err error) {
-	d.registryConn, err = envregistry.Dial(d.cfg.registration.registry, d.credentials.DialOptions(identity.Identity{Role: identity.RoleRegistry})...)
+	d.registryConn, err = envregistry.Dial(d.cfg.registration.registry,
+		d.credentials.DialOptions(identity.Identity{Role: identity.RoleRegistry})...)
 	if err != nil {
 		return fmt.Errorf("--registry: %w", err)
 	}
 	d.registry, err = envregistry.New(envregistry.Config{
-		Deployment: d.cfg.id, Address: d.cfg.registration.advertise, Database: d.store.Gate.Database(), Registry: d.registryConn, Keeper: keeper{d.store}, Logger: d.log,
+		Deployment: d.cfg.id, Address: d.cfg.registration.advertise, Database: d.store.Gate.Database(),
+		Registry: d.registryConn, Keeper: keeper{d.store}, Logger: d.log,
 	})
 	if err == nil {
 		d.endpoints.metrics.MustRegister(registryCollector{d.registry})
@@ -312,9 +330,12 @@ func (d *deployment) buildManager(context.Context) (err error) {
 	leases := d.store.Leases(d.cfg.share.name, d.cfg.share.lease)
 	d.manager, err = nodemanager.New(nodemanager.Config{
 		Deployment: d.cfg.id, Environments: d.environments, Logger: d.log,
-		Store:   nodemanager.Store{Switch: d.store.Admin.Switch, Refresh: d.store.Admin.Refresh, PointedTo: d.store.Attempts.ReferencedDeployments, Renewed: d.renewed},
-		Others:  nodemanager.Others{Look: d.store.Attempts.Look, Superseded: d.store.Gate.Superseded(), Kept: keeper{d.store}.LoadEnvironment, Follows: d.peers.Update},
-		Sharing: nodemanager.Sharing{Leases: leases, TTL: d.cfg.share.lease, Nodes: d.cfg.share.nodes, Leads: d.registry.Lead, CanLead: d.registry.CanLead},
+		Store: nodemanager.Store{Switch: d.store.Admin.Switch, Refresh: d.store.Admin.Refresh,
+			PointedTo: d.store.Attempts.ReferencedDeployments, Renewed: d.renewed},
+		Others: nodemanager.Others{Look: d.store.Attempts.Look, Superseded: d.store.Gate.Superseded(),
+			Kept: keeper{d.store}.LoadEnvironment, Follows: d.peers.Update},
+		Sharing: nodemanager.Sharing{Leases: leases, TTL: d.cfg.share.lease, Nodes: d.cfg.share.nodes,
+			Leads: d.registry.Lead, CanLead: d.registry.CanLead},
 		NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) { return d.newNode(leases, share) },
 	})
 	return err
@@ -329,9 +350,11 @@ func (d *deployment) newNode(leases *shadow.Leases, share nodemanager.Share) (no
 		Name: share.Name, Deployment: d.cfg.id, Shards: share.Shards, Subscriptions: share.Subscriptions,
 		Watches: d.peers, Observer: d.metrics, Logger: d.log, Expired: expired, Retries: d.store.Operate.ListenRetries,
 		Handlers: constraint.Handlers{
-			Owned:      handlers.PausableTable{Table: d.owned, Pauses: d.store.Operate},
-			Resolver:   handlers.PausableResolve{Handler: &handlers.Resolve{Store: d.store.Targets, Peers: d.peers, Self: d.cfg.id, Scheduled: d.store.Deletions}, Pauses: d.store.Operate},
-			Subscribed: handlers.PausableSubscribedDeleting{SubscribedDeleting: &handlers.SubscribedDeleting{Store: d.store.Follow, Epoch: d.store.Gate, Peers: d.peers}, Pauses: d.store.Operate},
+			Owned: handlers.PausableTable{Table: d.owned, Pauses: d.store.Operate},
+			Resolver: handlers.PausableResolve{Handler: &handlers.Resolve{Store: d.store.Targets, Peers: d.peers,
+				Self: d.cfg.id, Scheduled: d.store.Deletions}, Pauses: d.store.Operate},
+			Subscribed: handlers.PausableSubscribedDeleting{SubscribedDeleting: &handlers.SubscribedDeleting{
+				Store: d.store.Follow, Epoch: d.store.Gate, Peers: d.peers}, Pauses: d.store.Operate},
 		},
 	})
 	return fenced{node, leases, share.Member}, err
@@ -340,7 +363,8 @@ func (d *deployment) newNode(leases *shadow.Leases, share nodemanager.Share) (no
 // ownedHandlers returns the handlers of the outstanding work of a deployment.
 func ownedHandlers(store *shadow.Store, peers *peers.Peers) (*handlers.Table, error) {
 	return handlers.NewTable(handlers.Actions{
-		Confirm:               &handlers.Confirm{Store: store.Targets, Repair: store.Verify, Peers: peers, Rights: store.Rights, Scheduled: store.Deletions},
+		Confirm: &handlers.Confirm{Store: store.Targets, Repair: store.Verify, Peers: peers,
+			Rights: store.Rights, Scheduled: store.Deletions},
 		Release:               &handlers.Release{Store: store.Targets, Peers: peers},
 		ReleaseOwner:          &handlers.ReleaseOwner{Store: store.Targets, Peers: peers},
 		CheckOwners:           &handlers.CheckOwners{Store: store.Owners, Peers: peers},
@@ -349,11 +373,12 @@ func ownedHandlers(store *shadow.Store, peers *peers.Peers) (*handlers.Table, er
 		CleanUpDecommissioned: &handlers.CleanUpDecommissioned{Store: store.Admin},
 		AnnounceEpoch:         &handlers.AnnounceEpoch{Store: store.Gate, Peers: peers},
 		ConfirmAgain:          &handlers.ConfirmAgain{Store: store.Verify, Peers: peers},
-		VerifyBlockades:       &handlers.VerifyBlockades{Store: store.Verify}, LookAtRight: &handlers.LookAtRight{Store: store.Rights},
-		EndRights:   &handlers.EndRights{Store: store.Operate, Peers: peers},
-		LookAtEntry: &handlers.LookAtEntry{Store: store.Targets, Peers: peers},
-		Finalise:    &handlers.Finalise{Store: store.Cascade},
-		DropOwners:  &handlers.DropOwners{Store: store.Owners, Peers: peers},
+		VerifyBlockades:       &handlers.VerifyBlockades{Store: store.Verify},
+		LookAtRight:           &handlers.LookAtRight{Store: store.Rights},
+		EndRights:             &handlers.EndRights{Store: store.Operate, Peers: peers},
+		LookAtEntry:           &handlers.LookAtEntry{Store: store.Targets, Peers: peers},
+		Finalise:              &handlers.Finalise{Store: store.Cascade},
+		DropOwners:            &handlers.DropOwners{Store: store.Owners, Peers: peers},
 	})
 }
 
@@ -371,7 +396,8 @@ func (d *deployment) schemaCheck() check {
 	if d.cfg.database.controller.dsn == "" {
 		return schemaCheck(d.pool, migrations.Deployment)
 	}
-	calls, own := schemaCheck(d.pool, migrations.Deployment, migrations.API).in(inReads), schemaCheck(d.pool, migrations.Deployment, migrations.Controller)
+	calls, own := schemaCheck(d.pool, migrations.Deployment, migrations.API).in(inReads),
+		schemaCheck(d.pool, migrations.Deployment, migrations.Controller)
 	return check{name: own.name, run: func(ctx context.Context) error {
 		if err := calls.run(ctx); err != nil {
 			return err
@@ -407,7 +433,9 @@ func (d *deployment) run(ctx context.Context) error {
 	d.metrics.register(d.endpoints.metrics)
 	g, ctx := errgroup.WithContext(ctx)
 	for _, part := range []func(context.Context) error{
-		d.registry.Run, d.followEnvironments, d.manager.Run, d.store.RunNotifications, d.store.Admin.RunTidy, d.store.Admin.RunStatistics, d.followEpochs, d.audit, d.deleteRows, d.answerRequests, d.store.Progress.RunProgress, d.reconnect, d.standby.Run,
+		d.registry.Run, d.followEnvironments, d.manager.Run, d.store.RunNotifications, d.store.Admin.RunTidy,
+		d.store.Admin.RunStatistics, d.followEpochs, d.audit, d.deleteRows, d.answerRequests,
+		d.store.Progress.RunProgress, d.reconnect, d.standby.Run,
 	} {
 		g.Go(func() error { return part(ctx) })
 	}
@@ -420,7 +448,8 @@ func (d *deployment) run(ctx context.Context) error {
 		})
 	})
 	g.Go(func() error { return d.outage.Follow(postgres.InControl(ctx), takesWrites(d.pool)) })
-	d.log.Info("serving", zap.Stringer("grpc", d.endpoints.listener.Addr()), zap.String("advertised", d.cfg.registration.advertise))
+	d.log.Info("serving", zap.Stringer("grpc", d.endpoints.listener.Addr()),
+		zap.String("advertised", d.cfg.registration.advertise))
 	return g.Wait()
 }
 
@@ -481,7 +510,8 @@ func (d *deployment) answerRequests(ctx context.Context) error {
 	return d.store.RightRequests.RunRequests(ctx, d.registry.Leads)
 }
 
-// reconnect ends the back-offs of connections to other deployments when an operator has their work tried at once.
+// reconnect ends the back-offs of connections to other deployments when an operator has their work tried at
+// once.
 func (d *deployment) reconnect(ctx context.Context) error {
 	for retries := d.store.Operate.ListenRetries(ctx); ; {
 		select {

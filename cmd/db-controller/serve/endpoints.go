@@ -50,14 +50,19 @@ type serverConfig struct {
 }
 
 func (c *serverConfig) flags(f *pflag.FlagSet) {
-	f.StringVar(&c.certs, "certs", "", "folder with tls.crt, tls.key and ca.crt, or the address of a SPIFFE Workload API (unix:///run/spire/agent/public/api.sock)")
-	f.StringVar(&c.tokens, "tokens", "", "`FILE` with the issuers and shared keys whose tokens users may come with instead of a certificate (default: none)")
+	f.StringVar(&c.certs, "certs", "",
+		"folder with tls.crt, tls.key and ca.crt, or the address of a SPIFFE Workload API (unix:///run/spire/agent/public/api.sock)")
+	f.StringVar(&c.tokens, "tokens", "",
+		"`FILE` with the issuers and shared keys whose tokens users may come with instead of a certificate (default: none)")
 	f.StringVar(&c.listen, "listen", "", "host:port for gRPC")
 	f.StringVar(&c.http, "http", "", "host:port for /livez, /readyz and /metrics (default: none)")
 	f.StringVar(&c.pprof, "pprof", "", "loopback host:port for profiles (default: none)")
-	f.Int64Var(&c.memory, "call-memory", 512, "MiB of memory for the requests and answers of all callers together, at least 64; one caller has 40 at most")
-	f.DurationVar(&c.stopTimeout, "stop-timeout", 2*time.Second, "how long calls under way may go on after the signal to stop; watches are ended then")
-	f.BoolVar(&c.reflection, "reflection", false, "serve gRPC reflection, which lists services and messages, to users and operators")
+	f.Int64Var(&c.memory, "call-memory", 512,
+		"MiB of memory for the requests and answers of all callers together, at least 64; one caller has 40 at most")
+	f.DurationVar(&c.stopTimeout, "stop-timeout", 2*time.Second,
+		"how long calls under way may go on after the signal to stop; watches are ended then")
+	f.BoolVar(&c.reflection, "reflection", false,
+		"serve gRPC reflection, which lists services and messages, to users and operators")
 	c.audit.flags(f)
 	cli.Reloadable(f, cli.OnSignal, "stop-timeout")
 	cli.Reloadable(f, cli.Followed, "certs", "tokens")
@@ -70,11 +75,13 @@ func (c *serverConfig) check() error {
 	}
 	wrong = errors.Join(wrong, c.audit.check())
 	if c.memory < 64 {
-		wrong = errors.Join(wrong, fmt.Errorf("--call-memory %d: want at least 64, since one caller may have 40", c.memory))
+		wrong = errors.Join(wrong, fmt.Errorf("--call-memory %d: want at least 64, since one caller may have 40",
+			c.memory))
 	}
 	for flag, address := range map[string]string{"listen": c.listen, "http": c.http} {
 		if _, port, err := net.SplitHostPort(address); address != "" && (err != nil || port == "") {
-			wrong = errors.Join(wrong, fmt.Errorf("--%s %s: want host:port, or :port for every address of this machine", flag, address))
+			wrong = errors.Join(wrong, fmt.Errorf("--%s %s: want host:port, or :port for every address of this machine",
+				flag, address))
 		}
 	}
 	if c.pprof != "" {
@@ -110,9 +117,11 @@ type readConfig struct {
 }
 
 func (c *readConfig) flags(f *pflag.FlagSet) {
-	c.file = cli.SecretFlag(f, &c.dsn, "postgres-read", "DSN of one standby of the same database, at its own address, which answers gets and lists of people; the primary answers while it is away or too late (default: none)")
+	c.file = cli.SecretFlag(f, &c.dsn, "postgres-read",
+		"DSN of one standby of the same database, at its own address, which answers gets and lists of people; the primary answers while it is away or too late (default: none)")
 	cli.Reloadable(f, cli.Followed, "postgres-read-file")
-	f.DurationVar(&c.maxLag, "read-max-lag", shadow.DefaultReadMaxLag, "with --postgres-read: the greatest age of the state that a read may show, at least 100ms")
+	f.DurationVar(&c.maxLag, "read-max-lag", shadow.DefaultReadMaxLag,
+		"with --postgres-read: the greatest age of the state that a read may show, at least 100ms")
 }
 
 func (c *readConfig) check(plaintext bool) error {
@@ -124,7 +133,9 @@ func (c *readConfig) check(plaintext bool) error {
 		if err := cli.CheckDSN(c.dsn, plaintext); err != nil {
 			wrong = errors.Join(wrong, fmt.Errorf("--postgres-read: %w", err))
 		} else if severalServers(c.dsn) {
-			wrong = errors.Join(wrong, errors.New("--postgres-read names several servers: name one standby, since the age of its state is measured for all connections"))
+			wrong = errors.Join(wrong,
+				errors.New(
+					"--postgres-read names several servers: name one standby, since the age of its state is measured for all connections"))
 		}
 	}
 	return wrong
@@ -133,7 +144,9 @@ func (c *readConfig) check(plaintext bool) error {
 // severalServers reports whether the connections of a DSN may be to different servers.
 func severalServers(dsn string) bool {
 	cfg, err := pgx.ParseConfig(dsn)
-	return err == nil && slices.ContainsFunc(cfg.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.Host != cfg.Host || f.Port != cfg.Port })
+	return err == nil && slices.ContainsFunc(cfg.Fallbacks, func(f *pgconn.FallbackConfig) bool {
+		return f.Host != cfg.Host || f.Port != cfg.Port
+	})
 }
 
 func (c *databaseConfig) flags(f *pflag.FlagSet, whose, ready string) {
@@ -150,7 +163,8 @@ func (c *databaseConfig) check() error {
 		wrong = fmt.Errorf("--start-timeout %s: want more than 0s", c.startTimeout)
 	}
 	if c.connections < postgres.MinConnections || c.connections > mostPooled {
-		wrong = errors.Join(wrong, fmt.Errorf("--connections %d: want %d to %d", c.connections, postgres.MinConnections, mostPooled))
+		wrong = errors.Join(wrong, fmt.Errorf("--connections %d: want %d to %d", c.connections, postgres.MinConnections,
+			mostPooled))
 	}
 	if c.dsn != "" { // cli.RequireFlags says that it is missing
 		wrong = errors.Join(cli.CheckDSN(c.dsn, c.plaintext), wrong)
@@ -174,8 +188,10 @@ type endpoints struct {
 	audit       *auditlog.Log // nil: none
 }
 
-// newEndpoints opens the audit log of a source and listens for gRPC; start serves; close closes the log and the listener.
-func newEndpoints(ctx context.Context, source string, cfg serverConfig, credentials *identity.Credentials, monitoring *monitoring, log *zap.Logger) (*endpoints, error) {
+// newEndpoints opens the audit log of a source and listens for gRPC; start serves; close closes the log and
+// the listener.
+func newEndpoints(ctx context.Context, source string, cfg serverConfig, credentials *identity.Credentials,
+	monitoring *monitoring, log *zap.Logger) (*endpoints, error) {
 	var tokens *token.Verifier
 	if cfg.tokens != "" {
 		var err error
@@ -192,10 +208,12 @@ func newEndpoints(ctx context.Context, source string, cfg serverConfig, credenti
 		return nil, errors.Join(err, audit.Close())
 	}
 	metrics := monitoring.metrics
-	calls := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(grpcprom.WithHistogramBuckets(prometheus.ExponentialBuckets(0.001, 4, 9))))
+	calls := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(
+		grpcprom.WithHistogramBuckets(prometheus.ExponentialBuckets(0.001, 4, 9))))
 	metrics.MustRegister(certificateExpiry(credentials), calls, auditLogFailing(audit))
 	e := &endpoints{
-		cfg: cfg, log: log, credentials: credentials, tokens: tokens, listener: listener, monitoring: monitoring, metrics: metrics, calls: calls,
+		cfg: cfg, log: log, credentials: credentials, tokens: tokens, listener: listener, monitoring: monitoring,
+		metrics: metrics, calls: calls,
 		refused: newRefused(metrics), health: newGRPCHealth(monitoring.health), audit: audit,
 	}
 	e.reload(cfg)
@@ -217,8 +235,10 @@ func (e *endpoints) stream() []grpc.StreamServerInterceptor {
 	return []grpc.StreamServerInterceptor{e.calls.StreamServerInterceptor()}
 }
 
-// start serves with the group. The checks decide about readiness, and so do the writes that the database refuses and the certificate.
-func (e *endpoints) start(ctx context.Context, g *errgroup.Group, server *grpc.Server, outage *postgres.Outage, checks []check) {
+// start serves with the group. The checks decide about readiness, and so do the writes that the database
+// refuses and the certificate.
+func (e *endpoints) start(ctx context.Context, g *errgroup.Group, server *grpc.Server, outage *postgres.Outage,
+	checks []check) {
 	checks = append(checks, check{name: "writes", run: outage.Refuses}, certificateCheck(e.credentials))
 	e.calls.InitializeMetrics(server)
 	g.Go(func() error {
@@ -235,7 +255,8 @@ func (e *endpoints) start(ctx context.Context, g *errgroup.Group, server *grpc.S
 }
 
 // serveGRPC serves until ctx ends, and returns when the server has stopped.
-func serveGRPC(ctx context.Context, server *grpc.Server, listener net.Listener, stopTimeout func() time.Duration) error {
+func serveGRPC(ctx context.Context, server *grpc.Server, listener net.Listener,
+	stopTimeout func() time.Duration) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
@@ -267,7 +288,8 @@ func (h *grpcHealth) look() {
 }
 
 // Check implements the service.
-func (h *grpcHealth) Check(ctx context.Context, req *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
+func (h *grpcHealth) Check(ctx context.Context,
+	req *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
 	h.look() //nolint:contextcheck // for all who ask
 	return h.Server.Check(ctx, req)
 }

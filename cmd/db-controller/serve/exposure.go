@@ -17,7 +17,8 @@ type exposure struct {
 	open    bool // more than a careful operator would allow; the text names the remedy
 }
 
-// exposures lists the ways into the process of a deployment by its configuration, in the order of its listeners. It opens none.
+// exposures lists the ways into the process of a deployment by its configuration, in the order of its
+// listeners. It opens none.
 func (c *deploymentConfig) exposures() []exposure {
 	people := "users and operators with a certificate"
 	if c.server.tokens != "" {
@@ -38,16 +39,20 @@ func (c *deploymentConfig) exposures() []exposure {
 		if c.api.all {
 			which = "all deployments"
 		}
-		out = append(out, exposure{way: "console on " + c.api.listen, to: fmt.Sprintf("users with a token, by their rights; it %s %s", what, which)})
+		out = append(out, exposure{way: "console on " + c.api.listen,
+			to: fmt.Sprintf("users with a token, by their rights; it %s %s", what, which)})
 	}
 	if c.server.http != "" {
-		out = append(out, exposure{way: "HTTP on " + c.server.http, to: reachedBy(c.server.http) + ", without authentication: health and metrics"})
+		out = append(out, exposure{way: "HTTP on " + c.server.http, to: reachedBy(c.server.http) +
+			", without authentication: health and metrics"})
 	}
 	if c.server.pprof != "" {
 		out = append(out, exposure{way: "profiles on " + c.server.pprof, to: "everybody on this machine"})
 	}
 	if c.server.audit.sink == "" {
-		out = append(out, exposure{way: "audit", to: "deletes, operations and denials are in this log; reads and writes are not recorded (--audit-log)"})
+		out = append(out,
+			exposure{way: "audit",
+				to: "deletes, operations and denials are in this log; reads and writes are not recorded (--audit-log)"})
 	}
 	return out
 }
@@ -67,11 +72,14 @@ func exposureOf(rights *schema.Rights) exposure {
 	case rights == nil:
 		return exposure{way: "rights", to: "no user, and every operator: no rights are declared"}
 	case rights.Allow && !rights.Deny:
-		return exposure{way: "rights", open: true, to: "every user may read, write and delete every resource: the rights say default: allow"}
+		return exposure{way: "rights", open: true,
+			to: "every user may read, write and delete every resource: the rights say default: allow"}
 	case len(rights.Operators) == 0:
-		return exposure{way: "rights", to: fmt.Sprintf("users by %s; every operator may do everything", cli.Plural(len(rights.Grants), "grant"))}
+		return exposure{way: "rights", to: fmt.Sprintf("users by %s; every operator may do everything",
+			cli.Plural(len(rights.Grants), "grant"))}
 	}
-	return exposure{way: "rights", to: fmt.Sprintf("users by %s; %s by their verbs", cli.Plural(len(rights.Grants), "grant"), cli.Plural(len(rights.Operators), "operator"))}
+	return exposure{way: "rights", to: fmt.Sprintf("users by %s; %s by their verbs",
+		cli.Plural(len(rights.Grants), "grant"), cli.Plural(len(rights.Operators), "operator"))}
 }
 
 const loginSQL = `SELECT current_user, rolsuper FROM pg_roles WHERE rolname = current_user`
@@ -90,7 +98,8 @@ func (d *deployment) login(ctx context.Context, of string) exposure {
 	return e
 }
 
-// tellExposures logs the ways into the process when it becomes ready: a line for each, with the identities that it is open to.
+// tellExposures logs the ways into the process when it becomes ready: a line for each, with the identities
+// that it is open to.
 func (d *deployment) tellExposures(ctx context.Context) {
 	all := d.cfg.exposures()
 	if env := d.peers.Environment(); env != nil {

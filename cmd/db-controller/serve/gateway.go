@@ -24,7 +24,8 @@ import (
 const (
 	// gatewayConnections is the number of connections over which the callers of the gateway are spread.
 	gatewayConnections = 16
-	// maxGatewayConnections bounds the connections of callers, who are known only by the tokens of their requests.
+	// maxGatewayConnections bounds the connections of callers, who are known only by the tokens of their
+	// requests.
 	maxGatewayConnections = 1000
 )
 
@@ -79,13 +80,16 @@ func (d *deployment) serveGateway(ctx context.Context) error {
 		return fmt.Errorf("--http-api: %w", err)
 	}
 	server := &http.Server{
-		Handler: routes, TLSConfig: d.credentials.ServerTLS(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second,
-		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: zap.NewStdLog(d.log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),
+		Handler: routes, TLSConfig: d.credentials.ServerTLS(), ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout: 30 * time.Second,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		ErrorLog:    zap.NewStdLog(d.log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),
 		BaseContext: func(net.Listener) context.Context { return ctx }, // watches end with the process
 	}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	d.log.Info("serving the API as HTTPS and JSON", zap.Stringer("http_api", listener.Addr()))
-	err = server.Serve(tls.NewListener(newByAddress(netutil.LimitListener(listener, maxGatewayConnections), maxOfAddress), server.TLSConfig))
+	err = server.Serve(tls.NewListener(newByAddress(netutil.LimitListener(listener, maxGatewayConnections),
+		maxOfAddress), server.TLSConfig))
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}

@@ -16,11 +16,12 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 )
 
-// newRefused returns a counter of the connections and calls that were refused because of the limits of an identity. Refusals
-// with other reasons are in grpc_server_handled_total, by code.
+// newRefused returns a counter of the connections and calls that were refused because of the limits of an
+// identity. Refusals with other reasons are in grpc_server_handled_total, by code.
 func newRefused(to *prometheus.Registry) func(what string, who identity.Identity) {
 	refused := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "dbcontroller_refused_total", Help: "Connections and calls that were refused because their identity had too many of them.",
+		Name: "dbcontroller_refused_total",
+		Help: "Connections and calls that were refused because their identity had too many of them.",
 	}, []string{"what", "role"})
 	to.MustRegister(refused)
 	return func(what string, who identity.Identity) { refused.WithLabelValues(what, string(who.Role)).Inc() }
@@ -36,10 +37,12 @@ func certificateExpiry(c *identity.Credentials) prometheus.Collector {
 type expiredError struct{ at time.Time }
 
 func (e expiredError) Error() string {
-	return "the certificate expired at " + e.at.UTC().Format(time.RFC3339) + ": nobody can connect until there is a new one (docs/certificates.md)"
+	return "the certificate expired at " + e.at.UTC().Format(time.RFC3339) +
+		": nobody can connect until there is a new one (docs/certificates.md)"
 }
 
-// certificateCheck fails when the certificate of the process has expired: no other deployment and no person can connect.
+// certificateCheck fails when the certificate of the process has expired: no other deployment and no person
+// can connect.
 func certificateCheck(c *identity.Credentials) check {
 	return check{name: "certificate", run: func(context.Context) error {
 		if at := c.NotAfter(); time.Now().After(at) {
@@ -52,7 +55,8 @@ func certificateCheck(c *identity.Credentials) check {
 // readiness has the verdicts of the checks as metrics, by the names that /readyz uses.
 type readiness struct{ checks *checkup }
 
-var readyDesc = prometheus.NewDesc("dbcontroller_ready", "Whether a check of /readyz passes, by its name; the process is ready when all do.", []string{"reason"}, nil)
+var readyDesc = prometheus.NewDesc("dbcontroller_ready",
+	"Whether a check of /readyz passes, by its name; the process is ready when all do.", []string{"reason"}, nil)
 
 // Describe is prometheus.Collector.
 func (r readiness) Describe(to chan<- *prometheus.Desc) { to <- readyDesc }
@@ -78,7 +82,8 @@ func servePprof(ctx context.Context, address string, log *zap.Logger) error {
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol) // cmdline is left out: it contains the connection string
 	mux.HandleFunc("GET /debug/pprof/cmdline", http.NotFound)
-	return listenHTTP(ctx, "pprof", address, &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}, log)
+	return listenHTTP(ctx, "pprof", address, &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}, log)
 }
 
 // onLoopback returns an error for an address that other machines can reach.
@@ -114,7 +119,8 @@ func listenHTTP(ctx context.Context, flag, address string, server *http.Server, 
 }
 
 // serveListener serves until ctx ends, and returns when the server has stopped.
-func serveListener(ctx context.Context, flag string, listener net.Listener, server *http.Server, log *zap.Logger) error {
+func serveListener(ctx context.Context, flag string, listener net.Listener, server *http.Server,
+	log *zap.Logger) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)

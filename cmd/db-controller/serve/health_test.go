@@ -55,12 +55,18 @@ func TestReadinessNamesTheFailedChecks(t *testing.T) {
 	}{
 		{nil, "", 200, "ok\n"},
 		{[]check{database, noted}, "", 200, "ok\n"},
-		{[]check{database, noted, quiet}, "?verbose", 200, "[+]postgres ok\n[+]registry ok: last heard 3s ago\n[+]lease ok\nreadyz check passed\n"},
-		{[]check{{name: "postgres", run: fails(errors.New("dial db.internal:5432: refused"))}, noted}, "", 503, "[-]postgres failed\n[+]registry ok: last heard 3s ago\nreadyz check failed\n"},
-		{[]check{{name: "writes", run: fails(postgres.ErrDiskFull)}}, "", 503, "[-]writes: the disk of the database is full: nothing is written until it has space\nreadyz check failed\n"},
-		{[]check{{name: "certificate", run: fails(expiredError{time.Unix(0, 0)})}}, "", 503, "[-]certificate: the certificate expired at 1970-01-01T00:00:00Z: nobody can connect until there is a new one (docs/certificates.md)\nreadyz check failed\n"},
-		{[]check{{name: "version", run: fails(errors.New("switching to v2"))}}, "", 503, "[-]version: switching to v2\nreadyz check failed\n"},
-		{[]check{{name: "schema", run: fails(fmt.Errorf("%w: migrate up", migrations.ErrNotReady))}}, "", 503, "[-]schema: " + migrations.ErrNotReady.Error() + ": migrate up\nreadyz check failed\n"},
+		{[]check{database, noted, quiet}, "?verbose", 200,
+			"[+]postgres ok\n[+]registry ok: last heard 3s ago\n[+]lease ok\nreadyz check passed\n"},
+		{[]check{{name: "postgres", run: fails(errors.New("dial db.internal:5432: refused"))}, noted}, "", 503,
+			"[-]postgres failed\n[+]registry ok: last heard 3s ago\nreadyz check failed\n"},
+		{[]check{{name: "writes", run: fails(postgres.ErrDiskFull)}}, "", 503,
+			"[-]writes: the disk of the database is full: nothing is written until it has space\nreadyz check failed\n"},
+		{[]check{{name: "certificate", run: fails(expiredError{time.Unix(0, 0)})}}, "", 503,
+			"[-]certificate: the certificate expired at 1970-01-01T00:00:00Z: nobody can connect until there is a new one (docs/certificates.md)\nreadyz check failed\n"},
+		{[]check{{name: "version", run: fails(errors.New("switching to v2"))}}, "", 503,
+			"[-]version: switching to v2\nreadyz check failed\n"},
+		{[]check{{name: "schema", run: fails(fmt.Errorf("%w: migrate up", migrations.ErrNotReady))}}, "", 503,
+			"[-]schema: " + migrations.ErrNotReady.Error() + ": migrate up\nreadyz check failed\n"},
 	} {
 		code, text := asked(c.checks, c.query)
 		require.Equal(t, c.code, code)
@@ -88,10 +94,11 @@ func TestHealthReadsTheDatabaseTenTimesASecond_I20(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		runs := 0
-		handler := healthHandler("readyz", &checkup{checks: []check{{name: "postgres", run: func(ctx context.Context) error {
-			runs++
-			return ctx.Err()
-		}}}})
+		handler := healthHandler("readyz",
+			&checkup{checks: []check{{name: "postgres", run: func(ctx context.Context) error {
+				runs++
+				return ctx.Err()
+			}}}})
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
 		var g sync.WaitGroup
@@ -163,7 +170,8 @@ func TestHealthAndMetricsAreServed(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool { return logs.Len() > 0 }, wait.Limit, time.Millisecond)
 	address := logs.All()[0].ContextMap()["http"].(string)
-	for waitsFor, want := range map[string]string{"": "[-]start: starting\n", "postgres": "[-]start: waiting for postgres\n"} {
+	for waitsFor, want := range map[string]string{"": "[-]start: starting\n",
+		"postgres": "[-]start: waiting for postgres\n"} {
 		waiting.waits(waitsFor)
 		m.health.replace(m.health.checks)
 		code, text := get(t, address, "/readyz")
@@ -177,7 +185,8 @@ func TestHealthAndMetricsAreServed(t *testing.T) {
 		if path == "/metrics" {
 			require.Contains(t, text, "dbcontroller_build_info{")
 			require.Contains(t, text, "dbcontroller_started 0\n")
-			require.Contains(t, text, `dbcontroller_ready{reason="postgres"} 0`+"\n"+`dbcontroller_ready{reason="schema"} 1`+"\n")
+			require.Contains(t, text, `dbcontroller_ready{reason="postgres"} 0`+"\n"+
+				`dbcontroller_ready{reason="schema"} 1`+"\n")
 		}
 	}
 	m.started.Store(true)
@@ -193,7 +202,9 @@ func TestHealthAndMetricsAreServed(t *testing.T) {
 // Profiles show memory and the command line the connection string: neither leaves the machine.
 func TestProfilesAreServedToThisMachineOnly(t *testing.T) {
 	t.Parallel()
-	address := served(t, "http", func(ctx context.Context, log *zap.Logger) error { return servePprof(ctx, "127.0.0.1:0", log) })
+	address := served(t, "http", func(ctx context.Context, log *zap.Logger) error {
+		return servePprof(ctx, "127.0.0.1:0", log)
+	})
 	code, text := get(t, address, "/debug/pprof/")
 	require.Equal(t, 200, code)
 	require.Contains(t, text, "goroutine")
@@ -285,7 +296,9 @@ func waited(t *testing.T, timeout time.Duration, checks []check) (took time.Dura
 		w := newStartWait(timeout, zap.New(core))
 		began := time.Now()
 		passed := false
-		result = w.checks(t.Context(), checks, func() string { return "the registry does not answer" }, func() { passed = true })
+		result = w.checks(t.Context(), checks, func() string {
+			return "the registry does not answer"
+		}, func() { passed = true })
 		require.Equal(t, result == nil, passed)
 		took, lines = time.Since(began), logs.Len()
 	})
@@ -303,18 +316,20 @@ func TestAStartWaitsForItsChecks(t *testing.T) {
 		{0, time.Minute, 0, 0, ""},
 		{3 * time.Second, time.Minute, 3 * time.Second, 0, ""},
 		{16 * time.Second, time.Minute, 16 * time.Second, 1, ""},
-		{time.Hour, 12 * time.Second, 12 * time.Second, 1, "not ready after 12s (--start-timeout): postgres: away; the registry does not answer"},
+		{time.Hour, 12 * time.Second, 12 * time.Second, 1,
+			"not ready after 12s (--start-timeout): postgres: away; the registry does not answer"},
 	} {
 		var began time.Time
-		took, lines, result := waited(t, c.timeout, []check{{name: "fine", run: passes}, {name: "postgres", run: func(context.Context) error {
-			if began.IsZero() {
-				began = time.Now()
-			}
-			if time.Since(began) < c.after {
-				return errors.New("away")
-			}
-			return nil
-		}}})
+		took, lines, result := waited(t, c.timeout, []check{{name: "fine", run: passes},
+			{name: "postgres", run: func(context.Context) error {
+				if began.IsZero() {
+					began = time.Now()
+				}
+				if time.Since(began) < c.after {
+					return errors.New("away")
+				}
+				return nil
+			}}})
 		if c.says == "" {
 			require.NoError(t, result)
 		} else {
@@ -331,7 +346,8 @@ func TestAStartLogsWhatItWaitsForWhenThatChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
 		w := newStartWait(time.Minute, zap.New(core))
-		for _, reason := range []string{"postgres: dial 1", "postgres: dial 2", "registered: no answer 1", "registered: no answer 2", "postgres: dial 3"} {
+		for _, reason := range []string{"postgres: dial 1", "postgres: dial 2", "registered: no answer 1",
+			"registered: no answer 2", "postgres: dial 3"} {
 			require.NoError(t, w.pause(t.Context(), 6*time.Second, reason))
 		}
 		var said []any
@@ -348,7 +364,9 @@ func TestAnInterruptedStartIsNoFailure(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		w := newStartWait(time.Minute, zap.NewNop())
-		require.NoError(t, w.checks(ctx, []check{{name: "postgres", run: fails(errors.New("away"))}}, func() string { return "" }, func() { t.Error("it has not passed") }))
+		require.NoError(t, w.checks(ctx, []check{{name: "postgres", run: fails(errors.New("away"))}}, func() string {
+			return ""
+		}, func() { t.Error("it has not passed") }))
 		require.ErrorIs(t, w.pause(ctx, time.Hour, "r"), errInterrupted)
 	})
 }
@@ -356,7 +374,8 @@ func TestAnInterruptedStartIsNoFailure(t *testing.T) {
 // Waiting changes neither a wrong password nor a missing database.
 func TestAStartDoesNotWaitForARefusal(t *testing.T) {
 	t.Parallel()
-	for code, want := range map[string]bool{"28P01": true, "28000": true, "3D000": true, "57P03": false, "53300": false} {
+	for code, want := range map[string]bool{"28P01": true, "28000": true, "3D000": true, "57P03": false,
+		"53300": false} {
 		require.Equal(t, want, postgres.Refused(fmt.Errorf("connect: %w", &pgconn.PgError{Code: code})), code)
 	}
 	require.False(t, postgres.Refused(errors.New("connection refused")))
@@ -381,7 +400,8 @@ func TestTheGatewayNeedsTokensAndAnAddress(t *testing.T) {
 // The gateway calls its own process by the listener's address; an address of no machine is replaced.
 func TestTheOwnAddressCanBeCalled(t *testing.T) {
 	t.Parallel()
-	for address, want := range map[string]string{"0.0.0.0:7001": "localhost:7001", "[::]:7001": "localhost:7001", "127.0.0.1:7001": "127.0.0.1:7001", "[2001:db8::1]:7001": "[2001:db8::1]:7001"} {
+	for address, want := range map[string]string{"0.0.0.0:7001": "localhost:7001", "[::]:7001": "localhost:7001",
+		"127.0.0.1:7001": "127.0.0.1:7001", "[2001:db8::1]:7001": "[2001:db8::1]:7001"} {
 		of, err := net.ResolveTCPAddr("tcp", address)
 		require.NoError(t, err)
 		require.Equal(t, want, ownAddress(of))

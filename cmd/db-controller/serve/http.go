@@ -36,7 +36,8 @@ func (c check) verdict(ctx context.Context) verdict {
 	return v
 }
 
-// line returns the line of a check in /readyz, which strangers may read: it contains messages of this program only, because errors of the driver may contain host names.
+// line returns the line of a check in /readyz, which strangers may read: it contains messages of this program
+// only, because errors of the driver may contain host names.
 func (v verdict) line() string {
 	switch {
 	case v.err == nil && v.note != "":
@@ -50,7 +51,8 @@ func (v verdict) line() string {
 }
 
 func (v verdict) own() bool {
-	return v.name == "version" || errors.Is(v.err, migrations.ErrNotReady) || errors.Is(v.err, postgres.ErrDiskFull) || errors.Is(v.err, postgres.ErrReadOnly) ||
+	return v.name == "version" || errors.Is(v.err, migrations.ErrNotReady) || errors.Is(v.err, postgres.ErrDiskFull) ||
+		errors.Is(v.err, postgres.ErrReadOnly) ||
 		errors.As(v.err, &startError{}) || errors.As(v.err, &expiredError{})
 }
 
@@ -73,8 +75,8 @@ const (
 	checkTimeout = 2 * time.Second
 )
 
-// checkup runs checks for all who ask whether the process is ready (/readyz, gRPC health, metrics, status), each of whom gets verdicts of at most
-// checkAge.
+// checkup runs checks for all who ask whether the process is ready (/readyz, gRPC health, metrics, status),
+// each of whom gets verdicts of at most checkAge.
 type checkup struct {
 	mu       sync.Mutex
 	checks   []check   // guarded by mu

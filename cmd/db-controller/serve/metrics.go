@@ -20,12 +20,13 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// metrics observes the nodes, and reads the outstanding work from the store at each scrape. Names and uids of resources are
-// no labels.
+// metrics observes the nodes, and reads the outstanding work from the store at each scrape. Names and uids of
+// resources are no labels.
 type metrics struct {
 	store   *shadow.Store
 	process string // the name of this process; unique in the deployment
-	// audits reports whether this process audits the deployment, and the pause between two audits; 0 for none.
+	// audits reports whether this process audits the deployment, and the pause between two audits; 0 for
+	// none.
 	audits func() (here bool, pause time.Duration)
 
 	batches *prometheus.CounterVec
@@ -58,7 +59,8 @@ type watchState struct {
 	began   time.Time
 	heard   time.Time // zero before the first message
 	lost    int64
-	// ended: it is forgotten once the database can be read. Until then it may have ended because the database is away, and its lag grows.
+	// ended: it is forgotten once the database can be read. Until then it may have ended because the database
+	// is away, and its lag grows.
 	ended bool
 }
 
@@ -67,7 +69,8 @@ var liveHeap = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile("^/gc
 
 func newPrometheus() *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(newBuildInfo(), collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(liveHeap)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(newBuildInfo(), collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(liveHeap)),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
 
@@ -75,18 +78,25 @@ func newMetrics(store *shadow.Store) *metrics {
 	handler := []string{"handler", "deployment"}
 	m := &metrics{
 		store: store, watches: map[watchKey]*watchState{},
-		batches: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_batches_total", Help: "Runs of a handler."}, handler),
-		items:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_items_total", Help: "Pieces of work, or deletions, that were passed to a handler."}, handler),
-		errors:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_errors_total", Help: "Runs of a handler that failed and are retried."}, handler),
+		batches: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_batches_total",
+			Help: "Runs of a handler."}, handler),
+		items: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_items_total",
+			Help: "Pieces of work, or deletions, that were passed to a handler."}, handler),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_errors_total",
+			Help: "Runs of a handler that failed and are retried."}, handler),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "dbcontroller_handler_seconds", Help: "Duration of a run of a handler.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10),
 		}, []string{"handler"}),
-		resets: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_watch_lost_total", Help: "Watches that ended and were opened again."}, []string{"watch", "deployment"}),
+		resets: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_watch_lost_total",
+			Help: "Watches that ended and were opened again."}, []string{"watch", "deployment"}),
 	}
-	m.differences = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_audit_differences", Help: "Differences that the last audit found, by kind."}, []string{"kind"})
-	m.unaudited = prometheus.NewGauge(prometheus.GaugeOpts{Name: "dbcontroller_audit_unreachable_deployments", Help: "Deployments that did not answer the last audit."})
-	m.auditedBodies = prometheus.NewCounter(prometheus.CounterOpts{Name: "dbcontroller_audited_bodies_total", Help: "Bodies from which audits have derived references."})
+	m.differences = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_audit_differences",
+		Help: "Differences that the last audit found, by kind."}, []string{"kind"})
+	m.unaudited = prometheus.NewGauge(prometheus.GaugeOpts{Name: "dbcontroller_audit_unreachable_deployments",
+		Help: "Deployments that did not answer the last audit."})
+	m.auditedBodies = prometheus.NewCounter(prometheus.CounterOpts{Name: "dbcontroller_audited_bodies_total",
+		Help: "Bodies from which audits have derived references."})
 	return m
 }
 
@@ -102,8 +112,10 @@ func (m *metrics) HandlerRan(handler string, d schema.DeploymentID, run constrai
 	m.items.WithLabelValues(handler, d.String()).Add(float64(run.Items))
 	m.seconds.WithLabelValues(handler).Observe(run.Took.Seconds())
 	label := handler
-	handler = strings.TrimSuffix(handler, constraint.Again)                              // a success of either task ends what the other one has told
-	if errors.Is(run.Err, peer.ErrHandlerPaused) || errors.Is(run.Err, peer.ErrPaused) { // no failure: status lists the pause
+	// a success of either task ends what the other one has told
+	handler = strings.TrimSuffix(handler, constraint.Again)
+	// no failure: status lists the pause
+	if errors.Is(run.Err, peer.ErrHandlerPaused) || errors.Is(run.Err, peer.ErrPaused) {
 		m.failures.ran(handler, d, nil, time.Time{})
 		return
 	}
@@ -159,7 +171,8 @@ func (m *metrics) watchList() (out []service.Watch) {
 		if w.ended {
 			continue
 		}
-		out = append(out, service.Watch{Name: k.watch, Deployment: k.deployment, Primed: w.primed, Heard: w.heard, Lost: w.lost})
+		out = append(out, service.Watch{Name: k.watch, Deployment: k.deployment, Primed: w.primed, Heard: w.heard,
+			Lost: w.lost})
 	}
 	slices.SortFunc(out, func(a, b service.Watch) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Deployment, b.Deployment))
@@ -181,8 +194,8 @@ func (m *metrics) forgetAudit(members []peer.Member) {
 	m.unaudited.Set(0)
 }
 
-// auditDue returns when the next audit begins, or has begun if it has not ended; zero when this process does not audit. An audit that fails
-// changes nothing: the one after it is as overdue.
+// auditDue returns when the next audit begins, or has begun if it has not ended; zero when this process does
+// not audit. An audit that fails changes nothing: the one after it is as overdue.
 func (m *metrics) auditDue() time.Time {
 	if m.audits == nil {
 		return time.Time{}

@@ -12,29 +12,51 @@ import (
 )
 
 var (
-	outstandingDesc = prometheus.NewDesc("dbcontroller_outstanding_work", "Pieces of outstanding work, by group and deployment.", []string{"group", "deployment"}, nil)
-	oldestDesc      = prometheus.NewDesc("dbcontroller_outstanding_work_oldest_seconds", "Age of the oldest piece of outstanding work.", []string{"group", "deployment"}, nil)
-	lagDesc         = prometheus.NewDesc("dbcontroller_watch_lag_seconds", "Time since the last message of a watch, or since its start before the first; an idle watch sends one every five seconds.", []string{"watch", "deployment"}, nil)
-	primedDesc      = prometheus.NewDesc("dbcontroller_watch_primed", "Whether a watch has reached its end of snapshot.", []string{"watch", "deployment"}, nil)
-	objectsDesc     = prometheus.NewDesc("dbcontroller_watch_snapshot_objects", "Objects in the last snapshot of a watch; no series before the first.", []string{"watch", "deployment"}, nil)
-	primingDesc     = prometheus.NewDesc("dbcontroller_watch_snapshot_seconds", "Duration of the last snapshot of a watch; no series before the first.", []string{"watch", "deployment"}, nil)
-	epochDesc       = prometheus.NewDesc("dbcontroller_epoch", "Number of epochs of the database; more than one after a failover or a restore.", nil, nil)
-	unconfirmedDesc = prometheus.NewDesc("dbcontroller_unconfirmed_deployments", "Deployments that have not compared their references since this database, or theirs, failed over; deletions of what they may refer to wait for them.", nil, nil)
-	danglingDesc    = prometheus.NewDesc("dbcontroller_dangling_references", "References whose targets do not exist any more; a person decides.", nil, nil)
-	delegationsDesc = prometheus.NewDesc("dbcontroller_delegations", "Resources of another deployment to which this one may refer without asking, by right.", []string{"deployment", "right"}, nil)
-	attachedDesc    = prometheus.NewDesc("dbcontroller_attached_rows", "Of attached tables: values whose right is asked for, with the deleted rows (waiting), and values whose target does not exist (incomplete).", []string{"state"}, nil)
-	delegatedDesc   = prometheus.NewDesc("dbcontroller_delegated_references_total", "References that this process has written without asking.", nil, nil)
-	shardsDesc      = prometheus.NewDesc("dbcontroller_shards", "Shards of the ring that a process of the deployment works on.", []string{"process"}, nil)
-	pausedDesc      = prometheus.NewDesc("dbcontroller_paused", "1 for each pause by an operator: deletions, or a handler; of the deployment itself, or for another one. No series without pauses.", []string{"what", "deployment"}, nil)
-	upDesc          = prometheus.NewDesc("dbcontroller_outstanding_work_up", "Whether the outstanding work could be read.", nil, nil)
-	runningDesc     = prometheus.NewDesc("dbcontroller_deletions_running", "Deletions with resources in DELETING here, or with holders here that were counted and are not removed yet.", nil, nil)
-	leftDesc        = prometheus.NewDesc("dbcontroller_deletions_resources_left", "Resources of running deletions that are not removed here yet: those in DELETING, and holders that were counted.", nil, nil)
-	auditDueDesc    = prometheus.NewDesc("dbcontroller_audit_due_timestamp_seconds", "When the next audit begins, or has begun if it has not ended; no series in a process that does not audit.", nil, nil)
-	auditedAtDesc   = prometheus.NewDesc("dbcontroller_audit_timestamp_seconds", "Time of the end of the last audit; no series before the first.", nil, nil)
+	outstandingDesc = prometheus.NewDesc("dbcontroller_outstanding_work",
+		"Pieces of outstanding work, by group and deployment.", []string{"group", "deployment"}, nil)
+	oldestDesc = prometheus.NewDesc("dbcontroller_outstanding_work_oldest_seconds",
+		"Age of the oldest piece of outstanding work.", []string{"group", "deployment"}, nil)
+	lagDesc = prometheus.NewDesc("dbcontroller_watch_lag_seconds",
+		"Time since the last message of a watch, or since its start before the first; an idle watch sends one every five seconds.", []string{"watch", "deployment"}, nil)
+	primedDesc = prometheus.NewDesc("dbcontroller_watch_primed",
+		"Whether a watch has reached its end of snapshot.", []string{"watch", "deployment"}, nil)
+	objectsDesc = prometheus.NewDesc("dbcontroller_watch_snapshot_objects",
+		"Objects in the last snapshot of a watch; no series before the first.", []string{"watch", "deployment"}, nil)
+	primingDesc = prometheus.NewDesc("dbcontroller_watch_snapshot_seconds",
+		"Duration of the last snapshot of a watch; no series before the first.", []string{"watch", "deployment"}, nil)
+	epochDesc = prometheus.NewDesc("dbcontroller_epoch",
+		"Number of epochs of the database; more than one after a failover or a restore.", nil, nil)
+	unconfirmedDesc = prometheus.NewDesc("dbcontroller_unconfirmed_deployments",
+		"Deployments that have not compared their references since this database, or theirs, failed over; deletions of what they may refer to wait for them.", nil, nil)
+	danglingDesc = prometheus.NewDesc("dbcontroller_dangling_references",
+		"References whose targets do not exist any more; a person decides.", nil, nil)
+	delegationsDesc = prometheus.NewDesc("dbcontroller_delegations",
+		"Resources of another deployment to which this one may refer without asking, by right.",
+		[]string{"deployment", "right"}, nil)
+	attachedDesc = prometheus.NewDesc("dbcontroller_attached_rows",
+		"Of attached tables: values whose right is asked for, with the deleted rows (waiting), and values whose target does not exist (incomplete).", []string{"state"}, nil)
+	delegatedDesc = prometheus.NewDesc("dbcontroller_delegated_references_total",
+		"References that this process has written without asking.", nil, nil)
+	shardsDesc = prometheus.NewDesc("dbcontroller_shards",
+		"Shards of the ring that a process of the deployment works on.", []string{"process"}, nil)
+	pausedDesc = prometheus.NewDesc("dbcontroller_paused",
+		"1 for each pause by an operator: deletions, or a handler; of the deployment itself, or for another one. No series without pauses.", []string{"what", "deployment"}, nil)
+	upDesc = prometheus.NewDesc("dbcontroller_outstanding_work_up",
+		"Whether the outstanding work could be read.", nil, nil)
+	runningDesc = prometheus.NewDesc("dbcontroller_deletions_running",
+		"Deletions with resources in DELETING here, or with holders here that were counted and are not removed yet.",
+		nil, nil)
+	leftDesc = prometheus.NewDesc("dbcontroller_deletions_resources_left",
+		"Resources of running deletions that are not removed here yet: those in DELETING, and holders that were counted.", nil, nil)
+	auditDueDesc = prometheus.NewDesc("dbcontroller_audit_due_timestamp_seconds",
+		"When the next audit begins, or has begun if it has not ended; no series in a process that does not audit.",
+		nil, nil)
+	auditedAtDesc = prometheus.NewDesc("dbcontroller_audit_timestamp_seconds",
+		"Time of the end of the last audit; no series before the first.", nil, nil)
 )
 
-// readings are the metrics that are read from the database. A part that cannot be read stays as it was, so that its series do not vanish
-// while the database is away.
+// readings are the metrics that are read from the database. A part that cannot be read stays as it was, so
+// that its series do not vanish while the database is away.
 type readings struct {
 	outstanding []shadow.Outstanding
 	at          time.Time // of outstanding
@@ -78,7 +100,9 @@ func (r *readings) read(ctx context.Context, store *shadow.Store) bool {
 // Describe is prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		outstandingDesc, oldestDesc, lagDesc, primedDesc, objectsDesc, primingDesc, upDesc, epochDesc, unconfirmedDesc, danglingDesc, shardsDesc, delegationsDesc, attachedDesc, delegatedDesc, auditedAtDesc, auditDueDesc, runningDesc, leftDesc, pausedDesc,
+		outstandingDesc, oldestDesc, lagDesc, primedDesc, objectsDesc, primingDesc, upDesc, epochDesc, unconfirmedDesc,
+		danglingDesc, shardsDesc, delegationsDesc, attachedDesc, delegatedDesc, auditedAtDesc, auditDueDesc,
+		runningDesc, leftDesc, pausedDesc,
 	} {
 		ch <- d
 	}
@@ -95,7 +119,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		m.forgetAudit(m.last.members)
 	}
 	ch <- prometheus.MustNewConstMetric(upDesc, prometheus.GaugeValue, up)
-	ch <- prometheus.MustNewConstMetric(delegatedDesc, prometheus.CounterValue, float64(m.store.Write.DelegatedWrites()))
+	ch <- prometheus.MustNewConstMetric(delegatedDesc, prometheus.CounterValue,
+		float64(m.store.Write.DelegatedWrites()))
 	m.last.collect(ch)
 	m.collectTimes(ch)
 }

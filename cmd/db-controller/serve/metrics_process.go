@@ -25,12 +25,18 @@ func newBuildInfo() prometheus.Collector {
 type poolCollector struct{ pools []*pgxpool.Pool }
 
 var (
-	connectionsDesc = prometheus.NewDesc("dbcontroller_postgres_connections", "Connections of the pool, by state.", []string{"state"}, nil)
-	mostDesc        = prometheus.NewDesc("dbcontroller_postgres_connections_max", "Connections that the pool may have.", nil, nil)
-	acquiresDesc    = prometheus.NewDesc("dbcontroller_postgres_acquires_total", "Connections that were taken from the pool.", nil, nil)
-	waitsDesc       = prometheus.NewDesc("dbcontroller_postgres_acquire_waits_total", "Connections that were waited for because none was idle.", nil, nil)
-	waitedDesc      = prometheus.NewDesc("dbcontroller_postgres_acquire_seconds_total", "Time spent taking connections from the pool.", nil, nil)
-	givenUpDesc     = prometheus.NewDesc("dbcontroller_postgres_acquires_canceled_total", "Calls that ended before they had a connection.", nil, nil)
+	connectionsDesc = prometheus.NewDesc("dbcontroller_postgres_connections", "Connections of the pool, by state.",
+		[]string{"state"}, nil)
+	mostDesc = prometheus.NewDesc("dbcontroller_postgres_connections_max", "Connections that the pool may have.",
+		nil, nil)
+	acquiresDesc = prometheus.NewDesc("dbcontroller_postgres_acquires_total",
+		"Connections that were taken from the pool.", nil, nil)
+	waitsDesc = prometheus.NewDesc("dbcontroller_postgres_acquire_waits_total",
+		"Connections that were waited for because none was idle.", nil, nil)
+	waitedDesc = prometheus.NewDesc("dbcontroller_postgres_acquire_seconds_total",
+		"Time spent taking connections from the pool.", nil, nil)
+	givenUpDesc = prometheus.NewDesc("dbcontroller_postgres_acquires_canceled_total",
+		"Calls that ended before they had a connection.", nil, nil)
 )
 
 // Describe is prometheus.Collector.
@@ -47,8 +53,10 @@ func (c poolCollector) Collect(ch chan<- prometheus.Metric) {
 	var waited time.Duration
 	for _, p := range c.pools {
 		s := p.Stat()
-		acquired, idle, constructing = acquired+s.AcquiredConns(), idle+s.IdleConns(), constructing+s.ConstructingConns()
-		acquires, waits, givenUp = acquires+s.AcquireCount(), waits+s.EmptyAcquireCount(), givenUp+s.CanceledAcquireCount()
+		acquired, idle, constructing = acquired+s.AcquiredConns(), idle+s.IdleConns(),
+			constructing+s.ConstructingConns()
+		acquires, waits, givenUp = acquires+s.AcquireCount(), waits+s.EmptyAcquireCount(),
+			givenUp+s.CanceledAcquireCount()
 		waited += s.AcquireDuration()
 	}
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
@@ -70,7 +78,8 @@ func (c poolCollector) Collect(ch chan<- prometheus.Metric) {
 // standbyCollector counts the reads that a standby may answer.
 type standbyCollector struct{ of *shadow.Standby }
 
-var standbyDesc = prometheus.NewDesc("dbcontroller_standby_reads_total", "Reads of people that the standby of --postgres-read may answer, by outcome: answered by it, or by the primary because the standby failed or found nothing (failed), was too late or away (late), or because the caller had written, or seen the latest state, a moment before (recent).", []string{"outcome"}, nil)
+var standbyDesc = prometheus.NewDesc("dbcontroller_standby_reads_total",
+	"Reads of people that the standby of --postgres-read may answer, by outcome: answered by it, or by the primary because the standby failed or found nothing (failed), was too late or away (late), or because the caller had written, or seen the latest state, a moment before (recent).", []string{"outcome"}, nil)
 
 // Describe is prometheus.Collector.
 func (c standbyCollector) Describe(ch chan<- *prometheus.Desc) { ch <- standbyDesc }

@@ -20,10 +20,16 @@ type followed interface {
 type registryCollector struct{ client followed }
 
 var (
-	registeredDesc = prometheus.NewDesc("dbcontroller_registered", "Whether the deployment is registered, at the address of the process that speaks for it.", nil, nil)
-	connectedDesc  = prometheus.NewDesc("dbcontroller_registry_connected", "Whether the process follows the registry.", nil, nil)
-	heardDesc      = prometheus.NewDesc("dbcontroller_registry_heard_timestamp_seconds", "Time of the last message of the registry, which sends one every five seconds; no series before the first.", nil, nil)
-	rightsLostDesc = prometheus.NewDesc("dbcontroller_rights_lost", "Whether the registry lacks the last declared rights, which stay in use here: 1 until they are applied again.", nil, nil)
+	registeredDesc = prometheus.NewDesc("dbcontroller_registered",
+		"Whether the deployment is registered, at the address of the process that speaks for it.", nil, nil)
+	connectedDesc = prometheus.NewDesc("dbcontroller_registry_connected", "Whether the process follows the registry.",
+		nil, nil)
+	heardDesc = prometheus.NewDesc("dbcontroller_registry_heard_timestamp_seconds",
+		"Time of the last message of the registry, which sends one every five seconds; no series before the first.",
+		nil, nil)
+	rightsLostDesc = prometheus.NewDesc("dbcontroller_rights_lost",
+		"Whether the registry lacks the last declared rights, which stay in use here: 1 until they are applied again.",
+		nil, nil)
 )
 
 // Describe is prometheus.Collector.
@@ -44,17 +50,22 @@ func (c registryCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// environmentCollector reads the environment of a registry. There are no series of it while the database is away.
+// environmentCollector reads the environment of a registry. There are no series of it while the database is
+// away.
 type environmentCollector struct {
 	server *registryserver.Server
 	log    *zap.Logger
 }
 
 var (
-	revisionDesc     = prometheus.NewDesc("dbcontroller_registry_revision", "Revision of the environment, of a registry's process.", nil, nil)
-	completeDesc     = prometheus.NewDesc("dbcontroller_registry_complete", "Whether the registry's list of deployments counts as complete; 0 behind a failover, until all have told the revision that they know, or are applied again.", nil, nil)
-	registrationDesc = prometheus.NewDesc("dbcontroller_registry_deployments", "Deployments of the environment, by state: registered, awaited (no process of it has registered yet), disabled.", []string{"state"}, nil)
-	followersDesc    = prometheus.NewDesc("dbcontroller_registry_followers", "Watches of the environment that a registry's process serves: one for each process of a deployment.", nil, nil)
+	revisionDesc = prometheus.NewDesc("dbcontroller_registry_revision",
+		"Revision of the environment, of a registry's process.", nil, nil)
+	completeDesc = prometheus.NewDesc("dbcontroller_registry_complete",
+		"Whether the registry's list of deployments counts as complete; 0 behind a failover, until all have told the revision that they know, or are applied again.", nil, nil)
+	registrationDesc = prometheus.NewDesc("dbcontroller_registry_deployments",
+		"Deployments of the environment, by state: registered, awaited (no process of it has registered yet), disabled.", []string{"state"}, nil)
+	followersDesc = prometheus.NewDesc("dbcontroller_registry_followers",
+		"Watches of the environment that a registry's process serves: one for each process of a deployment.", nil, nil)
 )
 
 // Describe is prometheus.Collector.

@@ -34,12 +34,13 @@ func watched(t *testing.T, m *metrics) (names []string) {
 	return names
 }
 
-// A watch that has ended for good, because its deployment was removed or another process took over its shards, has no gauges:
-// its lag would grow for ever, and it would stay primed. While the database is away watches end with the lease of the process:
-// their series stay, and the lag grows.
+// A watch that has ended for good, because its deployment was removed or another process took over its
+// shards, has no gauges: its lag would grow for ever, and it would stay primed. While the database is away
+// watches end with the lease of the process: their series stay, and the lag grows.
 func TestAWatchThatHasEndedHasNoMetricsOnceTheDatabaseIsRead(t *testing.T) {
 	m := newMetrics(nil)
-	here, there := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}, schema.DeploymentID{Service: "a.example.com", Region: "eastus2"}
+	here, there := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"},
+		schema.DeploymentID{Service: "a.example.com", Region: "eastus2"}
 	for _, d := range []schema.DeploymentID{here, there} {
 		m.WatchPrimed("deletions", d, constraint.Primed{Began: true})
 		m.WatchHeard("deletions", d)
@@ -51,7 +52,8 @@ func TestAWatchThatHasEndedHasNoMetricsOnceTheDatabaseIsRead(t *testing.T) {
 	assert.Len(t, watched(t, m), 8, "the database is away")
 	assert.Len(t, m.watchList(), 1, "the status has only watches that run")
 	m.forgetEnded()
-	assert.ElementsMatch(t, []string{"lag_seconds " + here.String(), "primed " + here.String(), "snapshot_objects " + here.String(), "snapshot_seconds " + here.String()}, watched(t, m))
+	assert.ElementsMatch(t, []string{"lag_seconds " + here.String(), "primed " + here.String(), "snapshot_objects " +
+		here.String(), "snapshot_seconds " + here.String()}, watched(t, m))
 	m.WatchPrimed("deletions", here, constraint.Primed{Ended: true})
 	m.WatchPrimed("deletions", here, constraint.Primed{Began: true})
 	m.forgetEnded()
@@ -62,9 +64,12 @@ func TestAWatchThatHasEndedHasNoMetricsOnceTheDatabaseIsRead(t *testing.T) {
 func TestAWatchHasALagFromItsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMetrics(nil)
-		m.WatchPrimed("deletions", schema.DeploymentID{Service: "a.example.com", Region: "eastus2"}, constraint.Primed{Began: true})
+		m.WatchPrimed("deletions", schema.DeploymentID{Service: "a.example.com", Region: "eastus2"},
+			constraint.Primed{Began: true})
 		time.Sleep(time.Minute)
-		m.WatchPrimed("deletions", schema.DeploymentID{Service: "a.example.com", Region: "eastus2"}, constraint.Primed{}) // the stream could not be opened
+		// the stream could not be opened
+		m.WatchPrimed("deletions", schema.DeploymentID{Service: "a.example.com", Region: "eastus2"},
+			constraint.Primed{})
 		ch := make(chan prometheus.Metric, 20)
 		m.collectTimes(ch)
 		close(ch)
@@ -74,7 +79,8 @@ func TestAWatchHasALagFromItsStart(t *testing.T) {
 			assert.NoError(t, metric.Write(&out))
 			values[describes.FindStringSubmatch(metric.Desc().String())[1]] = out.GetGauge().GetValue()
 		}
-		assert.Equal(t, map[string]float64{"dbcontroller_watch_lag_seconds": 60, "dbcontroller_watch_primed": 0}, values)
+		assert.Equal(t, map[string]float64{"dbcontroller_watch_lag_seconds": 60, "dbcontroller_watch_primed": 0},
+			values)
 	})
 }
 
@@ -82,9 +88,11 @@ func TestAWatchHasALagFromItsStart(t *testing.T) {
 func TestMetricsOfADatabaseThatIsAwayKeepTheirSeries(t *testing.T) {
 	m := newMetrics(nil)
 	m.last = readings{
-		outstanding: []shadow.Outstanding{{Group: "confirm", Deployment: "b", Count: 3, Oldest: 10}}, at: time.Now().Add(-time.Minute),
+		outstanding: []shadow.Outstanding{{Group: "confirm", Deployment: "b", Count: 3, Oldest: 10}}, at: time.Now().
+				Add(-time.Minute),
 		epoch: &shadow.EpochStatus{Ordinal: 2}, members: []peer.Member{{Name: "p"}},
-		pauses: []shadow.Pause{{Of: schema.DeploymentID{Service: "a.example.com", Region: "r"}, Handler: schema.OwnedPending}},
+		pauses: []shadow.Pause{{Of: schema.DeploymentID{Service: "a.example.com", Region: "r"},
+			Handler: schema.OwnedPending}},
 	}
 	ch := make(chan prometheus.Metric, 20)
 	m.last.collect(ch)
@@ -100,7 +108,8 @@ func TestMetricsOfADatabaseThatIsAwayKeepTheirSeries(t *testing.T) {
 	assert.EqualValues(t, 3, values["dbcontroller_outstanding_work"])
 	assert.EqualValues(t, 1, values["dbcontroller_paused"])
 	assert.EqualValues(t, 2, values["dbcontroller_epoch"])
-	assert.NotContains(t, values, "dbcontroller_audit_timestamp_seconds", "no audit has ended: 0 would be the oldest of all")
+	assert.NotContains(t, values, "dbcontroller_audit_timestamp_seconds",
+		"no audit has ended: 0 would be the oldest of all")
 	m.audited(shadow.Verified{}, nil)
 	ch = make(chan prometheus.Metric, 20)
 	m.collectTimes(ch)
@@ -149,7 +158,8 @@ func gathered(t *testing.T, from prometheus.Gatherer) map[string]float64 {
 			for _, label := range metric.GetLabel() {
 				name += " " + label.GetValue()
 			}
-			values[name] = metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+			values[name] = metric.GetCounter().GetValue() + metric.GetGauge().GetValue() +
+				float64(metric.GetHistogram().GetSampleCount())
 		}
 	}
 	return values
@@ -167,14 +177,17 @@ func TestRunsOfHandlersAreCounted(t *testing.T) {
 	west := schema.DeploymentID{Service: "a.example.com", Region: "west"}
 	m.HandlerRan("confirm", west, constraint.HandlerRun{Items: 20, Took: time.Second})
 	again := time.Now().Add(time.Minute)
-	m.HandlerRan("confirm", west, constraint.HandlerRun{Items: 5, Took: time.Second, Err: errors.New("refused"), Next: again})
+	m.HandlerRan("confirm", west, constraint.HandlerRun{Items: 5, Took: time.Second, Err: errors.New("refused"),
+		Next: again})
 	m.HandlerRan("release", west, constraint.HandlerRun{Items: 1, Took: time.Second})
 	values := gathered(t, only(m.batches, m.items, m.errors, m.seconds))
 	assert.Equal(t, map[string]float64{
-		"dbcontroller_handler_batches_total a.example.com/west confirm": 2, "dbcontroller_handler_batches_total a.example.com/west release": 1,
-		"dbcontroller_handler_items_total a.example.com/west confirm": 25, "dbcontroller_handler_items_total a.example.com/west release": 1,
-		"dbcontroller_handler_errors_total a.example.com/west confirm": 1,
-		"dbcontroller_handler_seconds confirm":                         2, "dbcontroller_handler_seconds release": 1,
+		"dbcontroller_handler_batches_total a.example.com/west confirm": 2,
+		"dbcontroller_handler_batches_total a.example.com/west release": 1,
+		"dbcontroller_handler_items_total a.example.com/west confirm":   25,
+		"dbcontroller_handler_items_total a.example.com/west release":   1,
+		"dbcontroller_handler_errors_total a.example.com/west confirm":  1,
+		"dbcontroller_handler_seconds confirm":                          2, "dbcontroller_handler_seconds release": 1,
 	}, values)
 	if failed := m.failures.list(); assert.Len(t, failed, 1, "the status names the failure") {
 		assert.Equal(t, again, failed[0].Next)
@@ -183,7 +196,8 @@ func TestRunsOfHandlersAreCounted(t *testing.T) {
 
 func TestTheStatusListsWatchesWithTheirLosses(t *testing.T) {
 	m := newMetrics(nil)
-	here, there := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}, schema.DeploymentID{Service: "a.example.com", Region: "eastus2"}
+	here, there := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"},
+		schema.DeploymentID{Service: "a.example.com", Region: "eastus2"}
 	m.WatchPrimed("shadows-1", here, constraint.Primed{Done: true, Objects: 3, Took: time.Second})
 	for range 2 {
 		m.WatchPrimed("deletions", there, constraint.Primed{})
@@ -191,42 +205,51 @@ func TestTheStatusListsWatchesWithTheirLosses(t *testing.T) {
 	m.WatchHeard("deletions", here)
 	list := m.watchList()
 	assert.Len(t, list, 3)
-	assert.Equal(t, []string{"deletions a.example.com/eastus2", "deletions a.example.com/us-west2", "shadows-1 a.example.com/us-west2"},
-		[]string{list[0].Name + " " + list[0].Deployment, list[1].Name + " " + list[1].Deployment, list[2].Name + " " + list[2].Deployment})
+	assert.Equal(t, []string{"deletions a.example.com/eastus2", "deletions a.example.com/us-west2",
+		"shadows-1 a.example.com/us-west2"},
+		[]string{list[0].Name + " " + list[0].Deployment, list[1].Name + " " + list[1].Deployment, list[2].Name + " " +
+			list[2].Deployment})
 	assert.EqualValues(t, 2, list[0].Lost)
 	assert.False(t, list[0].Primed)
 	assert.False(t, list[1].Heard.IsZero())
 	assert.True(t, list[2].Primed)
-	assert.EqualValues(t, 2, gathered(t, only(m.resets))["dbcontroller_watch_lost_total a.example.com/eastus2 deletions"])
+	assert.EqualValues(t, 2,
+		gathered(t, only(m.resets))["dbcontroller_watch_lost_total a.example.com/eastus2 deletions"])
 }
 
 // An audit without a kind of difference removes the series of that kind: an alert on it ends.
 func TestAnAuditReplacesTheOneBefore(t *testing.T) {
 	m := newMetrics(nil)
-	m.audited(shadow.Verified{Bodies: 10, Unreachable: map[schema.DeploymentID]error{{}: errors.New("refused")}}, map[shadow.DifferenceKind]int{"A": 2, "B": 1})
+	m.audited(shadow.Verified{Bodies: 10, Unreachable: map[schema.DeploymentID]error{{}: errors.New("refused")}},
+		map[shadow.DifferenceKind]int{"A": 2, "B": 1})
 	m.audited(shadow.Verified{Bodies: 5}, map[shadow.DifferenceKind]int{"B": 3})
 	assert.Equal(t, map[string]float64{
-		"dbcontroller_audit_differences B": 3, "dbcontroller_audit_unreachable_deployments": 0, "dbcontroller_audited_bodies_total": 15,
+		"dbcontroller_audit_differences B": 3, "dbcontroller_audit_unreachable_deployments": 0,
+		"dbcontroller_audited_bodies_total": 15,
 	}, gathered(t, only(m.differences, m.unaudited, m.auditedBodies)))
 }
 
-// The process that leads the deployment audits it. An earlier leader would show the differences of its last audit, and an audit that gets
-// older, for ever.
+// The process that leads the deployment audits it. An earlier leader would show the differences of its last
+// audit, and an audit that gets older, for ever.
 func TestAnAuditIsForgottenWhenAnotherProcessLeads(t *testing.T) {
 	m := newMetrics(nil)
 	m.process = "a:1"
-	m.audited(shadow.Verified{Bodies: 10, Unreachable: map[schema.DeploymentID]error{{}: errors.New("refused")}}, map[shadow.DifferenceKind]int{"A": 2})
+	m.audited(shadow.Verified{Bodies: 10, Unreachable: map[schema.DeploymentID]error{{}: errors.New("refused")}},
+		map[shadow.DifferenceKind]int{"A": 2})
 	series := func() map[string]float64 { return gathered(t, only(m.differences, m.unaudited)) }
 	m.forgetAudit(nil)
-	m.forgetAudit([]peer.Member{{Name: "a:1", Shards: []uint32{schema.LeadShard, 1}}, {Name: "b:1", Shards: []uint32{2}}})
-	assert.Equal(t, map[string]float64{"dbcontroller_audit_differences A": 2, "dbcontroller_audit_unreachable_deployments": 1}, series())
+	m.forgetAudit([]peer.Member{{Name: "a:1", Shards: []uint32{schema.LeadShard, 1}},
+		{Name: "b:1", Shards: []uint32{2}}})
+	assert.Equal(t, map[string]float64{"dbcontroller_audit_differences A": 2,
+		"dbcontroller_audit_unreachable_deployments": 1}, series())
 	m.forgetAudit([]peer.Member{{Name: "a:1", Shards: []uint32{1}}, {Name: "b:1", Shards: []uint32{schema.LeadShard}}})
 	assert.Equal(t, map[string]float64{"dbcontroller_audit_unreachable_deployments": 0}, series())
 	assert.Empty(t, watched(t, m), "nor a time")
 }
 
-// An audit that never ends is overdue from the time at which it was to begin, also the first one of a process. One that fails changes nothing. A
-// process that does not audit, because another one leads or audits are off, has no time.
+// An audit that never ends is overdue from the time at which it was to begin, also the first one of a
+// process. One that fails changes nothing. A process that does not audit, because another one leads or audits
+// are off, has no time.
 func TestAnAuditThatDoesNotEndIsOverdue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, began := newMetrics(nil), time.Now()
@@ -278,7 +301,8 @@ func TestRefusalsAreCountedByRole(t *testing.T) {
 	for _, name := range []string{"ann", "bob"} {
 		refused("calls", identity.Identity{Role: identity.RoleUser, Name: name})
 	}
-	assert.Equal(t, map[string]float64{"dbcontroller_refused_total user calls": 2}, gathered(t, r), "a label for each user would have no bound")
+	assert.Equal(t, map[string]float64{"dbcontroller_refused_total user calls": 2}, gathered(t, r),
+		"a label for each user would have no bound")
 }
 
 func TestADryRunPrintsSQLAlsoWhenNothingIsMissing(t *testing.T) {

@@ -88,9 +88,11 @@ func (m *migrated) newUp() *cobra.Command {
 		}
 		return errors.Join(out.Document(map[string]any{"applied": append([]string{}, applied...)}), err)
 	})
-	cmd.Flags().BoolVar(&roles, "roles", false, "create or update roles with the least rights; needs a user who may create roles")
+	cmd.Flags().BoolVar(&roles, "roles", false,
+		"create or update roles with the least rights; needs a user who may create roles")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "print the SQL of the missing migrations, and change nothing")
-	cmd.Flags().StringVar(&prefix, "role-prefix", "", "with --roles: prefix of their names; use another one for each database of a server (default: that of the roles that the database has, or else dbcontroller)")
+	cmd.Flags().StringVar(&prefix, "role-prefix", "",
+		"with --roles: prefix of their names; use another one for each database of a server (default: that of the roles that the database has, or else dbcontroller)")
 	return cmd
 }
 
@@ -103,9 +105,11 @@ func (m *migrated) roles(cmd *cobra.Command, out cli.Printer, wanted bool, prefi
 	}
 	switch {
 	case !wanted && changed && present != "":
-		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "note: the roles %s_… have no rights to what is new: run it again with --roles\n", present)
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(),
+			"note: the roles %s_… have no rights to what is new: run it again with --roles\n", present)
 	case wanted && prefix != "" && present != "" && present != prefix:
-		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "note: the roles %s_… have no rights to what is new: grant those below to their users, or run it again without --role-prefix %s\n", present, prefix)
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(),
+			"note: the roles %s_… have no rights to what is new: grant those below to their users, or run it again without --role-prefix %s\n", present, prefix)
 	}
 	if !wanted {
 		return nil
@@ -145,7 +149,8 @@ func (m *migrated) newDown() *cobra.Command {
 			return cli.Usage("--reason is missing: the reason is stored with the decision")
 		}
 		if !yes {
-			return cli.Usage("the tables and columns of the newest migration are dropped with their data, such as the record of removals: add --yes to continue")
+			return cli.Usage(
+				"the tables and columns of the newest migration are dropped with their data, such as the record of removals: add --yes to continue")
 		}
 		name, err := migrations.TakeBack(cmd.Context(), m.dsn, m.migrations(), reason)
 		if err != nil {
@@ -236,12 +241,14 @@ func rolesText(set migrations.Set, prefix string) string {
 		return fmt.Sprintf("roles %[1]s_owner (migrations), %[1]s_api (registry), %[1]s_audit (reading)\n"+
 			"next, for a user that logs in: GRANT %[1]s_api TO <user>", prefix)
 	}
-	return fmt.Sprintf("roles %[1]s_owner (migrations), %[1]s_api and %[1]s_controller (serve), %[1]s_audit (reading)\n"+
-		"next, for a user that logs in: GRANT %[1]s_api, %[1]s_controller TO <user>; or for two users, of --postgres and of --postgres-controller: GRANT %[1]s_api TO <user>; GRANT %[1]s_controller TO <other>", prefix)
+	return fmt.Sprintf(
+		"roles %[1]s_owner (migrations), %[1]s_api and %[1]s_controller (serve), %[1]s_audit (reading)\n"+
+			"next, for a user that logs in: GRANT %[1]s_api, %[1]s_controller TO <user>; or for two users, of --postgres and of --postgres-controller: GRANT %[1]s_api TO <user>; GRANT %[1]s_controller TO <other>", prefix)
 }
 
 // ready migrates a database, or checks that it has the schema that this binary needs.
-func ready(ctx context.Context, dsn string, set migrations.Set, migrate bool, log *zap.Logger, of ...migrations.Role) error {
+func ready(ctx context.Context, dsn string, set migrations.Set, migrate bool, log *zap.Logger,
+	of ...migrations.Role) error {
 	if !migrate {
 		return migrations.Current(ctx, dsn, set, of...)
 	}
@@ -255,7 +262,8 @@ func ready(ctx context.Context, dsn string, set migrations.Set, migrate bool, lo
 // schemaFor is how long a successful check of the schema and the rights is valid.
 const schemaFor = 15 * time.Second
 
-// schemaCheck checks that the database has the schema that this binary needs, and that its user has the rights.
+// schemaCheck checks that the database has the schema that this binary needs, and that its user has the
+// rights.
 func schemaCheck(q migrations.Querier, set migrations.Set, of ...migrations.Role) check {
 	var seen atomic.Pointer[time.Time] // time of the last success
 	return check{name: "schema", run: func(ctx context.Context) error {

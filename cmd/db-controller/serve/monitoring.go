@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// monitoring answers about the health and the metrics of a process over HTTP, from its first moment on: a process that waits for its database
-// is seen to live, and to wait. It ends with its context, or by close.
+// monitoring answers about the health and the metrics of a process over HTTP, from its first moment on: a
+// process that waits for its database is seen to live, and to wait. It ends with its context, or by close.
 type monitoring struct {
 	metrics *prometheus.Registry
 	health  *checkup
@@ -36,7 +36,9 @@ func (e startError) Error() string {
 func startMonitoring(ctx context.Context, address string, waiting *startWait, log *zap.Logger) (*monitoring, error) {
 	m := &monitoring{metrics: newPrometheus(), started: &atomic.Bool{}, ended: make(chan struct{})}
 	newStarted(m.metrics, m.started.Load)
-	m.health = &checkup{checks: []check{{name: "start", run: func(context.Context) error { return startError{waiting.waitsFor()} }}}}
+	m.health = &checkup{checks: []check{{name: "start", run: func(context.Context) error {
+		return startError{waiting.waitsFor()}
+	}}}}
 	m.metrics.MustRegister(readiness{m.health})
 	ctx, m.end = context.WithCancel(ctx)
 	if address == "" {
@@ -55,15 +57,17 @@ func startMonitoring(ctx context.Context, address string, waiting *startWait, lo
 	return m, nil
 }
 
-// newStarted makes the metric of a start. It is 0 from the first moment on: an alert sees a process that never becomes ready.
+// newStarted makes the metric of a start. It is 0 from the first moment on: an alert sees a process that
+// never becomes ready.
 func newStarted(to *prometheus.Registry, started func() bool) {
 	to.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "dbcontroller_started", Help: "Whether the process has been ready since its start; 0 while it waits for its database or for its registration.",
+		Name: "dbcontroller_started",
+		Help: "Whether the process has been ready since its start; 0 while it waits for its database or for its registration.",
 	}, func() float64 { return truth(started()) }))
 }
 
-// newMonitor serves health and metrics. Readiness does not depend on other deployments: a region that is down must not take this one out of
-// service.
+// newMonitor serves health and metrics. Readiness does not depend on other deployments: a region that is down
+// must not take this one out of service.
 func newMonitor(health *checkup, metrics prometheus.Gatherer) *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", healthHandler("livez", &checkup{}))

@@ -13,7 +13,8 @@ import (
 	"github.com/db-controller/db-controller/internal/postgres"
 )
 
-// passwordFile has the DSN of a database. Its password is read for each new connection, so that a changed one needs no restart.
+// passwordFile has the DSN of a database. Its password is read for each new connection, so that a changed one
+// needs no restart.
 type passwordFile struct {
 	path string
 	log  *zap.Logger
@@ -22,7 +23,8 @@ type passwordFile struct {
 	last string // guarded by mu; the last password
 }
 
-// beforeConnect is a hook of pools. A file that cannot be read, or is about another database or user, changes nothing.
+// beforeConnect is a hook of pools. A file that cannot be read, or is about another database or user, changes
+// nothing.
 func (p *passwordFile) beforeConnect(_ context.Context, to *pgx.ConnConfig) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -30,9 +32,11 @@ func (p *passwordFile) beforeConnect(_ context.Context, to *pgx.ConnConfig) erro
 	if err == nil {
 		var now *pgx.ConnConfig
 		now, err = pgx.ParseConfig(strings.TrimRight(string(raw), "\r\n"))
-		if err == nil && now.Host == to.Host && now.Port == to.Port && now.Database == to.Database && now.User == to.User && now.Password != p.last {
+		if err == nil && now.Host == to.Host && now.Port == to.Port && now.Database == to.Database &&
+			now.User == to.User && now.Password != p.last {
 			p.last = now.Password
-			p.log.Info("the password of the database has changed: new connections have the new one", zap.String("file", p.path))
+			p.log.Info("the password of the database has changed: new connections have the new one",
+				zap.String("file", p.path))
 		}
 	}
 	to.Password = p.last

@@ -62,7 +62,9 @@ func NewRegistry() *cobra.Command {
 				next.flags(f)
 				return next.check, func() { changes.pass(*next) }
 			}
-			return following(cmd, level, log, again, func(ctx context.Context) error { return runRegistry(ctx, cfg, &changes, log) })
+			return following(cmd, level, log, again, func(ctx context.Context) error {
+				return runRegistry(ctx, cfg, &changes, log)
+			})
 		},
 	}
 	cfg.flags(cmd.Flags())
@@ -73,8 +75,10 @@ func (c *registryConfig) flags(f *pflag.FlagSet) {
 	c.database.connections = registryConnections
 	c.server.flags(f)
 	c.database.flags(f, "the registry's", "the database answers")
-	f.StringSliceVar(&c.apply, "apply", nil, "files, and folders of files *.yaml and *.yml, that this server applies at its start and when they change, as db-controller apply does; changes by operators stay until then")
-	f.BoolVar(&c.restored, "restored", false, "the database was restored from a copy of its server's files: its list of deployments does not count as complete until all are applied again (other restores, and failovers, are detected without this flag)")
+	f.StringSliceVar(&c.apply, "apply", nil,
+		"files, and folders of files *.yaml and *.yml, that this server applies at its start and when they change, as db-controller apply does; changes by operators stay until then")
+	f.BoolVar(&c.restored, "restored", false,
+		"the database was restored from a copy of its server's files: its list of deployments does not count as complete until all are applied again (other restores, and failovers, are detected without this flag)")
 }
 
 func (c *registryConfig) check() error { return errors.Join(c.database.check(), c.server.check()) }
@@ -94,7 +98,8 @@ func runRegistry(ctx context.Context, cfg registryConfig, changes *reloads[regis
 	}
 	defer monitoring.close()
 	waiting.waits("certificates")
-	credentials, closeCredentials, err := loadCredentials(ctx, cfg.server.certs, identity.Identity{Role: identity.RoleRegistry}, cfg.database.startTimeout)
+	credentials, closeCredentials, err := loadCredentials(ctx, cfg.server.certs,
+		identity.Identity{Role: identity.RoleRegistry}, cfg.database.startTimeout)
 	if errors.Is(err, errInterrupted) {
 		return nil
 	}
@@ -103,7 +108,8 @@ func runRegistry(ctx context.Context, cfg registryConfig, changes *reloads[regis
 	}
 	defer closeCredentials()
 	if own := (identity.Identity{Role: identity.RoleRegistry}); credentials.Identity != own {
-		return fmt.Errorf("the certificate in %s has the identity %s, not %s: nobody would believe this process", cfg.server.certs, credentials.Identity, own)
+		return fmt.Errorf("the certificate in %s has the identity %s, not %s: nobody would believe this process",
+			cfg.server.certs, credentials.Identity, own)
 	}
 	pool, err := connect(ctx, waiting, cfg.database, migrations.Registry, "db-controller registry")
 	if errors.Is(err, errInterrupted) {
@@ -135,7 +141,8 @@ func runRegistry(ctx context.Context, cfg registryConfig, changes *reloads[regis
 	endpoints.metrics.MustRegister(&cachedCollector{Collector: environmentCollector{environment, log}})
 	changes.to(func(c registryConfig) { endpoints.reload(c.server) })
 	g, ctx := errgroup.WithContext(ctx)
-	endpoints.start(ctx, g, server, outage, []check{{name: "postgres", run: pool.Ping}, schemaCheck(pool, migrations.Registry)})
+	endpoints.start(ctx, g, server, outage, []check{{name: "postgres", run: pool.Ping},
+		schemaCheck(pool, migrations.Registry)})
 	g.Go(func() error { return outage.Follow(ctx, takesWrites(pool)) })
 	g.Go(func() error { return environment.RunTidy(ctx) })
 	if len(cfg.apply) > 0 {
@@ -148,7 +155,8 @@ func runRegistry(ctx context.Context, cfg registryConfig, changes *reloads[regis
 
 // newRegistryServer registers the services of the registry.
 func newRegistryServer(environment *registryserver.Server, e *endpoints) (*grpc.Server, error) {
-	guard := service.Guard{Credentials: e.credentials, Policy: registryserver.Policy, Refused: e.refused, Memory: e.cfg.memory << 20, Logger: e.log}
+	guard := service.Guard{Credentials: e.credentials, Policy: registryserver.Policy, Refused: e.refused,
+		Memory: e.cfg.memory << 20, Logger: e.log}
 	if e.tokens != nil {
 		guard.Tokens = e.tokens
 	}

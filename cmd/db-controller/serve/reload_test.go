@@ -37,7 +37,8 @@ func TestThePaceOfAuditsChanges(t *testing.T) {
 	require.Len(t, a.changed, 1)
 }
 
-// New connections have the password that the file has then. A file that is gone, damaged, or about another database or user changes nothing.
+// New connections have the password that the file has then. A file that is gone, damaged, or about another
+// database or user changes nothing.
 func TestNewConnectionsHaveTheNewPassword(t *testing.T) {
 	t.Parallel()
 	core, seen := observer.New(zap.InfoLevel)

@@ -9,7 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// collectAge bounds the age of metrics from the database, which is read at most once in that time however often they are scraped.
+// collectAge bounds the age of metrics from the database, which is read at most once in that time however
+// often they are scraped.
 const collectAge = time.Second
 
 // cachedCollector reads its collector at most once in collectAge, for all scrapes.

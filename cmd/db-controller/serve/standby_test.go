@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The age of one server is measured, so that the connections may not be to several; TLS with a fallback of the same server is one.
+// The age of one server is measured, so that the connections may not be to several; TLS with a fallback of
+// the same server is one.
 func TestReadsAreOfOneStandby_I37(t *testing.T) {
 	t.Parallel()
 	for dsn, refused := range map[string]bool{

@@ -37,7 +37,8 @@ func newStartWait(timeout time.Duration, log *zap.Logger) *startWait {
 }
 
 func startTimeoutFlag(f *pflag.FlagSet, to *time.Duration, until string) {
-	f.DurationVar(to, "start-timeout", 2*time.Minute, "how long to wait until "+until+"; after it the process exits with the reason")
+	f.DurationVar(to, "start-timeout", 2*time.Minute, "how long to wait until "+until+
+		"; after it the process exits with the reason")
 }
 
 // waits sets the name of the server or registration that the start waits for; empty: none.
@@ -48,7 +49,8 @@ func (w *startWait) waitsFor() string {
 	return what
 }
 
-// pause waits before another attempt. It returns errInterrupted when ctx ends, and an error with the reasons after the timeout.
+// pause waits before another attempt. It returns errInterrupted when ctx ends, and an error with the reasons
+// after the timeout.
 func (w *startWait) pause(ctx context.Context, pause time.Duration, reasons ...string) error {
 	w.waits(about(reasons))
 	switch {
@@ -56,7 +58,8 @@ func (w *startWait) pause(ctx context.Context, pause time.Duration, reasons ...s
 		return fmt.Errorf("not ready after %s (--start-timeout): %s", w.timeout, strings.Join(reasons, "; "))
 	case w.logged != about(reasons) && !time.Now().Before(w.quiet):
 		w.logged = about(reasons)
-		w.log.Info("waiting to be ready", zap.Strings("for", reasons), zap.Duration("gives_up_in_seconds", (w.timeout-time.Since(w.began)).Round(time.Second)))
+		w.log.Info("waiting to be ready", zap.Strings("for", reasons), zap.Duration("gives_up_in_seconds",
+			(w.timeout-time.Since(w.began)).Round(time.Second)))
 	}
 	select {
 	case <-ctx.Done():
@@ -90,7 +93,8 @@ func (w *startWait) database(ctx context.Context, use func() error) error {
 	}
 }
 
-// checks waits until all checks pass for the first time, and calls passed then. problem returns a further reason, or nothing.
+// checks waits until all checks pass for the first time, and calls passed then. problem returns a further
+// reason, or nothing.
 func (w *startWait) checks(ctx context.Context, checks []check, problem func() string, passed func()) error {
 	w.quiet = time.Now().Add(usual)
 	for {
@@ -122,11 +126,13 @@ func (w *startWait) checks(ctx context.Context, checks []check, problem func() s
 // growSQL makes a table of 1 MiB that ends with its transaction: a full disk refuses that.
 const growSQL = `CREATE TEMPORARY TABLE dbcontroller_probe ON COMMIT DROP AS SELECT repeat('x', 1000) FROM generate_series(1, 1000)`
 
-// takesWrites returns an error while the database is read-only, and while its disk is full, if that is why it refused writes.
+// takesWrites returns an error while the database is read-only, and while its disk is full, if that is why it
+// refused writes.
 func takesWrites(pool postgres.Pool) func(ctx context.Context, refused error) error {
 	return func(ctx context.Context, refused error) error {
 		var readOnly bool
-		err := pool.QueryRow(ctx, `SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean`).Scan(&readOnly)
+		err := pool.QueryRow(ctx, `SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean`).
+			Scan(&readOnly)
 		switch {
 		case err != nil:
 			return err

@@ -53,7 +53,8 @@ func (f *attachFlags) connect(cmd *cobra.Command) (*pgx.Conn, error) {
 	}
 	cfg, err := pgx.ParseConfig(f.dsn)
 	if err != nil {
-		return nil, cli.Usage("--postgres: not a PostgreSQL connection string") // the parser's error contains the password
+		// the parser's error contains the password
+		return nil, cli.Usage("--postgres: not a PostgreSQL connection string")
 	}
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
 	conn, err := pgx.ConnectConfig(cmd.Context(), cfg)
@@ -101,12 +102,17 @@ For strict references it makes the extension dblink and a role that may do nothi
 	f.add(cmd)
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print the findings and the statements, and change nothing")
 	cmd.Flags().BoolVar(&f.status, "status", false, "list the attached tables, their progress and their problems")
-	cmd.Flags().BoolVar(&f.printDetach, "print-detach-sql", false, "print the statements that detach the tables of a copy of this database, for psql; change nothing")
-	cmd.Flags().BoolVar(&f.createIndexes, "create-indexes", false, "create the indexes that references need and that are missing (CREATE INDEX CONCURRENTLY)")
+	cmd.Flags().BoolVar(&f.printDetach, "print-detach-sql", false,
+		"print the statements that detach the tables of a copy of this database, for psql; change nothing")
+	cmd.Flags().BoolVar(&f.createIndexes, "create-indexes", false,
+		"create the indexes that references need and that are missing (CREATE INDEX CONCURRENTLY)")
 	cmd.Flags().BoolVar(&f.allOrNone, "all-or-none", false, "attach no table when one of them is refused")
-	cmd.Flags().BoolVar(&f.yes, "yes", false, "let missing: unset and delete act upon any number of rows that are there before; without it upon ten, or one per cent of the table")
-	cmd.Flags().BoolVar(&f.readAgain, "read-again", false, "look at all rows again, after statements that no trigger saw")
-	cli.SecretFlag(cmd.Flags(), &f.loopback, "loopback-dsn", "DSN from the PostgreSQL server to this database, of a role with a password, by which strict statements ask for rights (default: 127.0.0.1 or the socket, by a role that attach makes)")
+	cmd.Flags().BoolVar(&f.yes, "yes", false,
+		"let missing: unset and delete act upon any number of rows that are there before; without it upon ten, or one per cent of the table")
+	cmd.Flags().BoolVar(&f.readAgain, "read-again", false,
+		"look at all rows again, after statements that no trigger saw")
+	cli.SecretFlag(cmd.Flags(), &f.loopback, "loopback-dsn",
+		"DSN from the PostgreSQL server to this database, of a role with a password, by which strict statements ask for rights (default: 127.0.0.1 or the socket, by a role that attach makes)")
 	cmd.Flags().StringVar(&f.version, "version", "", "version of the service (default: the last one in FILE)")
 	return cmd
 }
@@ -177,7 +183,8 @@ func (f *attachFlags) model(services []*schema.Descriptor, deployment schema.Dep
 		}
 	}
 	if last == nil {
-		return nil, cli.Usage("the file does not describe %s %s, to which the database belongs", deployment.Service, f.version)
+		return nil, cli.Usage("the file does not describe %s %s, to which the database belongs",
+			deployment.Service, f.version)
 	}
 	return schema.NewModel(last.ServiceVersion, services)
 }
@@ -200,7 +207,8 @@ func (f *attachFlags) carryOut(cmd *cobra.Command, conn *pgx.Conn, plans []*atta
 	out := cli.PrinterOf(cmd)
 	results, refused, nothing := []*attachment{}, 0, ""
 	for _, p := range plans {
-		a := &attachment{Kind: p.Kind.Kind, Table: p.Table.String(), State: "planned", Findings: p.Findings, Statements: p.Statements}
+		a := &attachment{Kind: p.Kind.Kind, Table: p.Table.String(), State: "planned", Findings: p.Findings,
+			Statements: p.Statements}
 		if p.Refused() {
 			a.State = "refused"
 			refused++
@@ -211,7 +219,8 @@ func (f *attachFlags) carryOut(cmd *cobra.Command, conn *pgx.Conn, plans []*atta
 	if refused == len(plans) || refused > 0 && (f.allOrNone || f.dryRun) {
 		nothing = "; nothing is changed"
 	}
-	some := cli.WithCode(cli.Refused, fmt.Errorf("%s cannot be attached%s", report.Several(int64(refused), "table"), nothing))
+	some := cli.WithCode(cli.Refused, fmt.Errorf("%s cannot be attached%s", report.Several(int64(refused), "table"),
+		nothing))
 	if nothing != "" && !f.dryRun {
 		return errors.Join(out.Document(results), some)
 	}
@@ -231,7 +240,9 @@ func (f *attachFlags) carryOut(cmd *cobra.Command, conn *pgx.Conn, plans []*atta
 	if waits, err := f.letWait(cmd, conn, out, plans, results); err != nil {
 		return errors.Join(out.Document(results), err)
 	} else if !waits {
-		unwaited = cli.WithCode(cli.Findings, errors.New("the tables are attached; statements on strict ones do not wait for rights, and fail with RD001 while one is lacking"))
+		unwaited = cli.WithCode(cli.Findings,
+			errors.New(
+				"the tables are attached; statements on strict ones do not wait for rights, and fail with RD001 while one is lacking"))
 	}
 	if refused > 0 {
 		return errors.Join(out.Document(results), some)
@@ -239,8 +250,10 @@ func (f *attachFlags) carryOut(cmd *cobra.Command, conn *pgx.Conn, plans []*atta
 	return errors.Join(out.Document(results), unwaited)
 }
 
-// confirm says how many rows would be unset or deleted because their targets do not exist, and lets that be with --yes.
-func (f *attachFlags) confirm(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer, p *attach.Plan, result *attachment) (err error) {
+// confirm says how many rows would be unset or deleted because their targets do not exist, and lets that be
+// with --yes.
+func (f *attachFlags) confirm(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer, p *attach.Plan,
+	result *attachment) (err error) {
 	if f.dryRun || !p.Acts() {
 		return nil
 	}
@@ -254,7 +267,8 @@ func (f *attachFlags) confirm(cmd *cobra.Command, conn *pgx.Conn, out cli.Printe
 		return err
 	}
 	if !asked {
-		out.Line("  %s: no process of the deployment has asked for the targets of its rows yet: attach --status shows later which do not exist", p.Kind.Kind)
+		out.Line(
+			"  %s: no process of the deployment has asked for the targets of its rows yet: attach --status shows later which do not exist", p.Kind.Kind)
 	}
 	for _, m := range result.Missing {
 		mark := " "
@@ -267,7 +281,8 @@ func (f *attachFlags) confirm(cmd *cobra.Command, conn *pgx.Conn, out cli.Printe
 }
 
 // letWait lets statements of strict tables wait for rights, and reports whether they do.
-func (f *attachFlags) letWait(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer, plans []*attach.Plan, results []*attachment) (waits bool, err error) {
+func (f *attachFlags) letWait(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer, plans []*attach.Plan,
+	results []*attachment) (waits bool, err error) {
 	strict := slices.IndexFunc(plans, func(p *attach.Plan) bool { return !p.Refused() && p.Definition.Strict() })
 	if strict < 0 || f.dryRun {
 		return true, nil
@@ -304,7 +319,8 @@ func printFinding(out cli.Printer, kind string, finding attach.Finding) {
 	}
 }
 
-func (f *attachFlags) apply(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer, p *attach.Plan) (state string, err error) {
+func (f *attachFlags) apply(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer,
+	p *attach.Plan) (state string, err error) {
 	switch {
 	case len(p.Statements) == 0 && f.readAgain && !f.dryRun:
 		out.Line("%s is attached to %s already: the controller looks at its rows again", p.Kind.Kind, p.Table)
@@ -313,10 +329,14 @@ func (f *attachFlags) apply(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer,
 		out.Line("%s is attached to %s already", p.Kind.Kind, p.Table)
 		return "attached", nil
 	case p.Deletes > 0 && !f.yes && !f.dryRun:
-		return "refused", cli.WithCode(cli.Refused, fmt.Errorf("the rows of %d resources are deleted by the column %s, which was not declared before: attach --yes deletes these resources, with cascades", p.Deletes, p.Definition.Gone.Name))
+		return "refused",
+			cli.WithCode(cli.Refused,
+				fmt.Errorf(
+					"the rows of %d resources are deleted by the column %s, which was not declared before: attach --yes deletes these resources, with cascades", p.Deletes, p.Definition.Gone.Name))
 	case f.dryRun:
 		if p.Deletes > 0 {
-			out.Line("! %s: the rows of %d resources are deleted by the column %s, which was not declared before: attach --yes deletes these resources, with cascades", p.Kind.Kind, p.Deletes, p.Definition.Gone.Name)
+			out.Line(
+				"! %s: the rows of %d resources are deleted by the column %s, which was not declared before: attach --yes deletes these resources, with cascades", p.Kind.Kind, p.Deletes, p.Definition.Gone.Name)
 		}
 		out.Line("-- %s, table %s\n%s;", p.Kind.Kind, p.Table, strings.Join(p.Statements, ";\n"))
 		return "planned", nil
@@ -373,7 +393,8 @@ func (f *attachFlags) detach(cmd *cobra.Command) error {
 	}
 	for _, kind := range f.kinds {
 		if running != nil && !slices.Contains(known, kind) {
-			return cli.WithCode(cli.Refused, fmt.Errorf("no table of kind %s is attached%s", kind, cli.DidYouMean(kind, known)))
+			return cli.WithCode(cli.Refused, fmt.Errorf("no table of kind %s is attached%s", kind,
+				cli.DidYouMean(kind, known)))
 		}
 	}
 	out, results := cli.PrinterOf(cmd), []attachment{}
@@ -444,11 +465,16 @@ func (f *attachFlags) list(cmd *cobra.Command) error {
 		out.Line("no such table is attached")
 	}
 	for _, kind := range without {
-		out.Line("%s  the version that runs declares its table, which is not attached: its rows refer to nothing; attach it", kind)
+		out.Line(
+			"%s  the version that runs declares its table, which is not attached: its rows refer to nothing; attach it",
+			kind)
 	}
 	why := attach.WhyNotWaiting(cmd.Context(), conn)
 	if why != nil {
-		why = cli.WithCode(cli.Findings, fmt.Errorf("statements on strict tables do not wait for rights, and fail with RD001 while one is lacking: %w", why))
+		why = cli.WithCode(cli.Findings,
+			fmt.Errorf(
+				"statements on strict tables do not wait for rights, and fail with RD001 while one is lacking: %w",
+				why))
 	}
 	if len(without) > 0 {
 		why = errors.Join(cli.WithCode(cli.Findings, fmt.Errorf("not attached: %s", strings.Join(without, ", "))), why)
@@ -459,14 +485,17 @@ func (f *attachFlags) list(cmd *cobra.Command) error {
 	if drifted == 0 {
 		return fmt.Errorf("rights are lacking on %s: grant them", report.Several(int64(lacking), "table"))
 	}
-	return fmt.Errorf("%s from the attachments that the version that runs needs: attach again", report.Several(int64(drifted), "difference"))
+	return fmt.Errorf("%s from the attachments that the version that runs needs: attach again",
+		report.Several(int64(drifted), "difference"))
 }
 
 // withoutTable returns the kinds of a model whose tables are not attached, or are detached.
 func withoutTable(all []*attach.Attached, running *schema.Model) (kinds []string) {
 	for _, name := range running.KindNames() {
 		kind, err := running.Kind(name)
-		if err == nil && kind.Table != nil && !slices.ContainsFunc(all, func(a *attach.Attached) bool { return a.Kind == name && a.Ready }) {
+		if err == nil && kind.Table != nil && !slices.ContainsFunc(all, func(a *attach.Attached) bool {
+			return a.Kind == name && a.Ready
+		}) {
 			kinds = append(kinds, name)
 		}
 	}
@@ -480,11 +509,13 @@ func waiting(n int64) string {
 	return fmt.Sprintf("%d deleted rows and values wait", n)
 }
 
-// runningModel compiles the version that the deployment runs, from the environment that its processes keep; nil: they have kept none yet.
+// runningModel compiles the version that the deployment runs, from the environment that its processes keep;
+// nil: they have kept none yet.
 func runningModel(ctx context.Context, conn *pgx.Conn) (*schema.Model, error) {
 	var running schema.ServiceVersion
 	var raw []byte
-	if err := conn.QueryRow(ctx, `SELECT service, version, environment FROM dbcontroller.meta`).Scan(&running.Service, &running.Version, &raw); err != nil {
+	if err := conn.QueryRow(ctx, `SELECT service, version, environment FROM dbcontroller.meta`).Scan(&running.Service,
+		&running.Version, &raw); err != nil {
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil, nil
 		}

@@ -20,12 +20,14 @@ type Declared struct{ scanFlags }
 
 // Add adds --dsn.
 func (d *Declared) Add(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&d.dsns, "dsn", nil, "`NAME=DSN` of a database to compare the declared tables with, as in scan; once for each")
+	cmd.Flags().StringArrayVar(&d.dsns, "dsn", nil,
+		"`NAME=DSN` of a database to compare the declared tables with, as in scan; once for each")
 	cli.PlaintextFlag(cmd.Flags(), &d.plaintext)
 }
 
 // Compare compares the last version of each service that --dsn names.
-func (d *Declared) Compare(ctx context.Context, files *schema.File) (problems schema.Problems, advice []lint.Finding, err error) {
+func (d *Declared) Compare(ctx context.Context, files *schema.File) (problems schema.Problems, advice []lint.Finding,
+	err error) {
 	databases, err := d.databases(files.Services)
 	for _, db := range databases {
 		if err == nil {
@@ -35,7 +37,8 @@ func (d *Declared) Compare(ctx context.Context, files *schema.File) (problems sc
 	return problems, advice, err
 }
 
-func compare(ctx context.Context, services []*schema.Descriptor, db scan.Database, problems *schema.Problems, advice *[]lint.Finding) error {
+func compare(ctx context.Context, services []*schema.Descriptor, db scan.Database, problems *schema.Problems,
+	advice *[]lint.Finding) error {
 	var last schema.ServiceVersion
 	for _, s := range services {
 		if s.Service == db.Service {
@@ -48,7 +51,8 @@ func compare(ctx context.Context, services []*schema.Descriptor, db scan.Databas
 	}
 	cfg, err := pgx.ParseConfig(db.DSN)
 	if err != nil {
-		return cli.Usage("--dsn %s: not a PostgreSQL connection string", db.Label) // the parser's error contains the password
+		// the parser's error contains the password
+		return cli.Usage("--dsn %s: not a PostgreSQL connection string", db.Label)
 	}
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec // poolers know no names of statements
 	conn, err := pgx.ConnectConfig(ctx, cfg)
@@ -58,7 +62,8 @@ func compare(ctx context.Context, services []*schema.Descriptor, db scan.Databas
 	found, err := attach.Compare(ctx, conn, model)
 	for _, c := range found {
 		for _, f := range c.Findings {
-			p := schema.Problem{Pos: c.Kind.Pos, Message: fmt.Sprintf("database %s: %s", db.Label, f.Text), Remedy: f.SQL}
+			p := schema.Problem{Pos: c.Kind.Pos, Message: fmt.Sprintf("database %s: %s", db.Label, f.Text),
+				Remedy: f.SQL}
 			if f.Refuses {
 				*problems = append(*problems, p)
 			} else {

@@ -73,10 +73,12 @@ The exit code is 1 when the scan failed or was interrupted.`,
 }
 
 func runScan(cmd *cobra.Command, files []string, f *scanFlags) error {
-	// Batches leave garbage behind: collected early, it keeps the process below 100 MB at any size of the databases.
+	// Batches leave garbage behind: collected early, it keeps the process below 100 MB at any size of the
+	// databases.
 	defer debug.SetGCPercent(debug.SetGCPercent(25))
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(memoryLimit))
-	cfg := scan.Config{Limits: scan.Limits{Rate: f.rate, Statement: f.statementTimeout}, Progress: newProgress(cmd.ErrOrStderr())}
+	cfg := scan.Config{Limits: scan.Limits{Rate: f.rate, Statement: f.statementTimeout},
+		Progress: newProgress(cmd.ErrOrStderr())}
 	if err := f.check(files); err != nil {
 		return err
 	}
@@ -152,7 +154,9 @@ func (f *scanFlags) databases(declared []*schema.Descriptor) ([]scan.Database, e
 		if err := unlike(out, d); err != nil {
 			return nil, err
 		}
-		if len(declared) > 0 && !slices.ContainsFunc(declared, func(s *schema.Descriptor) bool { return s.Service == d.Service }) {
+		if len(declared) > 0 && !slices.ContainsFunc(declared, func(s *schema.Descriptor) bool {
+			return s.Service == d.Service
+		}) {
 			return nil, cli.Usage("--dsn %s: the file does not describe %s", name, d.Service)
 		}
 		out = append(out, d)
@@ -160,7 +164,8 @@ func (f *scanFlags) databases(declared []*schema.Descriptor) ([]scan.Database, e
 	return out, nil
 }
 
-// declaredService finds the service whose first label is the name, when no other has it; a full name stands for itself.
+// declaredService finds the service whose first label is the name, when no other has it; a full name stands
+// for itself.
 func declaredService(declared []*schema.Descriptor, service, name string) string {
 	first, _, _ := strings.Cut(service, ".")
 	found := map[string]bool{}
@@ -185,7 +190,8 @@ func declaredService(declared []*schema.Descriptor, service, name string) string
 func unlike(have []scan.Database, d scan.Database) error {
 	for _, other := range have {
 		if other.Service == d.Service && (other.Region == d.Region || other.Region == "" || d.Region == "") {
-			return cli.Usage("--dsn %s and --dsn %s are both %s: name their regions, as %s/REGION", other.Label, d.Label, d.Service, strings.Split(d.Label, "/")[0])
+			return cli.Usage("--dsn %s and --dsn %s are both %s: name their regions, as %s/REGION", other.Label,
+				d.Label, d.Service, strings.Split(d.Label, "/")[0])
 		}
 	}
 	return nil
@@ -248,7 +254,8 @@ func (f *scanFlags) verdict(ctx context.Context, r *report.Report) error {
 	return nil
 }
 
-// newProgress returns a function that reports the progress of a table: at its end, and every few seconds while it is read.
+// newProgress returns a function that reports the progress of a table: at its end, and every few seconds
+// while it is read.
 func newProgress(w io.Writer) func(scan.Progress) {
 	last := time.Now()
 	return func(p scan.Progress) {

@@ -25,12 +25,16 @@ func TestScanChecksItsFlags(t *testing.T) {
 		files []string
 		wrong string
 	}{
-		"right":              {scanFlags{dsns: []string{"shop=x"}, statementTimeout: time.Second}, nil, ""},
-		"no database":        {scanFlags{statementTimeout: time.Second}, nil, "missing: --dsn"},
-		"negative rate":      {scanFlags{dsns: []string{"shop=x"}, rate: -1, statementTimeout: time.Second}, nil, "--rate -1"},
-		"a short timeout":    {scanFlags{dsns: []string{"shop=x"}, statementTimeout: time.Millisecond}, nil, "want at least 100ms"},
-		"a guess of a file":  {scanFlags{dsns: []string{"shop=x"}, statementTimeout: time.Second, write: "new.yaml"}, []string{"old.yaml"}, "old.yaml declares the references already"},
-		"a file is not lost": {scanFlags{dsns: []string{"shop=x"}, statementTimeout: time.Second, write: there}, nil, "the file exists"},
+		"right":       {scanFlags{dsns: []string{"shop=x"}, statementTimeout: time.Second}, nil, ""},
+		"no database": {scanFlags{statementTimeout: time.Second}, nil, "missing: --dsn"},
+		"negative rate": {scanFlags{dsns: []string{"shop=x"}, rate: -1, statementTimeout: time.Second}, nil,
+			"--rate -1"},
+		"a short timeout": {scanFlags{dsns: []string{"shop=x"}, statementTimeout: time.Millisecond}, nil,
+			"want at least 100ms"},
+		"a guess of a file": {scanFlags{dsns: []string{"shop=x"}, statementTimeout: time.Second, write: "new.yaml"},
+			[]string{"old.yaml"}, "old.yaml declares the references already"},
+		"a file is not lost": {scanFlags{dsns: []string{"shop=x"}, statementTimeout: time.Second, write: there}, nil,
+			"the file exists"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -54,16 +58,23 @@ func TestDatabasesByTheirLabels(t *testing.T) {
 		want     []scan.Database
 		wrong    string
 	}{
-		"a guess":           {[]string{"Shop_1=host=localhost"}, nil, []scan.Database{{Label: "Shop_1", DSN: "host=localhost", Service: "shop-1" + guessedDomain}}, ""},
-		"a declared one":    {[]string{"shop=host=localhost"}, declared, []scan.Database{{Label: "shop", DSN: "host=localhost", Service: "shop.example.com"}}, ""},
-		"a region":          {[]string{"shop/west=host=localhost"}, declared, []scan.Database{{Label: "shop/west", DSN: "host=localhost", Service: "shop.example.com", Region: "west"}}, ""},
-		"not declared":      {[]string{"bank=host=localhost"}, declared, nil, "the file does not describe"},
-		"no name":           {[]string{"postgres://secret@db/shop?x=1"}, nil, nil, "--dsn, number 1: want NAME=DSN"},
-		"no string":         {[]string{"shop="}, nil, nil, "--dsn, number 1"},
-		"a bad region":      {[]string{"shop/WEST!=host=localhost"}, nil, nil, "--dsn shop/WEST!"},
-		"twice":             {[]string{"shop=host=localhost", "shop.example.com=host=localhost"}, declared, nil, "name their regions"},
-		"beside its region": {[]string{"shop=host=localhost", "shop/west=host=localhost"}, declared, nil, "name their regions"},
-		"without TLS":       {[]string{"shop=postgres://db.example.com/shop?sslmode=disable"}, nil, nil, "--postgres-plaintext"},
+		"a guess": {[]string{"Shop_1=host=localhost"}, nil,
+			[]scan.Database{{Label: "Shop_1", DSN: "host=localhost", Service: "shop-1" + guessedDomain}}, ""},
+		"a declared one": {[]string{"shop=host=localhost"}, declared,
+			[]scan.Database{{Label: "shop", DSN: "host=localhost", Service: "shop.example.com"}}, ""},
+		"a region": {[]string{"shop/west=host=localhost"}, declared,
+			[]scan.Database{{Label: "shop/west", DSN: "host=localhost", Service: "shop.example.com", Region: "west"}},
+			""},
+		"not declared": {[]string{"bank=host=localhost"}, declared, nil, "the file does not describe"},
+		"no name":      {[]string{"postgres://secret@db/shop?x=1"}, nil, nil, "--dsn, number 1: want NAME=DSN"},
+		"no string":    {[]string{"shop="}, nil, nil, "--dsn, number 1"},
+		"a bad region": {[]string{"shop/WEST!=host=localhost"}, nil, nil, "--dsn shop/WEST!"},
+		"twice": {[]string{"shop=host=localhost", "shop.example.com=host=localhost"}, declared, nil,
+			"name their regions"},
+		"beside its region": {[]string{"shop=host=localhost", "shop/west=host=localhost"}, declared, nil,
+			"name their regions"},
+		"without TLS": {[]string{"shop=postgres://db.example.com/shop?sslmode=disable"}, nil, nil,
+			"--postgres-plaintext"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -87,7 +98,8 @@ func TestTheFirstLabelOfAServiceStandsForItWhenItIsTheOnlyOne(t *testing.T) {
 	require.Equal(t, "shop.example.com", declaredService(one, "shop.guess", "shop"))
 	require.Equal(t, "shop.guess", declaredService(two, "shop.guess", "shop"), "two have that label")
 	require.Equal(t, "shop.other.com", declaredService(two, "shop.other.com", "shop.other.com"))
-	require.Equal(t, "shop.third.com", declaredService(one, "shop.third.com", "shop.third.com"), "a full name stands for itself")
+	require.Equal(t, "shop.third.com", declaredService(one, "shop.third.com", "shop.third.com"),
+		"a full name stands for itself")
 }
 
 func TestTheVerdictOfAScan(t *testing.T) {
@@ -96,7 +108,8 @@ func TestTheVerdictOfAScan(t *testing.T) {
 	partial := report.Reference{State: report.Partial}
 	orphans := report.Reference{State: report.Complete, Orphans: report.Orphans{Rows: 3}}
 	of := func(refs ...report.Reference) *report.Report { return &report.Report{References: refs} }
-	require.NoError(t, (&scanFlags{}).verdict(t.Context(), of(clean, orphans)), "findings are the result, and no failure")
+	require.NoError(t, (&scanFlags{}).verdict(t.Context(), of(clean, orphans)),
+		"findings are the result, and no failure")
 	require.NoError(t, (&scanFlags{strict: true}).verdict(t.Context(), of(clean)))
 	err := (&scanFlags{strict: true}).verdict(t.Context(), of(clean, orphans))
 	require.EqualError(t, err, "1 reference with something to do")

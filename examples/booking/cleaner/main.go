@@ -20,7 +20,8 @@ func main() {
 	defer c.Close()
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	devices := controller.Kind{Deployment: schema.DeploymentID{Service: "devices.example.com", Region: "eu"}, Name: "Device"}
+	devices := controller.Kind{Deployment: schema.DeploymentID{Service: "devices.example.com", Region: "eu"},
+		Name: "Device"}
 	disconnect := func(_ context.Context, device *controller.Resource, _ *controller.View) error {
 		fmt.Println("disconnected", device.GetName(), "at", device.GetBody().GetFields()["address"].GetStringValue())
 		return nil
@@ -32,7 +33,8 @@ func main() {
 		}
 		return controller.Result{}, nil
 	}
-	if err := controller.New(c, devices).Finalizer("connection", c, disconnect).Run(ctx, controller.Func(reconcile)); err != nil {
+	if err := controller.New(c, devices).Finalizer("connection", c, disconnect).
+		Run(ctx, controller.Func(reconcile)); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -42,14 +42,16 @@ func (c *collected) Enabled(context.Context, sdklog.EnabledParameters) bool { re
 func (c *collected) Shutdown(context.Context) error                         { return nil }
 func (c *collected) ForceFlush(context.Context) error                       { return nil }
 
-// Open returns a sink for the endpoint, the protocol and the resource of the variables. It does not wait for the receiver.
+// Open returns a sink for the endpoint, the protocol and the resource of the variables. It does not wait for
+// the receiver.
 func Open(ctx context.Context, version, instance string) (auditlog.Sink, error) {
 	exporter, err := newExporter(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("export of the audit log: %w", err)
 	}
 	about, err := resource.New(ctx, resource.WithAttributes(
-		attribute.String("service.name", "db-controller"), attribute.String("service.version", version), attribute.String("service.instance.id", instance),
+		attribute.String("service.name", "db-controller"), attribute.String("service.version", version),
+		attribute.String("service.instance.id", instance),
 	), resource.WithFromEnv(), resource.WithTelemetrySDK())
 	if err != nil {
 		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
@@ -60,7 +62,8 @@ func Open(ctx context.Context, version, instance string) (auditlog.Sink, error) 
 }
 
 func newExporter(ctx context.Context) (sdklog.Exporter, error) {
-	switch cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), "http/protobuf") {
+	switch cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"),
+		"http/protobuf") {
 	case "grpc":
 		return otlploggrpc.New(ctx)
 	case "http/protobuf":

@@ -1,5 +1,5 @@
-// Package workload takes certificates from a SPIFFE Workload API, such as the socket of a SPIRE agent, instead of files. Keys are in memory
-// alone. The agent sends renewed certificates before the old ones end.
+// Package workload takes certificates from a SPIFFE Workload API, such as the socket of a SPIRE agent,
+// instead of files. Keys are in memory alone. The agent sends renewed certificates before the old ones end.
 package workload
 
 import (
@@ -14,7 +14,8 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 )
 
-// IsAddress reports whether a text is the address of a Workload API, such as unix:///run/spire/agent/public/api.sock, and no folder.
+// IsAddress reports whether a text is the address of a Workload API, such as
+// unix:///run/spire/agent/public/api.sock, and no folder.
 func IsAddress(text string) bool {
 	return strings.HasPrefix(text, "unix:") || strings.HasPrefix(text, "tcp:")
 }
@@ -32,7 +33,8 @@ type Source struct {
 	err error     // guarded by mu; the last one
 }
 
-// Open connects with a Workload API, and waits until it sends a certificate of an identity, or ctx ends. The source lives until Close.
+// Open connects with a Workload API, and waits until it sends a certificate of an identity, or ctx ends. The
+// source lives until Close.
 func Open(ctx context.Context, address string, who identity.Identity) (*Source, error) {
 	if err := workloadapi.ValidateAddress(address); err != nil {
 		return nil, fmt.Errorf("%s: %w", address, err)
@@ -129,5 +131,7 @@ func (s *Source) encode(sent *workloadapi.X509Context) (text [4]string, err erro
 		}
 		return [4]string{string(certificate), string(key), authorities.String(), ""}, nil
 	}
-	return text, fmt.Errorf("the Workload API has certificates of %s, and none of %s: register an entry for this process", strings.Join(others, ", "), s.who)
+	return text,
+		fmt.Errorf("the Workload API has certificates of %s, and none of %s: register an entry for this process",
+			strings.Join(others, ", "), s.who)
 }

@@ -46,7 +46,8 @@ func (a *agent) give(send *workload.X509SVIDResponse) {
 	a.send, a.changed = send, make(chan struct{})
 }
 
-func (a *agent) FetchX509SVID(_ *workload.X509SVIDRequest, stream grpc.ServerStreamingServer[workload.X509SVIDResponse]) error {
+func (a *agent) FetchX509SVID(_ *workload.X509SVIDRequest,
+	stream grpc.ServerStreamingServer[workload.X509SVIDResponse]) error {
 	if in, _ := metadata.FromIncomingContext(stream.Context()); len(in.Get("workload.spiffe.io")) == 0 {
 		return status.Error(codes.InvalidArgument, "the security header is missing")
 	}
@@ -92,7 +93,8 @@ func newAuthority(t *testing.T) *authority {
 	require.NoError(t, err)
 	domain := &url.URL{Scheme: "spiffe", Host: "example.org"}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), URIs: []*url.URL{domain},
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		URIs: []*url.URL{domain},
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
@@ -111,13 +113,16 @@ func (a *authority) issue(t *testing.T, serial int64, paths ...string) *workload
 		require.NoError(t, err)
 		id := &url.URL{Scheme: "spiffe", Host: "example.org", Path: path}
 		der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-			SerialNumber: big.NewInt(serial), NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour), URIs: []*url.URL{id},
-			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true,
+			SerialNumber: big.NewInt(serial), NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().
+					Add(time.Hour), URIs: []*url.URL{id},
+			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth,
+				x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true,
 		}, a.cert, key.Public(), a.key)
 		require.NoError(t, err)
 		private, err := x509.MarshalPKCS8PrivateKey(key)
 		require.NoError(t, err)
-		out.Svids = append(out.Svids, &workload.X509SVID{SpiffeId: id.String(), X509Svid: der, X509SvidKey: private, Bundle: a.cert.Raw})
+		out.Svids = append(out.Svids, &workload.X509SVID{SpiffeId: id.String(), X509Svid: der, X509SvidKey: private,
+			Bundle: a.cert.Raw})
 	}
 	return out
 }
@@ -144,8 +149,8 @@ func talk(t *testing.T, server, client *identity.Credentials) error {
 	return errors.Join(err, <-failed)
 }
 
-// A process gets its certificate from the agent, of several the one of its identity, renews it while it runs, and goes on with it while the
-// agent is away. Files and agents are one trust domain.
+// A process gets its certificate from the agent, of several the one of its identity, renews it while it runs,
+// and goes on with it while the agent is away. Files and agents are one trust domain.
 func TestCertificatesOfAWorkloadAPI(t *testing.T) {
 	t.Parallel()
 	ca, at := newAuthority(t), &agent{changed: make(chan struct{})}
@@ -212,7 +217,8 @@ func TestAWorkloadAPIWithoutTheIdentity(t *testing.T) {
 		cancel()
 		require.ErrorContains(t, err, says)
 	}
-	for address, says := range map[string]string{"unix:///nowhere/api.sock": "no certificate of", "unix:": "unix:", "tcp:example.org:1": "tcp:"} {
+	for address, says := range map[string]string{"unix:///nowhere/api.sock": "no certificate of", "unix:": "unix:",
+		"tcp:example.org:1": "tcp:"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		_, err := source.Open(ctx, address, iam)
 		cancel()

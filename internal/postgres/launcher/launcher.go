@@ -1,5 +1,6 @@
-// Package launcher starts PostgreSQL servers for development and tests. Start connects to the server that it is given, or
-// starts one that needs no system service, no configuration and no root, and that ends with the calling process.
+// Package launcher starts PostgreSQL servers for development and tests. Start connects to the server that it
+// is given, or starts one that needs no system service, no configuration and no root, and that ends with the
+// calling process.
 package launcher
 
 import (
@@ -260,7 +261,8 @@ func (p *Server) CreateDatabase(ctx context.Context, name string) error {
 
 // CloneDatabase creates a database with all content of the template. The template must have no connections.
 func (p *Server) CloneDatabase(ctx context.Context, name, template string) error {
-	if err := p.exec(ctx, "CREATE DATABASE "+quoteIdentifier(name)+" TEMPLATE "+quoteIdentifier(template)+" STRATEGY file_copy"); err != nil {
+	if err := p.exec(ctx, "CREATE DATABASE "+quoteIdentifier(name)+" TEMPLATE "+quoteIdentifier(template)+
+		" STRATEGY file_copy"); err != nil {
 		return fmt.Errorf("clone database %s from %s: %w", name, template, err)
 	}
 	return nil
@@ -301,8 +303,8 @@ func (p *Server) serverVersion(ctx context.Context) (string, error) {
 	return version, nil
 }
 
-// exec runs one statement outside of a transaction. Its connection is kept for the next one: tests create and drop thousands of
-// databases, and a connection costs the server as much as a small database.
+// exec runs one statement outside of a transaction. Its connection is kept for the next one: tests create and
+// drop thousands of databases, and a connection costs the server as much as a small database.
 func (p *Server) exec(ctx context.Context, statement string) error {
 	conn := p.takeIdle()
 	if conn == nil || conn.Ping(ctx) != nil { // the server may have been restarted

@@ -36,7 +36,8 @@ const (
 
 var errPortTaken = errors.New("the port is taken")
 
-// serverFolder has a server's data, its log and its password. Only the user that the server runs as can enter it.
+// serverFolder has a server's data, its log and its password. Only the user that the server runs as can enter
+// it.
 type serverFolder struct {
 	path      string
 	temporary bool
@@ -151,7 +152,8 @@ func checkReachable(path string, who *serverAccount) error {
 			return fmt.Errorf("look at %s: %w", parent, err)
 		}
 		if !mayEnter(info, who) {
-			return fmt.Errorf("user %s, which the server runs as because it refuses root, cannot enter %s: choose another folder or run chmod o+x %s",
+			return fmt.Errorf(
+				"user %s, which the server runs as because it refuses root, cannot enter %s: choose another folder or run chmod o+x %s",
 				who.name, parent, parent)
 		}
 		if parent == filepath.Dir(parent) {
@@ -173,8 +175,8 @@ func mayEnter(info fs.FileInfo, who *serverAccount) bool {
 	return info.Mode()&needed != 0
 }
 
-// inOwnSession starts a process as an account (nil: ourselves), in a session that neither Ctrl-C nor a closed terminal reaches:
-// these reach us alone, and we stop the server in order.
+// inOwnSession starts a process as an account (nil: ourselves), in a session that neither Ctrl-C nor a closed
+// terminal reaches: these reach us alone, and we stop the server in order.
 func inOwnSession(who *serverAccount) *syscall.SysProcAttr {
 	attributes := &syscall.SysProcAttr{Setsid: true}
 	if who != nil {
@@ -212,7 +214,8 @@ func startProcess(command *exec.Cmd, f *serverFolder, logger *zap.Logger) (*serv
 	}
 	command.Stdout, command.Stderr = log, log
 
-	// Every process of the server inherits the write end: reading the other end ends with the last of these processes.
+	// Every process of the server inherits the write end: reading the other end ends with the last of these
+	// processes.
 	alive, hold, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("create a pipe: %w", err)
@@ -329,8 +332,8 @@ type janitor struct {
 	line    *os.File // ends when we do
 }
 
-// The script reads our line from standard input and the server's from file 3.
-// A first line means that the server has ended while we go on, so that its process number may belong to another process.
+// The script reads our line from standard input and the server's from file 3. A first line means that the
+// server has ended while we go on, so that its process number may belong to another process.
 const janitorScript = `
 read -r ended || kill -INT "$1" 2>/dev/null
 cat >/dev/null

@@ -188,7 +188,8 @@ func chooseAccount(uid int, lookup func(string) (*user.User, error)) (*serverAcc
 		}
 		return &serverAccount{name: name, uid: uint32(id), gid: uint32(group)}, nil
 	}
-	return nil, errors.New("postgresql refuses to run as root and there is neither a user postgres nor nobody: run this as another user")
+	return nil, errors.New(
+		"postgresql refuses to run as root and there is neither a user postgres nor nobody: run this as another user")
 }
 
 // installAdvice returns the advice how to install the binaries on this machine.
@@ -289,8 +290,8 @@ func socketFolder(folder string) string {
 	return folder
 }
 
-// serverEnvironment is our environment without variables that configure the server (PGPORT, PGDATA and the like) or translate its
-// messages.
+// serverEnvironment is our environment without variables that configure the server (PGPORT, PGDATA and the
+// like) or translate its messages.
 func serverEnvironment() []string {
 	environment := slices.DeleteFunc(os.Environ(), func(entry string) bool {
 		return strings.HasPrefix(entry, "PG") || strings.HasPrefix(entry, "LC_") || strings.HasPrefix(entry, "LANG")

@@ -51,8 +51,10 @@ func (r *Report) Summary() string {
 		}
 	}
 	return fmt.Sprintf("%s, %s, %s read in %s: %s between databases, %s; %s to look at.",
-		Several(int64(len(r.Databases)), "database"), Several(int64(tables), "table"), Several(r.Read(), "row"), r.Ended.Sub(r.Started).Round(100*time.Millisecond),
-		Several(int64(between), "reference"), Several(r.Orphaned(), "orphan"), Several(int64(r.Findings()), "reference"))
+		Several(int64(len(r.Databases)), "database"), Several(int64(tables), "table"), Several(r.Read(), "row"),
+		r.Ended.Sub(r.Started).Round(100*time.Millisecond),
+		Several(int64(between), "reference"), Several(r.Orphaned(), "orphan"),
+		Several(int64(r.Findings()), "reference"))
 }
 
 // table writes the numbers, a line for each reference.
@@ -71,7 +73,8 @@ func (r *Report) table(out io.Writer) {
 		if len(ref.FanOut.Largest) > 0 {
 			median, largest = Count(ref.FanOut.Median), ref.FanOut.Largest[0].Rows.String()
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", ref.Holder, places(ref.Targets), rows, orphans, median, largest)
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", ref.Holder, places(ref.Targets), rows, orphans,
+			median, largest)
 	}
 	_ = w.Flush()
 }
@@ -99,7 +102,9 @@ func (r *Reference) text(print func(string, ...any)) {
 		for _, h := range f.Largest {
 			top = append(top, Values(h.Target)+" has "+h.Rows.String())
 		}
-		print("  holders of a target: median %s, 90 %% of the targets up to %s, 99 %% up to %s; targets with holders: %s", Count(f.Median), Count(f.P90), Count(f.P99), f.Targets)
+		print(
+			"  holders of a target: median %s, 90 %% of the targets up to %s, 99 %% up to %s; targets with holders: %s",
+			Count(f.Median), Count(f.P90), Count(f.P99), f.Targets)
 		if f.Largest[0].Rows.N > f.P99 {
 			print("      %s", strings.Join(top, ", "))
 		}
@@ -191,7 +196,9 @@ func Values(values []string) string {
 		if utf8.RuneCountInString(v) > 60 {
 			v = string([]rune(v)[:59]) + "…"
 		}
-		if out[i] = v; v == "" || strings.ContainsFunc(v, func(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) || r == '"' || r == ',' }) {
+		if out[i] = v; v == "" || strings.ContainsFunc(v, func(r rune) bool {
+			return !unicode.IsPrint(r) || unicode.IsSpace(r) || r == '"' || r == ','
+		}) {
 			out[i] = strconv.Quote(v)
 		}
 	}

@@ -38,7 +38,8 @@ func Begin(ctx context.Context, version, instance string, log func(error)) (stop
 		return nil, fmt.Errorf("export of traces: %w", err)
 	}
 	about, err := resource.New(ctx, resource.WithAttributes(
-		attribute.String("service.name", "db-controller"), attribute.String("service.version", version), attribute.String("service.instance.id", instance),
+		attribute.String("service.name", "db-controller"), attribute.String("service.version", version),
+		attribute.String("service.instance.id", instance),
 	), resource.WithFromEnv(), resource.WithTelemetrySDK())
 	if err != nil {
 		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
@@ -71,7 +72,8 @@ func wanted() (bool, error) {
 }
 
 func newExporter(ctx context.Context) (*otlptrace.Exporter, error) {
-	switch cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), "http/protobuf") {
+	switch cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"),
+		"http/protobuf") {
 	case "grpc":
 		return otlptracegrpc.New(ctx)
 	case "http/protobuf":

@@ -1,5 +1,6 @@
-// Package access decides which calls a caller may make on which resources, by the rights that the environment declares and, where there is one, by an
-// authorization service outside. Its interceptors run last, after a request was forwarded: each deployment decides about its own resources.
+// Package access decides which calls a caller may make on which resources, by the rights that the environment
+// declares and, where there is one, by an authorization service outside. Its interceptors run last, after a
+// request was forwarded: each deployment decides about its own resources.
 package access
 
 import (
@@ -32,7 +33,8 @@ type Authorizer interface {
 	// Authorize decides about each name.
 	Authorize(ctx context.Context, who grant.Subject, verb schema.Verb, names []schema.FullName) ([]bool, error)
 	// Ranges returns the names of a kind of a deployment for which Authorize would allow the verb.
-	Ranges(ctx context.Context, who grant.Subject, verb schema.Verb, of schema.DeploymentID, kind string) ([]grant.NameRange, error)
+	Ranges(ctx context.Context, who grant.Subject, verb schema.Verb, of schema.DeploymentID,
+		kind string) ([]grant.NameRange, error)
 }
 
 // Config of Access.
@@ -48,10 +50,11 @@ type Config struct {
 	Logger      *zap.Logger
 	// AuditLog records calls; nil: none.
 	AuditLog *auditlog.Log
-	// FinalizerHolder returns the identity that may remove a finalizer of a resource here (its relative name); empty for none. It fails
-	// when this process does not know the version that runs. Nil: none.
+	// FinalizerHolder returns the identity that may remove a finalizer of a resource here (its relative
+	// name); empty for none. It fails when this process does not know the version that runs. Nil: none.
 	FinalizerHolder func(ctx context.Context, name, finalizer string) (string, error)
-	// TokenKeys returns the keys of the tokens of the database, of which the first one makes tokens. Nil: page tokens can be read.
+	// TokenKeys returns the keys of the tokens of the database, of which the first one makes tokens. Nil:
+	// page tokens can be read.
 	TokenKeys func(ctx context.Context) ([][]byte, error)
 }
 
@@ -70,8 +73,11 @@ type Access struct {
 
 // New returns the access to one deployment.
 func New(cfg Config) *Access {
-	sampled := zap.WrapCore(func(core zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(core, time.Second, 10, 0) })
-	return &Access{cfg: cfg, audit: cfg.Logger.Named("audit").WithOptions(sampled), denials: denials{of: map[identity.Identity]*denied{}}, pages: pageTokens{keys: cfg.TokenKeys}}
+	sampled := zap.WrapCore(func(core zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(core, time.Second, 10, 0)
+	})
+	return &Access{cfg: cfg, audit: cfg.Logger.Named("audit").WithOptions(sampled),
+		denials: denials{of: map[identity.Identity]*denied{}}, pages: pageTokens{keys: cfg.TokenKeys}}
 }
 
 // current returns the rights of the newest environment.
@@ -91,7 +97,8 @@ func subject(c identity.Caller) grant.Subject {
 
 // Authorize reports for each resource whether a caller has a right on it, whether or not the resource exists.
 // All rights at a server are decided here and in Within, which is the same for all names of a kind.
-func (a *Access) Authorize(ctx context.Context, who identity.Caller, verb schema.Verb, names []schema.FullName) ([]bool, error) {
+func (a *Access) Authorize(ctx context.Context, who identity.Caller, verb schema.Verb,
+	names []schema.FullName) ([]bool, error) {
 	rights, allowed := a.current(), make([]bool, len(names))
 	var ask []schema.FullName
 	for i, name := range names {
@@ -139,7 +146,8 @@ func (a *Access) deletes(ctx context.Context, who identity.Caller, names []schem
 }
 
 // deletesKind reports whether a caller may delete all resources of a kind in a deployment.
-func (a *Access) deletesKind(ctx context.Context, who identity.Caller, at schema.DeploymentID, kind string) (bool, error) {
+func (a *Access) deletesKind(ctx context.Context, who identity.Caller, at schema.DeploymentID,
+	kind string) (bool, error) {
 	all := []grant.NameRange{grant.AllNames}
 	if !slices.Equal(a.current().Ranges(subject(who), schema.Delete, at, kind), all) {
 		return false, nil
@@ -177,7 +185,8 @@ func (a *Access) granted(who identity.Caller) grant.Within {
 	return a.current().Within(subject(who), schema.Read, a.cfg.Deployment)
 }
 
-// undecided returns the error of a call that the authorization service did not decide about. Its own error is for the log.
+// undecided returns the error of a call that the authorization service did not decide about. Its own error is
+// for the log.
 func (a *Access) undecided(err error) error {
 	a.audit.Warn("the authorization service did not decide", zap.Error(err))
 	return peer.ErrAuthorizer
@@ -224,7 +233,8 @@ func (a *Access) demand(ctx context.Context, who identity.Caller, method string,
 		return denied
 	}
 	if len(d.names) > 0 && (d.verb == schema.Delete || d.verb == schema.Operate) {
-		a.cfg.Logger.Named("audit").Info("allowed", append(fieldsOf(ctx, who, method, d), zap.Stringer("first", d.names[0]))...)
+		a.cfg.Logger.Named("audit").Info("allowed", append(fieldsOf(ctx, who, method, d),
+			zap.Stringer("first", d.names[0]))...)
 	}
 	return nil
 }

@@ -88,7 +88,8 @@ func (e *environments) set(t *testing.T, text string) {
 		close(e.changed)
 	}
 	e.changed = make(chan struct{})
-	e.env = &schema.Environment{Services: f.Services, Rights: f.Rights, Deployments: []schema.Deployment{{DeploymentID: self, Version: "v1"}}}
+	e.env = &schema.Environment{Services: f.Services, Rights: f.Rights,
+		Deployments: []schema.Deployment{{DeploymentID: self, Version: "v1"}}}
 }
 
 func newAccess(t *testing.T, text string, change ...func(*access.Config)) (*access.Access, *environments) {
@@ -103,7 +104,8 @@ func newAccess(t *testing.T, text string, change ...func(*access.Config)) (*acce
 }
 
 func as(t *testing.T, role identity.Role, name string, groups ...string) context.Context {
-	return identity.NewCallerContext(t.Context(), identity.Caller{Identity: identity.Identity{Role: role, Name: name}, Groups: groups})
+	return identity.NewCallerContext(t.Context(), identity.Caller{Identity: identity.Identity{Role: role, Name: name},
+		Groups: groups})
 }
 
 func call(a *access.Access, ctx context.Context, method string, req any, handler grpc.UnaryHandler) (any, error) {
@@ -113,7 +115,8 @@ func call(a *access.Access, ctx context.Context, method string, req any, handler
 func fine(context.Context, any) (any, error) { return nil, nil }
 
 func put(name string) *resourcev1.BatchWriteResourcesRequest_Write {
-	return &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: name}}}
+	return &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{
+		Put: &resourcev1.Resource{Name: name}}}
 }
 
 func TestEachRequestNeedsItsRight(t *testing.T) {
@@ -123,7 +126,8 @@ func TestEachRequestNeedsItsRight(t *testing.T) {
 			return map[string]string{"badge": "user/ann"}[finalizer], nil
 		}
 	})
-	ann, sre, operator := as(t, identity.RoleUser, "ann"), as(t, identity.RoleUser, "sam", "sre"), as(t, identity.RoleOperator, "olga")
+	ann, sre, operator := as(t, identity.RoleUser, "ann"), as(t, identity.RoleUser, "sam", "sre"),
+		as(t, identity.RoleOperator, "olga")
 	mine, theirs := "things/ann-1", "things/bob-1"
 	for _, c := range []struct {
 		ctx     context.Context
@@ -132,49 +136,86 @@ func TestEachRequestNeedsItsRight(t *testing.T) {
 		allowed bool
 	}{
 		{ann, resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: mine}, true},
-		{ann, resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: "//a.example.com/us-west2/" + mine}, true},
-		{ann, resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: theirs}, false},
-		{ann, resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: "//a.example.com/us-west2/" + theirs}, false},
-		{ann, resourcev1.ResourceService_BatchGetResources_FullMethodName, &resourcev1.BatchGetResourcesRequest{Names: []string{mine, theirs}}, false},
-		{ann, resourcev1.ResourceService_BatchGetResources_FullMethodName, &resourcev1.BatchGetResourcesRequest{Names: []string{mine, "//a.example.com/eastus2/" + theirs}}, true},
-		{ann, resourcev1.ResourceService_PutResource_FullMethodName, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: mine}}, true},
-		{ann, resourcev1.ResourceService_PutResource_FullMethodName, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: theirs}}, false},
-		{ann, resourcev1.ResourceService_BatchWriteResources_FullMethodName, &resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{put(mine), put(theirs)}}, false},
-		{ann, resourcev1.ResourceService_MutateAndValidateResource_FullMethodName, &resourcev1.MutateAndValidateResourceRequest{Write: put(mine), More: []*resourcev1.BatchWriteResourcesRequest_Write{put(theirs)}}, false},
-		{ann, resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: mine}, true},
-		{ann, resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: theirs}, false},
-		{ann, resourcev1.ResourceService_PlanDeletion_FullMethodName, &resourcev1.PlanDeletionRequest{Name: theirs}, false},
-		{ann, resourcev1.ResourceService_SetBlockDeletion_FullMethodName, &resourcev1.SetBlockDeletionRequest{Name: mine}, false},
-		{ann, resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: mine, Now: true}, false},
-		{ann, resourcev1.ResourceService_BatchDeleteResources_FullMethodName, &resourcev1.BatchDeleteResourcesRequest{Now: true, Requests: []*resourcev1.DeleteResourceRequest{{Name: mine}}}, false},
-		{ann, resourcev1.ResourceService_UndeleteResource_FullMethodName, &resourcev1.UndeleteResourceRequest{Name: mine}, true},
-		{ann, resourcev1.ResourceService_UndeleteResource_FullMethodName, &resourcev1.UndeleteResourceRequest{Name: "things/ops"}, false},
-		{sre, resourcev1.ResourceService_SetBlockDeletion_FullMethodName, &resourcev1.SetBlockDeletionRequest{Name: "things/ops"}, true},
-		{sre, resourcev1.ResourceService_SetBlockDeletion_FullMethodName, &resourcev1.SetBlockDeletionRequest{Name: mine}, false},
-		{operator, resourcev1.ResourceService_SetBlockDeletion_FullMethodName, &resourcev1.SetBlockDeletionRequest{Name: mine}, true},
-		{ann, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{Name: mine, Finalizer: "badge"}, true},
-		{ann, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{Name: mine, Finalizer: "calendar"}, false},
-		{ann, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{Name: theirs, Finalizer: "badge"}, false},
-		{sre, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{Name: "things/ops", Finalizer: "badge"}, true},
-		{sre, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{Name: mine, Finalizer: "badge"}, false},
-		{operator, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{Name: theirs, Finalizer: "gone"}, true},
-		{ann, resourcev1.ResourceService_UpdateResourceStatus_FullMethodName, &resourcev1.UpdateResourceStatusRequest{Name: mine}, true},
-		{ann, resourcev1.ResourceService_UpdateResourceStatus_FullMethodName, &resourcev1.UpdateResourceStatusRequest{Name: theirs}, false},
+		{ann, resourcev1.ResourceService_GetResource_FullMethodName,
+			&resourcev1.GetResourceRequest{Name: "//a.example.com/us-west2/" + mine}, true},
+		{ann, resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: theirs},
+			false},
+		{ann, resourcev1.ResourceService_GetResource_FullMethodName,
+			&resourcev1.GetResourceRequest{Name: "//a.example.com/us-west2/" + theirs}, false},
+		{ann, resourcev1.ResourceService_BatchGetResources_FullMethodName,
+			&resourcev1.BatchGetResourcesRequest{Names: []string{mine, theirs}}, false},
+		{ann, resourcev1.ResourceService_BatchGetResources_FullMethodName,
+			&resourcev1.BatchGetResourcesRequest{Names: []string{mine, "//a.example.com/eastus2/" + theirs}}, true},
+		{ann, resourcev1.ResourceService_PutResource_FullMethodName,
+			&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: mine}}, true},
+		{ann, resourcev1.ResourceService_PutResource_FullMethodName,
+			&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: theirs}}, false},
+		{ann, resourcev1.ResourceService_BatchWriteResources_FullMethodName,
+			&resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{put(mine),
+				put(theirs)}}, false},
+		{ann, resourcev1.ResourceService_MutateAndValidateResource_FullMethodName,
+			&resourcev1.MutateAndValidateResourceRequest{Write: put(mine),
+				More: []*resourcev1.BatchWriteResourcesRequest_Write{put(theirs)}}, false},
+		{ann, resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: mine},
+			true},
+		{ann, resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: theirs},
+			false},
+		{ann, resourcev1.ResourceService_PlanDeletion_FullMethodName, &resourcev1.PlanDeletionRequest{Name: theirs},
+			false},
+		{ann, resourcev1.ResourceService_SetBlockDeletion_FullMethodName,
+			&resourcev1.SetBlockDeletionRequest{Name: mine}, false},
+		{ann, resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: mine,
+			Now: true}, false},
+		{ann, resourcev1.ResourceService_BatchDeleteResources_FullMethodName,
+			&resourcev1.BatchDeleteResourcesRequest{Now: true,
+				Requests: []*resourcev1.DeleteResourceRequest{{Name: mine}}}, false},
+		{ann, resourcev1.ResourceService_UndeleteResource_FullMethodName,
+			&resourcev1.UndeleteResourceRequest{Name: mine}, true},
+		{ann, resourcev1.ResourceService_UndeleteResource_FullMethodName,
+			&resourcev1.UndeleteResourceRequest{Name: "things/ops"}, false},
+		{sre, resourcev1.ResourceService_SetBlockDeletion_FullMethodName,
+			&resourcev1.SetBlockDeletionRequest{Name: "things/ops"}, true},
+		{sre, resourcev1.ResourceService_SetBlockDeletion_FullMethodName,
+			&resourcev1.SetBlockDeletionRequest{Name: mine}, false},
+		{operator, resourcev1.ResourceService_SetBlockDeletion_FullMethodName,
+			&resourcev1.SetBlockDeletionRequest{Name: mine}, true},
+		{ann, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{Name: mine,
+			Finalizer: "badge"}, true},
+		{ann, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{Name: mine,
+			Finalizer: "calendar"}, false},
+		{ann, resourcev1.ResourceService_RemoveFinalizer_FullMethodName,
+			&resourcev1.RemoveFinalizerRequest{Name: theirs, Finalizer: "badge"}, false},
+		{sre, resourcev1.ResourceService_RemoveFinalizer_FullMethodName,
+			&resourcev1.RemoveFinalizerRequest{Name: "things/ops", Finalizer: "badge"}, true},
+		{sre, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{Name: mine,
+			Finalizer: "badge"}, false},
+		{operator, resourcev1.ResourceService_RemoveFinalizer_FullMethodName,
+			&resourcev1.RemoveFinalizerRequest{Name: theirs, Finalizer: "gone"}, true},
+		{ann, resourcev1.ResourceService_UpdateResourceStatus_FullMethodName,
+			&resourcev1.UpdateResourceStatusRequest{Name: mine}, true},
+		{ann, resourcev1.ResourceService_UpdateResourceStatus_FullMethodName,
+			&resourcev1.UpdateResourceStatusRequest{Name: theirs}, false},
 		{operator, adminv1.AdminService_Decommission_FullMethodName, &adminv1.DecommissionRequest{}, true},
 		{ann, adminv1.AdminService_Decommission_FullMethodName, &adminv1.DecommissionRequest{}, false},
 		{ann, adminv1.AdminService_Explain_FullMethodName, &adminv1.ExplainRequest{Name: theirs}, false},
 		{ann, resourcev1.ResourceService_ListResources_FullMethodName, &resourcev1.ListResourcesRequest{}, true},
 	} {
 		called := false
-		_, err := call(a, c.ctx, c.method, c.req, func(context.Context, any) (any, error) { called = true; return nil, nil })
+		_, err := call(a, c.ctx, c.method, c.req, func(context.Context, any) (any, error) {
+			called = true
+			return nil, nil
+		})
 		require.Equal(t, c.allowed, called, "%s %v", c.method, c.req)
 		if !c.allowed {
 			require.Equal(t, codes.PermissionDenied, status.Code(err), "%s %v", c.method, c.req)
 		}
 	}
-	_, err := call(a, ann, resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: theirs}, fine)
-	require.ErrorContains(t, err, "user/ann has no right to delete //a.example.com/us-west2/things/bob-1: ask an operator for a grant")
-	_, err = call(a, t.Context(), resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: mine}, fine)
+	_, err := call(a, ann, resourcev1.ResourceService_DeleteResource_FullMethodName,
+		&resourcev1.DeleteResourceRequest{Name: theirs}, fine)
+	require.ErrorContains(t, err,
+		"user/ann has no right to delete //a.example.com/us-west2/things/bob-1: ask an operator for a grant")
+	_, err = call(a, t.Context(), resourcev1.ResourceService_GetResource_FullMethodName,
+		&resourcev1.GetResourceRequest{Name: mine}, fine)
 	require.Equal(t, codes.Unauthenticated, status.Code(err), "a caller without identity")
 }
 
@@ -187,11 +228,13 @@ func TestDenialsOfOneIdentityHideNoOthers(t *testing.T) {
 	a, _ := newAccess(t, declared, func(c *access.Config) { c.Logger = zap.New(core) })
 	synctest.Test(t, func(t *testing.T) {
 		denied := func(name string) {
-			_, err := call(a, as(t, identity.RoleUser, name), resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: "things/x"}, fine)
+			_, err := call(a, as(t, identity.RoleUser, name), resourcev1.ResourceService_GetResource_FullMethodName,
+				&resourcev1.GetResourceRequest{Name: "things/x"}, fine)
 			require.Equal(t, codes.PermissionDenied, status.Code(err))
 		}
 		lines := func(name string) []observer.LoggedEntry {
-			return logged.FilterField(zap.Stringer("identity", identity.Identity{Role: identity.RoleUser, Name: name})).All()
+			return logged.FilterField(zap.Stringer("identity", identity.Identity{Role: identity.RoleUser, Name: name})).
+				All()
 		}
 		for range 1000 {
 			denied("ann")
@@ -214,20 +257,24 @@ func TestAnOlderVersionNamesNoHolder(t *testing.T) {
 		c.FinalizerHolder = func(context.Context, string, string) (string, error) { return "user/ann", peer.ErrAborted }
 	})
 	remove := func(who context.Context, name string) error {
-		_, err := call(a, who, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{Name: name, Finalizer: "badge"}, fine)
+		_, err := call(a, who, resourcev1.ResourceService_RemoveFinalizer_FullMethodName,
+			&resourcev1.RemoveFinalizerRequest{Name: name, Finalizer: "badge"}, fine)
 		return err
 	}
 	for _, who := range []context.Context{as(t, identity.RoleUser, "ann"), as(t, identity.RoleUser, "sam", "sre")} {
-		require.Equal(t, codes.Aborted, status.Code(remove(who, "things/ops")), "another try, or another process, answers")
+		require.Equal(t, codes.Aborted, status.Code(remove(who, "things/ops")),
+			"another try, or another process, answers")
 	}
-	require.NoError(t, remove(as(t, identity.RoleOperator, "olga"), "things/ann-1"), "the right of operators is in no version")
+	require.NoError(t, remove(as(t, identity.RoleOperator, "olga"), "things/ann-1"),
+		"the right of operators is in no version")
 }
 
 func TestAListIsLimitedToTheNamesThatItsCallerMayRead(t *testing.T) {
 	t.Parallel()
 	a, e := newAccess(t, declared)
 	names := func() (out grant.Within) {
-		_, err := call(a, as(t, identity.RoleUser, "ann"), resourcev1.ResourceService_ListResources_FullMethodName, &resourcev1.ListResourcesRequest{},
+		_, err := call(a, as(t, identity.RoleUser, "ann"), resourcev1.ResourceService_ListResources_FullMethodName,
+			&resourcev1.ListResourcesRequest{},
 			func(ctx context.Context, _ any) (any, error) { out = access.Names(ctx); return nil, nil })
 		require.NoError(t, err)
 		return out
@@ -244,9 +291,11 @@ func TestAnswersAndErrorsHideNames(t *testing.T) {
 	ctx := as(t, identity.RoleUser, "ann")
 	blocked := &peer.BlockedError{Name: "things/ann-1", Deployment: self}
 	for _, name := range []string{"things/ann-2", "things/secret"} {
-		blocked.Add(peer.Holder{Name: schema.FullName{Deployment: self, Name: name}, Path: "to", Target: schema.FullName{Deployment: self, Name: "things/ann-1"}})
+		blocked.Add(peer.Holder{Name: schema.FullName{Deployment: self, Name: name}, Path: "to",
+			Target: schema.FullName{Deployment: self, Name: "things/ann-1"}})
 	}
-	_, err := call(a, ctx, resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: "things/ann-1"},
+	_, err := call(a, ctx, resourcev1.ResourceService_DeleteResource_FullMethodName,
+		&resourcev1.DeleteResourceRequest{Name: "things/ann-1"},
 		func(context.Context, any) (any, error) { return nil, outcome.Status(zap.NewNop(), blocked) })
 	st := status.Convert(err)
 	require.Equal(t, codes.FailedPrecondition, st.Code())
@@ -255,24 +304,34 @@ func TestAnswersAndErrorsHideNames(t *testing.T) {
 	require.NotContains(t, st.Proto().String(), "secret")
 	require.Contains(t, st.Proto().String(), `hidden`)
 
-	answer := &adminv1.ExplainResponse{Name: "//a.example.com/us-west2/things/ann-1", Reasons: []*adminv1.ExplainResponse_Reason{
-		{Message: "//a.example.com/us-west2/things/secret, and //a.example.com/us-west2/things/ann-3; wait"},
-	}}
-	_, err = call(a, ctx, adminv1.AdminService_Explain_FullMethodName, &adminv1.ExplainRequest{Name: "things/ann-1"}, func(context.Context, any) (any, error) { return answer, nil })
+	answer := &adminv1.ExplainResponse{Name: "//a.example.com/us-west2/things/ann-1",
+		Reasons: []*adminv1.ExplainResponse_Reason{
+			{Message: "//a.example.com/us-west2/things/secret, and //a.example.com/us-west2/things/ann-3; wait"},
+		}}
+	_, err = call(a, ctx, adminv1.AdminService_Explain_FullMethodName, &adminv1.ExplainRequest{Name: "things/ann-1"},
+		func(context.Context, any) (any, error) {
+			return answer, nil
+		})
 	require.NoError(t, err)
 	require.Equal(t, "//a.example.com/us-west2/things/ann-1", answer.GetName())
-	require.Equal(t, "a resource that you may not read, and //a.example.com/us-west2/things/ann-3; wait", answer.GetReasons()[0].GetMessage())
+	require.Equal(t, "a resource that you may not read, and //a.example.com/us-west2/things/ann-3; wait",
+		answer.GetReasons()[0].GetMessage())
 
 	plan := &resourcev1.PlanDeletionResponse{Groups: []*resourcev1.PlanDeletionResponse_Group{
-		{Count: 2, Samples: []string{"//a.example.com/us-west2/things/secret", "//a.example.com/us-west2/things/ann-3"}},
+		{Count: 2, Samples: []string{"//a.example.com/us-west2/things/secret",
+			"//a.example.com/us-west2/things/ann-3"}},
 	}}
-	_, err = call(a, ctx, resourcev1.ResourceService_PlanDeletion_FullMethodName, &resourcev1.PlanDeletionRequest{Name: "things/ann-1"}, func(context.Context, any) (any, error) { return plan, nil })
+	_, err = call(a, ctx, resourcev1.ResourceService_PlanDeletion_FullMethodName,
+		&resourcev1.PlanDeletionRequest{Name: "things/ann-1"}, func(context.Context, any) (any, error) {
+			return plan, nil
+		})
 	require.NoError(t, err)
 	require.Equal(t, []string{"//a.example.com/us-west2/things/ann-3"}, plan.GetGroups()[0].GetSamples())
 	require.EqualValues(t, 2, plan.GetGroups()[0].GetCount())
 }
 
-// The state of a deployment tells nothing of resources that the caller may not read: no uid, kind, id of a deletion, holder, or address.
+// The state of a deployment tells nothing of resources that the caller may not read: no uid, kind, id of a
+// deletion, holder, or address.
 func TestTheStateOfADeploymentTellsNothingOfHiddenResources(t *testing.T) {
 	t.Parallel()
 	a, _ := newAccess(t, declared)
@@ -282,22 +341,31 @@ func TestTheStateOfADeploymentTellsNothingOfHiddenResources(t *testing.T) {
 		return []*adminv1.Deletion{{Id: "id-secret", Root: hidden, Found: 3}, {Id: "id-seen", Root: seen, Found: 2}}
 	}
 	stuck := func(name string) *adminv1.ListStuckResponse_Resource {
-		return &adminv1.ListStuckResponse_Resource{Name: name, Kind: "Kind" + name[len(name)-3:], Uid: "uid-" + name[len(name)-3:], Reasons: []string{"waits for finalizer f of user/" + name[len(name)-3:]}}
+		return &adminv1.ListStuckResponse_Resource{Name: name, Kind: "Kind" + name[len(name)-3:],
+			Uid: "uid-" + name[len(name)-3:], Reasons: []string{"waits for finalizer f of user/" + name[len(name)-3:]}}
 	}
 	answers := map[string]proto.Message{
 		adminv1.AdminService_Status_FullMethodName: &adminv1.StatusResponse{
-			Deployment: "a.example.com/us-west2", Deletions: deletions(), DeletionsTotal: 2, Failures: []*adminv1.Failure{{Error: "secret at 10.0.0.1:5432"}},
-			NotReady:    []*adminv1.StatusResponse_NotReady{{Check: "postgres", Reason: "dial tcp 10.0.0.1:5432: secret"}},
-			Kept:        []*adminv1.StatusResponse_Kept{{Kind: "KindOfSecret", Resources: 2, Sample: "things/secret"}, {Kind: "Thing", Sample: "things/ann-2"}},
+			Deployment: "a.example.com/us-west2", Deletions: deletions(), DeletionsTotal: 2,
+			Failures: []*adminv1.Failure{{Error: "secret at 10.0.0.1:5432"}},
+			NotReady: []*adminv1.StatusResponse_NotReady{{Check: "postgres",
+				Reason: "dial tcp 10.0.0.1:5432: secret"}},
+			Kept: []*adminv1.StatusResponse_Kept{{Kind: "KindOfSecret", Resources: 2, Sample: "things/secret"},
+				{Kind: "Thing", Sample: "things/ann-2"}},
 			Derivations: []*adminv1.StatusResponse_Derivation{{Kind: "Secret", Total: 5}, {Kind: "Thing", Total: 5}},
 		},
 		adminv1.AdminService_ListStuck_FullMethodName: &adminv1.ListStuckResponse{
-			Resources: []*adminv1.ListStuckResponse_Resource{stuck(hidden), stuck(seen)}, TotalSize: 2, Work: []*adminv1.ListStuckResponse_Work{{Group: "g", Count: 1, LastError: "secret at 10.0.0.1:5432"}},
+			Resources: []*adminv1.ListStuckResponse_Resource{stuck(hidden), stuck(seen)}, TotalSize: 2,
+			Work: []*adminv1.ListStuckResponse_Work{{Group: "g", Count: 1, LastError: "secret at 10.0.0.1:5432"}},
 		},
-		adminv1.AdminService_ListDeletions_FullMethodName: &adminv1.ListDeletionsResponse{Deletions: deletions(), TotalSize: 2},
-		// Of a resource that the caller may read: the last failure is of its deployment, perhaps about another resource, and the root of its deletion is hidden.
+		adminv1.AdminService_ListDeletions_FullMethodName: &adminv1.ListDeletionsResponse{Deletions: deletions(),
+			TotalSize: 2},
+		// Of a resource that the caller may read: the last failure is of its deployment, perhaps about
+		// another resource, and the root of its deletion is hidden.
 		adminv1.AdminService_Explain_FullMethodName: &adminv1.ExplainResponse{
-			Name: seen, Uid: "uid-n-1", Reasons: []*adminv1.ExplainResponse_Reason{{Type: "release", Message: "waits for b.example.com/eastus2", LastError: "secret at 10.0.0.1:5432"}}, Deletion: deletions()[0],
+			Name: seen, Uid: "uid-n-1",
+			Reasons: []*adminv1.ExplainResponse_Reason{{Type: "release", Message: "waits for b.example.com/eastus2",
+				LastError: "secret at 10.0.0.1:5432"}}, Deletion: deletions()[0],
 		},
 	}
 	methods := adminv1.File_dbcontroller_admin_v1_admin_proto.Services().ByName("AdminService").Methods()
@@ -315,7 +383,8 @@ func TestTheStateOfADeploymentTellsNothingOfHiddenResources(t *testing.T) {
 		out, err := call(a, ann, method, req, func(context.Context, any) (any, error) { return answer, nil })
 		require.NoError(t, err)
 		text := prototext.Format(out.(proto.Message))
-		require.NotContains(t, strings.ToLower(strings.ReplaceAll(text, "a resource that you may not read", "")), "secret", method)
+		require.NotContains(t, strings.ToLower(strings.ReplaceAll(text, "a resource that you may not read", "")),
+			"secret", method)
 		require.NotContains(t, text, "ret\"", "%s: the uid, kind or holder of the secret", method)
 		require.NotContains(t, text, "10.0.0.1", method)
 		require.NotRegexp(t, "total_size|deletions_total", text, "%s: how many are hidden", method)
@@ -331,34 +400,50 @@ func TestTheStateOfADeploymentTellsNothingOfHiddenResources(t *testing.T) {
 // any method: name, uid, revision and state.
 func TestWithoutTheRightToReadAnswersHaveNoContents(t *testing.T) {
 	t.Parallel()
-	a, _ := newAccess(t, declared+"    - { identity: user/eve, verbs: [write, delete, operate], name: things/secret }\n")
+	a, _ := newAccess(t,
+		declared+"    - { identity: user/eve, verbs: [write, delete, operate], name: things/secret }\n")
 	eve := as(t, identity.RoleUser, "eve")
 	body, err := structpb.NewStruct(map[string]any{"key": "value"})
 	require.NoError(t, err)
 	stored := func() *resourcev1.Resource {
 		return &resourcev1.Resource{
-			Name: "things/secret", Kind: "Thing", Uid: "u", Revision: 3, Generation: 2, State: resourcev1.Resource_STATE_DELETING, Labels: map[string]string{"a": "b"}, Body: body, Status: body,
-			OwnerReferences: []*resourcev1.OwnerReference{{Name: "things/owner"}}, Finalizers: []string{"f"}, Conditions: []*resourcev1.Condition{{Message: "m"}}, BlockDeletion: true,
+			Name: "things/secret", Kind: "Thing", Uid: "u", Revision: 3, Generation: 2,
+			State: resourcev1.Resource_STATE_DELETING, Labels: map[string]string{"a": "b"}, Body: body, Status: body,
+			OwnerReferences: []*resourcev1.OwnerReference{{Name: "things/owner"}}, Finalizers: []string{"f"},
+			Conditions: []*resourcev1.Condition{{Message: "m"}}, BlockDeletion: true,
 		}
 	}
-	left := &resourcev1.Resource{Name: "things/secret", Kind: "Thing", Uid: "u", Revision: 3, State: resourcev1.Resource_STATE_DELETING}
+	left := &resourcev1.Resource{Name: "things/secret", Kind: "Thing", Uid: "u", Revision: 3,
+		State: resourcev1.Resource_STATE_DELETING}
 	const name = "things/secret"
 	in := &resourcev1.Resource{Name: name}
 	requests := map[string]any{
-		resourcev1.ResourceService_CreateResource_FullMethodName:            &resourcev1.CreateResourceRequest{Resource: in},
-		resourcev1.ResourceService_UpdateResource_FullMethodName:            &resourcev1.UpdateResourceRequest{Resource: in},
-		resourcev1.ResourceService_PutResource_FullMethodName:               &resourcev1.PutResourceRequest{Resource: in},
-		resourcev1.ResourceService_BatchWriteResources_FullMethodName:       &resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{put(name)}},
+		resourcev1.ResourceService_CreateResource_FullMethodName: &resourcev1.CreateResourceRequest{
+			Resource: in},
+		resourcev1.ResourceService_UpdateResource_FullMethodName: &resourcev1.UpdateResourceRequest{
+			Resource: in},
+		resourcev1.ResourceService_PutResource_FullMethodName: &resourcev1.PutResourceRequest{
+			Resource: in},
+		resourcev1.ResourceService_BatchWriteResources_FullMethodName: &resourcev1.BatchWriteResourcesRequest{
+			Writes: []*resourcev1.BatchWriteResourcesRequest_Write{put(name)}},
 		resourcev1.ResourceService_MutateAndValidateResource_FullMethodName: &resourcev1.MutateAndValidateResourceRequest{Write: put(name)},
-		resourcev1.ResourceService_SetBlockDeletion_FullMethodName:          &resourcev1.SetBlockDeletionRequest{Name: name},
-		resourcev1.ResourceService_RemoveFinalizer_FullMethodName:           &resourcev1.RemoveFinalizerRequest{Name: name},
-		resourcev1.ResourceService_UndeleteResource_FullMethodName:          &resourcev1.UndeleteResourceRequest{Name: name},
-		resourcev1.ResourceService_UpdateResourceStatus_FullMethodName:      &resourcev1.UpdateResourceStatusRequest{Name: name},
-		resourcev1.ResourceService_DeleteResource_FullMethodName:            &resourcev1.DeleteResourceRequest{Name: name},
-		resourcev1.ResourceService_BatchDeleteResources_FullMethodName:      &resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{{Name: name}}},
+		resourcev1.ResourceService_SetBlockDeletion_FullMethodName: &resourcev1.SetBlockDeletionRequest{
+			Name: name},
+		resourcev1.ResourceService_RemoveFinalizer_FullMethodName: &resourcev1.RemoveFinalizerRequest{
+			Name: name},
+		resourcev1.ResourceService_UndeleteResource_FullMethodName: &resourcev1.UndeleteResourceRequest{
+			Name: name},
+		resourcev1.ResourceService_UpdateResourceStatus_FullMethodName: &resourcev1.UpdateResourceStatusRequest{
+			Name: name},
+		resourcev1.ResourceService_DeleteResource_FullMethodName: &resourcev1.DeleteResourceRequest{
+			Name: name},
+		resourcev1.ResourceService_BatchDeleteResources_FullMethodName: &resourcev1.BatchDeleteResourcesRequest{
+			Requests: []*resourcev1.DeleteResourceRequest{{Name: name}}},
 	}
 	reading := []string{ // with read alone
-		resourcev1.ResourceService_GetResource_FullMethodName, resourcev1.ResourceService_BatchGetResources_FullMethodName, resourcev1.ResourceService_ListResources_FullMethodName,
+		resourcev1.ResourceService_GetResource_FullMethodName,
+		resourcev1.ResourceService_BatchGetResources_FullMethodName,
+		resourcev1.ResourceService_ListResources_FullMethodName,
 	}
 	answer := (&resourcev1.Resource{}).ProtoReflect().Descriptor()
 	methods := resourcev1.File_dbcontroller_resource_v1_resource_proto.Services().ByName("ResourceService").Methods()
@@ -373,7 +458,9 @@ func TestWithoutTheRightToReadAnswersHaveNoContents(t *testing.T) {
 		require.NoError(t, err)
 		msg := out.New()
 		found := fill(msg, answer, stored)
-		_, err = call(a, eve, full, requests[full], func(context.Context, any) (any, error) { return msg.Interface(), nil })
+		_, err = call(a, eve, full, requests[full], func(context.Context, any) (any, error) {
+			return msg.Interface(), nil
+		})
 		require.NoError(t, err, full)
 		for _, r := range found() {
 			require.True(t, proto.Equal(left, r), "%s: %s", full, r)
@@ -387,7 +474,8 @@ func has(m, of protoreflect.MessageDescriptor) bool {
 		return true
 	}
 	for i := range m.Fields().Len() {
-		if f := m.Fields().Get(i); f.Message() != nil && !f.IsMap() && f.Message().FullName() != m.FullName() && has(f.Message(), of) {
+		if f := m.Fields().Get(i); f.Message() != nil && !f.IsMap() && f.Message().FullName() != m.FullName() &&
+			has(f.Message(), of) {
 			return true
 		}
 	}
@@ -395,7 +483,8 @@ func has(m, of protoreflect.MessageDescriptor) bool {
 }
 
 // fill sets the resources in an answer, and returns them when they are asked for.
-func fill(m protoreflect.Message, of protoreflect.MessageDescriptor, stored func() *resourcev1.Resource) func() []*resourcev1.Resource {
+func fill(m protoreflect.Message, of protoreflect.MessageDescriptor,
+	stored func() *resourcev1.Resource) func() []*resourcev1.Resource {
 	if r, ok := m.Interface().(*resourcev1.Resource); ok {
 		proto.Merge(r, stored())
 		return func() []*resourcev1.Resource { return []*resourcev1.Resource{r} }
@@ -425,13 +514,22 @@ func TestStatusHidesNames(t *testing.T) {
 	a, e := newAccess(t, declared)
 	const text = "things/secret: to: //a.example.com/us-west2/things/ann-1 is being deleted"
 	answers := func(who context.Context) (string, []*adminv1.StatusResponse_Kept) {
-		status := &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "owned_pending", Error: text}}, Kept: []*adminv1.StatusResponse_Kept{
-			{Kind: "Thing", Resources: 2, Sample: "things/secret"}, {Kind: "Thing", Resources: 1, Sample: "things/ann-3"},
-		}}
-		stuck := &adminv1.ListStuckResponse{Work: []*adminv1.ListStuckResponse_Work{{Group: "owned_pending", Count: 3, LastError: text}, {Group: "owned_deleting"}}}
-		_, err := call(a, who, adminv1.AdminService_Status_FullMethodName, &adminv1.StatusRequest{}, func(context.Context, any) (any, error) { return status, nil })
+		status := &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "owned_pending", Error: text}},
+			Kept: []*adminv1.StatusResponse_Kept{
+				{Kind: "Thing", Resources: 2, Sample: "things/secret"},
+				{Kind: "Thing", Resources: 1, Sample: "things/ann-3"},
+			}}
+		stuck := &adminv1.ListStuckResponse{Work: []*adminv1.ListStuckResponse_Work{{Group: "owned_pending", Count: 3,
+			LastError: text}, {Group: "owned_deleting"}}}
+		_, err := call(a, who, adminv1.AdminService_Status_FullMethodName, &adminv1.StatusRequest{},
+			func(context.Context, any) (any, error) {
+				return status, nil
+			})
 		require.NoError(t, err)
-		_, err = call(a, who, adminv1.AdminService_ListStuck_FullMethodName, &adminv1.ListStuckRequest{}, func(context.Context, any) (any, error) { return stuck, nil })
+		_, err = call(a, who, adminv1.AdminService_ListStuck_FullMethodName, &adminv1.ListStuckRequest{},
+			func(context.Context, any) (any, error) {
+				return stuck, nil
+			})
 		require.NoError(t, err)
 		require.Empty(t, stuck.GetWork()[1].GetLastError())
 		return status.GetFailures()[0].GetError() + stuck.GetWork()[0].GetLastError(), status.GetKept()
@@ -464,7 +562,8 @@ func TestAWatchEndsWhenTheRightsOfItsCallerChange(t *testing.T) {
 	a, e := newAccess(t, declared)
 	begun, ended := make(chan grant.Within), make(chan error)
 	go func() {
-		ended <- a.Stream(nil, stream{ctx: as(t, identity.RoleUser, "ann")}, &grpc.StreamServerInfo{FullMethod: resourcev1.ResourceService_WatchResources_FullMethodName},
+		ended <- a.Stream(nil, stream{ctx: as(t, identity.RoleUser, "ann")},
+			&grpc.StreamServerInfo{FullMethod: resourcev1.ResourceService_WatchResources_FullMethodName},
 			func(_ any, s grpc.ServerStream) error {
 				begun <- access.Names(s.Context())
 				<-s.Context().Done()
@@ -484,7 +583,8 @@ func TestAWatchEndsWhenTheRightsOfItsCallerChange(t *testing.T) {
 	require.ErrorContains(t, err, "the rights of the caller have changed")
 }
 
-func establish(person *schemav1.EstablishReferencesRequest_Person, uid []byte, names ...string) *schemav1.EstablishReferencesRequest_Attempt {
+func establish(person *schemav1.EstablishReferencesRequest_Person, uid []byte,
+	names ...string) *schemav1.EstablishReferencesRequest_Attempt {
 	req := &schemav1.EstablishReferencesRequest_Attempt{Person: person}
 	for _, n := range names {
 		req.References = append(req.References, &schemav1.EstablishReferencesRequest_Reference{
@@ -517,13 +617,15 @@ func (t tokens) Denied(who identity.Identity) error {
 }
 
 // refusal is the error that the handler of one attempt reads.
-func refusal(t *testing.T, a *access.Access, by context.Context, attempt *schemav1.EstablishReferencesRequest_Attempt) (refused error) {
+func refusal(t *testing.T, a *access.Access, by context.Context,
+	attempt *schemav1.EstablishReferencesRequest_Attempt) (refused error) {
 	t.Helper()
 	req := &schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{attempt}}
-	_, err := call(a, by, schemav1.SchemaService_EstablishReferences_FullMethodName, req, func(ctx context.Context, _ any) (any, error) {
-		refused = access.Refused(ctx, 0)
-		return fine(ctx, nil)
-	})
+	_, err := call(a, by, schemav1.SchemaService_EstablishReferences_FullMethodName, req,
+		func(ctx context.Context, _ any) (any, error) {
+			refused = access.Refused(ctx, 0)
+			return fine(ctx, nil)
+		})
 	require.NoError(t, err)
 	return refused
 }
@@ -531,7 +633,8 @@ func refusal(t *testing.T, a *access.Access, by context.Context, attempt *schema
 func TestTheRightToReferIsThatOfThePersonWhoWrites(t *testing.T) {
 	t.Parallel()
 	peers := identity.NewContext(t.Context(), identity.Deployment(other))
-	ann, bob := &schemav1.EstablishReferencesRequest_Person{Identity: "user/ann"}, &schemav1.EstablishReferencesRequest_Person{Identity: "user/bob"}
+	ann, bob := &schemav1.EstablishReferencesRequest_Person{Identity: "user/ann"},
+		&schemav1.EstablishReferencesRequest_Person{Identity: "user/bob"}
 	proved := &schemav1.EstablishReferencesRequest_Person{Identity: "user/ann", Token: "of ann"}
 	uid := uuid.New()
 	for _, c := range []struct {
@@ -543,12 +646,18 @@ func TestTheRightToReferIsThatOfThePersonWhoWrites(t *testing.T) {
 		{nil, establish(ann, nil, "things/shared", "things/other"), false},
 		{nil, establish(ann, uid[:], "things/other"), false},
 		{nil, establish(bob, nil, "things/shared"), false},
-		{nil, establish(&schemav1.EstablishReferencesRequest_Person{Identity: "operator/olga"}, nil, "things/shared"), false}, // no deployment speaks for operators
-		{nil, establish(nil, nil, "things/shared"), false},                                                                    // the deployment itself has no grant
-		{nil, establish(nil, uid[:], "things/other"), true},                                                                   // established before
+		// no deployment speaks for operators
+		{nil, establish(&schemav1.EstablishReferencesRequest_Person{Identity: "operator/olga"}, nil, "things/shared"),
+			false},
+		// the deployment itself has no grant
+		{nil, establish(nil, nil, "things/shared"), false},
+		// established before
+		{nil, establish(nil, uid[:], "things/other"), true},
 		{tokens{}, establish(proved, nil, "things/shared"), true},
-		{tokens{}, establish(&schemav1.EstablishReferencesRequest_Person{Identity: "user/bob", Token: "of ann"}, nil, "things/shared"), false},
-		{tokens{}, establish(&schemav1.EstablishReferencesRequest_Person{Identity: "user/ann", Token: "forged"}, nil, "things/shared"), false},
+		{tokens{}, establish(&schemav1.EstablishReferencesRequest_Person{Identity: "user/bob", Token: "of ann"}, nil,
+			"things/shared"), false},
+		{tokens{}, establish(&schemav1.EstablishReferencesRequest_Person{Identity: "user/ann", Token: "forged"}, nil,
+			"things/shared"), false},
 		{tokens{}, establish(ann, nil, "things/shared"), true}, // by the word of the deployment
 		{tokens{denied: "user/ann"}, establish(ann, nil, "things/shared"), false},
 		{tokens{required: true}, establish(ann, nil, "things/shared"), false},
@@ -574,19 +683,22 @@ func TestTheRightToReferIsThatOfThePersonWhoWrites(t *testing.T) {
 func TestTheRightToReferIsThatOfEachAttempt(t *testing.T) {
 	t.Parallel()
 	peers := identity.NewContext(t.Context(), identity.Deployment(other))
-	ann, bob := &schemav1.EstablishReferencesRequest_Person{Identity: "user/ann"}, &schemav1.EstablishReferencesRequest_Person{Identity: "user/bob"}
+	ann, bob := &schemav1.EstablishReferencesRequest_Person{Identity: "user/ann"},
+		&schemav1.EstablishReferencesRequest_Person{Identity: "user/bob"}
 	req := &schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{
-		establish(bob, nil, "things/shared"), establish(ann, nil, "things/shared"), establish(ann, nil, "things/other"), {},
+		establish(bob, nil, "things/shared"), establish(ann, nil, "things/shared"), establish(ann, nil, "things/other"),
+		{},
 	}}
 	a, _ := newAccess(t, declared)
 	handled := false
-	_, err := call(a, peers, schemav1.SchemaService_EstablishReferences_FullMethodName, req, func(ctx context.Context, _ any) (any, error) {
-		handled = true
-		for i, allowed := range []bool{false, true, false, true} {
-			require.Equal(t, allowed, access.Refused(ctx, i) == nil, i)
-		}
-		return fine(ctx, nil)
-	})
+	_, err := call(a, peers, schemav1.SchemaService_EstablishReferences_FullMethodName, req,
+		func(ctx context.Context, _ any) (any, error) {
+			handled = true
+			for i, allowed := range []bool{false, true, false, true} {
+				require.Equal(t, allowed, access.Refused(ctx, i) == nil, i)
+			}
+			return fine(ctx, nil)
+		})
 	require.NoError(t, err)
 	require.True(t, handled)
 	require.NoError(t, access.Refused(t.Context(), 7), "a call of the process itself")
@@ -598,12 +710,14 @@ func TestTheRightToReferIsThatOfEachAttempt(t *testing.T) {
 // never is an authorization service that must not be asked.
 type never struct{ access.Authorizer }
 
-// authorizer is an authorization service: names that end in 1 are denied; of subject user/slow it decides nothing.
+// authorizer is an authorization service: names that end in 1 are denied; of subject user/slow it decides
+// nothing.
 type authorizer struct {
 	authorizationv1.UnimplementedAuthorizationServiceServer
 }
 
-func (authorizer) Authorize(ctx context.Context, req *authorizationv1.AuthorizeRequest) (*authorizationv1.AuthorizeResponse, error) {
+func (authorizer) Authorize(ctx context.Context,
+	req *authorizationv1.AuthorizeRequest) (*authorizationv1.AuthorizeResponse, error) {
 	if req.GetSubject().GetIdentity() == "user/slow" {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -615,7 +729,8 @@ func (authorizer) Authorize(ctx context.Context, req *authorizationv1.AuthorizeR
 	return out, nil
 }
 
-func (authorizer) Ranges(_ context.Context, req *authorizationv1.RangesRequest) (*authorizationv1.RangesResponse, error) {
+func (authorizer) Ranges(_ context.Context,
+	req *authorizationv1.RangesRequest) (*authorizationv1.RangesResponse, error) {
 	if req.GetKind() != "a.example.com/Thing" || req.GetDeployment() != self.String() {
 		return nil, status.Error(codes.InvalidArgument, "another kind")
 	}
@@ -635,13 +750,16 @@ func TestAnAuthorizationServiceIsAskedBesideTheGrants(t *testing.T) {
 	t.Cleanup(func() { _ = conn.Close() })
 	a, e := newAccess(t, declared, func(cfg *access.Config) { cfg.Outside = access.Outside(conn) })
 	read := func(who string, name string) codes.Code {
-		_, err := call(a, as(t, identity.RoleUser, who), resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: name}, fine)
+		_, err := call(a, as(t, identity.RoleUser, who), resourcev1.ResourceService_GetResource_FullMethodName,
+			&resourcev1.GetResourceRequest{Name: name}, fine)
 		return status.Code(err)
 	}
 	require.Equal(t, codes.PermissionDenied, read("ann", "things/ann-1"), "denied outside")
 	require.Equal(t, codes.OK, read("ann", "things/ann-2"))
-	require.Equal(t, codes.PermissionDenied, read("ann", "things/bob-2"), "the service allows nothing that the grants deny")
-	within, err := a.Within(t.Context(), identity.Caller{Identity: identity.Identity{Role: identity.RoleUser, Name: "ann"}})
+	require.Equal(t, codes.PermissionDenied, read("ann", "things/bob-2"),
+		"the service allows nothing that the grants deny")
+	within, err := a.Within(t.Context(), identity.Caller{Identity: identity.Identity{Role: identity.RoleUser,
+		Name: "ann"}})
 	require.NoError(t, err)
 	require.Equal(t, []grant.NameRange{{From: "things/ann-2", Below: "things/ann-3"}}, within.Of("Thing"))
 	require.False(t, slices.Contains(within.Of("Other"), grant.AllNames))
@@ -659,7 +777,8 @@ type counted struct {
 	ranges          []grant.NameRange
 }
 
-func (c *counted) Authorize(_ context.Context, _ grant.Subject, _ schema.Verb, names []schema.FullName) ([]bool, error) {
+func (c *counted) Authorize(_ context.Context, _ grant.Subject, _ schema.Verb,
+	names []schema.FullName) ([]bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.questions++
@@ -670,7 +789,8 @@ func (c *counted) Authorize(_ context.Context, _ grant.Subject, _ schema.Verb, n
 	return out, nil
 }
 
-func (c *counted) Ranges(context.Context, grant.Subject, schema.Verb, schema.DeploymentID, string) ([]grant.NameRange, error) {
+func (c *counted) Ranges(context.Context, grant.Subject, schema.Verb, schema.DeploymentID,
+	string) ([]grant.NameRange, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asks++
@@ -691,18 +811,25 @@ func TestNamesOfAnAnswerAreOneQuestion_I20(t *testing.T) {
 	a, _ := newAccess(t, strings.Split(declared, "---")[0]+open, func(cfg *access.Config) { cfg.Outside = c })
 	answer := &adminv1.ExplainResponse{Name: "//a.example.com/us-west2/things/a"}
 	for i := range 300 {
-		answer.Reasons = append(answer.Reasons, &adminv1.ExplainResponse_Reason{Message: fmt.Sprintf("//a.example.com/us-west2/things/secret-%d and //a.example.com/us-west2/things/t-%d wait", i, i)})
+		answer.Reasons = append(answer.Reasons,
+			&adminv1.ExplainResponse_Reason{
+				Message: fmt.Sprintf(
+					"//a.example.com/us-west2/things/secret-%d and //a.example.com/us-west2/things/t-%d wait", i, i)})
 	}
-	_, err := call(a, as(t, identity.RoleUser, "ann"), adminv1.AdminService_Explain_FullMethodName, &adminv1.ExplainRequest{Name: "things/a"}, func(context.Context, any) (any, error) { return answer, nil })
+	_, err := call(a, as(t, identity.RoleUser, "ann"), adminv1.AdminService_Explain_FullMethodName,
+		&adminv1.ExplainRequest{Name: "things/a"}, func(context.Context, any) (any, error) {
+			return answer, nil
+		})
 	require.NoError(t, err)
 	require.Equal(t, 2, c.questions)
 	for i, r := range answer.GetReasons() {
-		require.Equal(t, fmt.Sprintf("a resource that you may not read and //a.example.com/us-west2/things/t-%d wait", i), r.GetMessage())
+		require.Equal(t, fmt.Sprintf("a resource that you may not read and //a.example.com/us-west2/things/t-%d wait",
+			i), r.GetMessage())
 	}
 }
 
-// An environment that changes every second, as by a deployment that registers without end, asks the authorization service now and then; a
-// change of its answer ends the watch all the same.
+// An environment that changes every second, as by a deployment that registers without end, asks the
+// authorization service now and then; a change of its answer ends the watch all the same.
 func TestWatchesAskTheAuthorizationServiceNowAndThen_I20(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -711,7 +838,8 @@ func TestWatchesAskTheAuthorizationServiceNowAndThen_I20(t *testing.T) {
 		c.allow(grant.AllNames)
 		ended := make(chan error, 1)
 		go func() {
-			ended <- a.Stream(nil, stream{ctx: as(t, identity.RoleUser, "ann")}, &grpc.StreamServerInfo{FullMethod: resourcev1.ResourceService_WatchResources_FullMethodName},
+			ended <- a.Stream(nil, stream{ctx: as(t, identity.RoleUser, "ann")},
+				&grpc.StreamServerInfo{FullMethod: resourcev1.ResourceService_WatchResources_FullMethodName},
 				func(_ any, s grpc.ServerStream) error { <-s.Context().Done(); return s.Context().Err() })
 		}()
 		synctest.Wait()
@@ -729,25 +857,29 @@ func TestWatchesAskTheAuthorizationServiceNowAndThen_I20(t *testing.T) {
 	})
 }
 
-// The right to refer to a resource elsewhere is known here as far as the grants go: for an operator as for the user of that name.
+// The right to refer to a resource elsewhere is known here as far as the grants go: for an operator as for
+// the user of that name.
 func TestGrantsOfResourcesElsewhereAreKnown(t *testing.T) {
 	t.Parallel()
-	a, _ := newAccess(t, declared, func(c *access.Config) { c.Deployment, c.Outside = other, access.Outside(nil) }) // which is not asked
+	// which is not asked
+	a, _ := newAccess(t, declared, func(c *access.Config) { c.Deployment, c.Outside = other, access.Outside(nil) })
 	names := []schema.FullName{{Deployment: self, Name: "things/shared"}, {Deployment: self, Name: "things/ann-1"}}
 	for _, c := range []struct {
 		role identity.Role
 		who  string
 		want []bool
 	}{
-		{identity.RoleUser, "ann", []bool{true, false}}, {identity.RoleUser, "bob", []bool{false, false}}, {identity.RoleOperator, "bob", []bool{false, false}},
+		{identity.RoleUser, "ann", []bool{true, false}}, {identity.RoleUser, "bob", []bool{false, false}},
+		{identity.RoleOperator, "bob", []bool{false, false}},
 	} {
 		method := resourcev1.ResourceService_ListResources_FullMethodName
-		_, err := call(a, as(t, c.role, c.who), method, &resourcev1.SetBlockDeletionRequest{}, func(ctx context.Context, _ any) (any, error) {
-			allowed, err := peer.PersonFrom(ctx).Refer(ctx, names)
-			require.NoError(t, err)
-			require.Equal(t, c.want, allowed, c.who)
-			return nil, nil
-		})
+		_, err := call(a, as(t, c.role, c.who), method, &resourcev1.SetBlockDeletionRequest{},
+			func(ctx context.Context, _ any) (any, error) {
+				allowed, err := peer.PersonFrom(ctx).Refer(ctx, names)
+				require.NoError(t, err)
+				require.Equal(t, c.want, allowed, c.who)
+				return nil, nil
+			})
 		require.NoError(t, err)
 	}
 }

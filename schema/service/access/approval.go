@@ -13,9 +13,11 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// approved verifies the approval in a request, and demands one where the rights require two operators. It returns the caller with the operator who
-// has signed the request as a part of the proof, and a context with this caller.
-func (a *Access) approved(ctx context.Context, who identity.Caller, method string, req any) (context.Context, identity.Caller, error) {
+// approved verifies the approval in a request, and demands one where the rights require two operators. It
+// returns the caller with the operator who has signed the request as a part of the proof, and a context with
+// this caller.
+func (a *Access) approved(ctx context.Context, who identity.Caller, method string,
+	req any) (context.Context, identity.Caller, error) {
 	r, ok := req.(approval.Request)
 	if !ok {
 		return ctx, who, nil

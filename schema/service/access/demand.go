@@ -15,7 +15,8 @@ type demand struct {
 	person string // for whom a deployment calls
 }
 
-// demands has for each method that users may call the right that it needs. A method that is missing here is denied to users.
+// demands has for each method that users may call the right that it needs. A method that is missing here is
+// denied to users.
 var demands = map[string]func(req any) (schema.Verb, []string){
 	resourcev1.ResourceService_GetResource_FullMethodName: named(schema.Read),
 	resourcev1.ResourceService_DeleteResource_FullMethodName: func(req any) (verb schema.Verb, names []string) {
@@ -24,8 +25,9 @@ var demands = map[string]func(req any) (schema.Verb, []string){
 	},
 	resourcev1.ResourceService_UndeleteResource_FullMethodName: named(schema.Delete),
 	resourcev1.ResourceService_SetBlockDeletion_FullMethodName: named(schema.Operate),
-	resourcev1.ResourceService_RemoveFinalizer_FullMethodName:  named(schema.Operate), // unless the caller is the holder
-	adminv1.AdminService_Explain_FullMethodName:                named(schema.Read),
+	// unless the caller is the holder
+	resourcev1.ResourceService_RemoveFinalizer_FullMethodName: named(schema.Operate),
+	adminv1.AdminService_Explain_FullMethodName:               named(schema.Read),
 
 	resourcev1.ResourceService_CreateResource_FullMethodName: written,
 	resourcev1.ResourceService_UpdateResource_FullMethodName: written,
@@ -38,7 +40,8 @@ var demands = map[string]func(req any) (schema.Verb, []string){
 	},
 	resourcev1.ResourceService_MutateAndValidateResource_FullMethodName: func(req any) (schema.Verb, []string) {
 		in := req.(*resourcev1.MutateAndValidateResourceRequest)
-		return schema.Write, writes(append([]*resourcev1.BatchWriteResourcesRequest_Write{in.GetWrite()}, in.GetMore()...)...)
+		return schema.Write, writes(append([]*resourcev1.BatchWriteResourcesRequest_Write{in.GetWrite()},
+			in.GetMore()...)...)
 	},
 	// It lists the referrers here that the caller may read: see Within.
 	resourcev1.ResourceService_ListReferrers_FullMethodName: func(req any) (schema.Verb, []string) {
@@ -84,8 +87,8 @@ func named(verb schema.Verb) func(any) (schema.Verb, []string) {
 	}
 }
 
-// deletes returns the right that a delete needs. One that does not wait for the retention also needs the right
-// to delete, which the handler checks.
+// deletes returns the right that a delete needs. One that does not wait for the retention also needs the
+// right to delete, which the handler checks.
 func deletes(now bool) schema.Verb {
 	if now {
 		return schema.Operate
@@ -116,8 +119,8 @@ func writes(all ...*resourcev1.BatchWriteResourcesRequest_Write) (names []string
 // Covers reports whether a method has an entry in the table.
 func Covers(method string) bool { return demands[method] != nil }
 
-// demandOf returns the right that a request needs on resources of this deployment. The handlers of batches ask other deployments
-// about theirs; a name that is malformed is refused by the handler, too.
+// demandOf returns the right that a request needs on resources of this deployment. The handlers of batches
+// ask other deployments about theirs; a name that is malformed is refused by the handler, too.
 func (a *Access) demandOf(method string, req any) demand {
 	verb, names := demands[method](req)
 	out := demand{verb: verb}

@@ -7,7 +7,8 @@ import (
 	"github.com/db-controller/db-controller/internal/identity"
 )
 
-// Of the denials of one identity, and its questions about names that do not exist, burst have a line at once, and then one in a pause.
+// Of the denials of one identity, and its questions about names that do not exist, burst have a line at once,
+// and then one in a pause.
 const (
 	burst        = 10
 	pauseOfLines = 10 * time.Second

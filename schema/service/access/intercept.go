@@ -22,7 +22,8 @@ import (
 )
 
 // Unary checks the rights that a request needs, and redacts the answer.
-func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	who, limited, err := a.limited(ctx)
 	switch {
 	case err != nil:
@@ -79,14 +80,16 @@ func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 
 // Operate checks the right to operate on a resource of another deployment. It runs before requests are
 // forwarded: requests that need this right are not, and a caller without the right is denied here as there.
-func (a *Access) Operate(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (a *Access) Operate(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	who, limited, err := a.limited(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if in, ok := req.(*resourcev1.SetBlockDeletionRequest); ok && limited {
 		if name, err := schema.ParseFullName(in.GetName()); err == nil && name.Deployment != a.cfg.Deployment {
-			if err := a.demand(ctx, who, info.FullMethod, demand{verb: schema.Operate, names: []schema.FullName{name}}); err != nil {
+			if err := a.demand(ctx, who, info.FullMethod,
+				demand{verb: schema.Operate, names: []schema.FullName{name}}); err != nil {
 				return nil, a.status(err)
 			}
 		}
@@ -96,7 +99,8 @@ func (a *Access) Operate(ctx context.Context, req any, info *grpc.UnaryServerInf
 
 // Forward demands of an operator with limits the right that a request needs at the deployment to which it is
 // forwarded, where the caller is the user of the same name.
-func (a *Access) Forward(ctx context.Context, who identity.Caller, method string, req any, to schema.DeploymentID) error {
+func (a *Access) Forward(ctx context.Context, who identity.Caller, method string, req any,
+	to schema.DeploymentID) error {
 	rights := a.current()
 	if !rights.Limited() || !Covers(method) && method != resourcev1.ResourceService_WatchResources_FullMethodName {
 		return nil
@@ -124,9 +128,11 @@ func (a *Access) Forward(ctx context.Context, who identity.Caller, method string
 }
 
 // beyond is the error of an operator whose limits do not allow a verb at a deployment.
-func (a *Access) beyond(ctx context.Context, who identity.Caller, method string, verb schema.Verb, at schema.DeploymentID) error {
+func (a *Access) beyond(ctx context.Context, who identity.Caller, method string, verb schema.Verb,
+	at schema.DeploymentID) error {
 	a.denied(ctx, who, method, demand{verb: verb, names: []schema.FullName{{Deployment: at}}})
-	return status.Errorf(codes.PermissionDenied, "%s may not %s at %s: ask an operator who may grant for it", who.Identity, verb, at)
+	return status.Errorf(codes.PermissionDenied, "%s may not %s at %s: ask an operator who may grant for it",
+		who.Identity, verb, at)
 }
 
 // limited returns the caller, and whether grants apply: to users and operators.
@@ -139,9 +145,11 @@ func (a *Access) limited(ctx context.Context) (who identity.Caller, limited bool
 }
 
 // enter demands the right that a request needs, and returns a context for its handler.
-func (a *Access) enter(ctx context.Context, who identity.Caller, method string, req any) (context.Context, demand, error) {
+func (a *Access) enter(ctx context.Context, who identity.Caller, method string,
+	req any) (context.Context, demand, error) {
 	if !Covers(method) {
-		// The policy allows the methods that are left to operators; health and reflection, which tell nothing of resources, to others.
+		// The policy allows the methods that are left to operators; health and reflection, which tell nothing
+		// of resources, to others.
 		if !strings.HasPrefix(method, "/dbcontroller.") {
 			return ctx, demand{verb: schema.Operate}, nil
 		}
@@ -179,7 +187,9 @@ func (a *Access) enter(ctx context.Context, who identity.Caller, method string, 
 		CascadeNeedsDelete: a.current().CascadeNeedsDelete(subject(who)),
 		MaxRemovals:        a.current().MaxRemovals,
 	})
-	return context.WithValue(ctx, readableKey{}, func(names []schema.FullName) []bool { return a.readable(ctx, who, names) }), d, nil
+	return context.WithValue(ctx, readableKey{}, func(names []schema.FullName) []bool {
+		return a.readable(ctx, who, names)
+	}), d, nil
 }
 
 // operates demands of an operator with limits the verb that a method for operators needs here: read for lists
@@ -196,8 +206,8 @@ func (a *Access) operates(ctx context.Context, who identity.Caller, method strin
 	return a.beyond(ctx, who, method, verb, a.cfg.Deployment)
 }
 
-// holds reports whether a request removes a finalizer that the caller is the holder of: the descriptor gives the right to that. The
-// answer is for callers who may read the resource.
+// holds reports whether a request removes a finalizer that the caller is the holder of: the descriptor gives
+// the right to that. The answer is for callers who may read the resource.
 func (a *Access) holds(ctx context.Context, who identity.Caller, req any, names []schema.FullName) (bool, error) {
 	in, ok := req.(*resourcev1.RemoveFinalizerRequest)
 	if !ok || a.cfg.FinalizerHolder == nil || len(names) != 1 {
@@ -207,9 +217,10 @@ func (a *Access) holds(ctx context.Context, who identity.Caller, req any, names 
 	return err == nil && holder == who.Identity.String(), err
 }
 
-// Stream is Unary for streams: the watch of resources, whose names it limits. The watch ends when the rights of its caller change,
-// and its token is of no use then: the next one begins with a snapshot.
-func (a *Access) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+// Stream is Unary for streams: the watch of resources, whose names it limits. The watch ends when the rights
+// of its caller change, and its token is of no use then: the next one begins with a snapshot.
+func (a *Access) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
 	who, limited, err := a.limited(stream.Context())
 	switch {
 	case err != nil:
@@ -260,11 +271,12 @@ func (a *Access) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 
 var (
 	errRightsChanged = fmt.Errorf("the rights of the caller have changed: %w: begin without it", schema.ErrReset)
-	errTokenExpired  = status.Error(codes.Unauthenticated, "the token of the watch has expired: open it again with a new one, and the last resume token")
+	errTokenExpired  = status.Error(codes.Unauthenticated,
+		"the token of the watch has expired: open it again with a new one, and the last resume token")
 )
 
-// outsidePace is the least time between two questions of one watch to the authorization service: an environment may change every second,
-// as addresses do, and a process has hundreds of watches.
+// outsidePace is the least time between two questions of one watch to the authorization service: an
+// environment may change every second, as addresses do, and a process has hundreds of watches.
 const outsidePace = 30 * time.Second
 
 // followed is the state in which a watch began.
@@ -277,8 +289,8 @@ type followed struct {
 // same reports whether names are the same ones; nil is all.
 func same(a, b grant.Within) bool { return (a == nil) == (b == nil) && fmt.Sprint(a) == fmt.Sprint(b) }
 
-// follow ends a watch when its caller may read other names: by the grants at once, by the authorization service within outsidePace of a change
-// of the environment.
+// follow ends a watch when its caller may read other names: by the grants at once, by the authorization
+// service within outsidePace of a change of the environment.
 func (a *Access) follow(ctx context.Context, who identity.Caller, was followed, end context.CancelCauseFunc) {
 	changed, asked := was.changed, time.Now()
 	var due <-chan time.Time // nil: nothing to ask

@@ -38,7 +38,10 @@ func TestOperatorsHaveTheirLimitsForEachMethod(t *testing.T) {
 	a, _ := newAccess(t, declared+limitedOperators)
 	allowed := func(who, method string, req any) bool {
 		called := false
-		_, err := call(a, as(t, identity.RoleOperator, who), method, req, func(context.Context, any) (any, error) { called = true; return nil, nil })
+		_, err := call(a, as(t, identity.RoleOperator, who), method, req, func(context.Context, any) (any, error) {
+			called = true
+			return nil, nil
+		})
 		require.Equal(t, called, err == nil, "%s %s: %v", who, method, err)
 		if err != nil {
 			require.Equal(t, codes.PermissionDenied, status.Code(err), "%s %s: %v", who, method, err)
@@ -46,16 +49,19 @@ func TestOperatorsHaveTheirLimitsForEachMethod(t *testing.T) {
 		return called
 	}
 	reads := []string{
-		"GetResource", "ListResources", "BatchGetResources", "ListReferrers", "WatchResources", "Status", "Explain", "ListDeletions", "ListStuck", "ListReleasable", "ListRemovals", "ListResourceShadows",
+		"GetResource", "ListResources", "BatchGetResources", "ListReferrers", "WatchResources", "Status", "Explain",
+		"ListDeletions", "ListStuck", "ListReleasable", "ListRemovals", "ListResourceShadows",
 		"ListBlockades", "AcquireDelegations", // whose handler asks for refer
 	}
 	n := 0
-	for _, file := range []protoreflect.FileDescriptor{resourcev1.File_dbcontroller_resource_v1_resource_proto, adminv1.File_dbcontroller_admin_v1_admin_proto, schemav1.File_dbcontroller_schema_v1_schema_proto} {
+	for _, file := range []protoreflect.FileDescriptor{resourcev1.File_dbcontroller_resource_v1_resource_proto,
+		adminv1.File_dbcontroller_admin_v1_admin_proto, schemav1.File_dbcontroller_schema_v1_schema_proto} {
 		for i := range file.Services().Len() {
 			for j := range file.Services().Get(i).Methods().Len() {
 				m := file.Services().Get(i).Methods().Get(j)
 				name := string(m.Name())
-				if m.IsStreamingServer() || strings.HasPrefix(string(m.FullName()), "dbcontroller.schema.") && !slices.Contains(reads, name) {
+				if m.IsStreamingServer() || strings.HasPrefix(string(m.FullName()), "dbcontroller.schema.") &&
+					!slices.Contains(reads, name) {
 					continue // streams are below; the other methods of SchemaService are of deployments
 				}
 				n++
@@ -63,7 +69,10 @@ func TestOperatorsHaveTheirLimitsForEachMethod(t *testing.T) {
 				req := requestOf(t, m, "things/x")
 				require.True(t, allowed("ada", method, req), method)
 				require.Equal(t, slices.Contains(reads, name), allowed("olga", method, req), method)
-				if name != "Status" && !strings.HasPrefix(name, "ListStuck") && !strings.HasPrefix(name, "ListDeletions") && name != "ListResources" && name != "AcquireDelegations" { // which tell nothing of hidden resources
+				// which tell nothing of hidden resources
+				if name != "Status" && !strings.HasPrefix(name, "ListStuck") &&
+					!strings.HasPrefix(name, "ListDeletions") && name != "ListResources" &&
+					name != "AcquireDelegations" {
 					require.False(t, allowed("omar", method, req), method)
 					require.False(t, allowed("nobody", method, req), method)
 				}
@@ -104,25 +113,31 @@ func requestOf(t *testing.T, m protoreflect.MethodDescriptor, name string) any {
 	case *resourcev1.ListReferrersRequest:
 		req.Target = name
 	default:
-		if f := req.ProtoReflect().Descriptor().Fields().ByName("name"); f != nil && f.Kind() == protoreflect.StringKind {
+		if f := req.ProtoReflect().Descriptor().Fields().ByName("name"); f != nil &&
+			f.Kind() == protoreflect.StringKind {
 			req.ProtoReflect().Set(f, protoreflect.ValueOfString(name))
 		}
 	}
 	return req
 }
 
-// The limits hold where a request is forwarded, by name or by region, and for references to other deployments.
+// The limits hold where a request is forwarded, by name or by region, and for references to other
+// deployments.
 func TestOperatorsHaveTheirLimitsElsewhere(t *testing.T) {
 	t.Parallel()
 	a, _ := newAccess(t, strings.Replace(declared, "default: deny", "default: allow", 1)+limitedOperators)
 	mars := schema.DeploymentID{Service: "a.example.com", Region: "mars"}
 	for method, req := range map[string]any{
-		resourcev1.ResourceService_GetResource_FullMethodName:        &resourcev1.GetResourceRequest{Name: "//a.example.com/mars/things/x"},
-		resourcev1.ResourceService_ListResources_FullMethodName:      &resourcev1.ListResourcesRequest{Region: "mars"},
-		resourcev1.ResourceService_ListReferrers_FullMethodName:      &resourcev1.ListReferrersRequest{Region: "mars", Target: "//" + self.String() + "/things/x"},
-		resourcev1.ResourceService_WatchResources_FullMethodName:     &resourcev1.WatchResourcesRequest{Region: "mars"},
-		resourcev1.ResourceService_AcquireDelegations_FullMethodName: &resourcev1.AcquireDelegationsRequest{Region: "mars"},
-		resourcev1.ResourceService_DeleteResource_FullMethodName:     &resourcev1.DeleteResourceRequest{Name: "//a.example.com/mars/things/x"},
+		resourcev1.ResourceService_GetResource_FullMethodName: &resourcev1.GetResourceRequest{
+			Name: "//a.example.com/mars/things/x"},
+		resourcev1.ResourceService_ListResources_FullMethodName: &resourcev1.ListResourcesRequest{Region: "mars"},
+		resourcev1.ResourceService_ListReferrers_FullMethodName: &resourcev1.ListReferrersRequest{Region: "mars",
+			Target: "//" + self.String() + "/things/x"},
+		resourcev1.ResourceService_WatchResources_FullMethodName: &resourcev1.WatchResourcesRequest{Region: "mars"},
+		resourcev1.ResourceService_AcquireDelegations_FullMethodName: &resourcev1.AcquireDelegationsRequest{
+			Region: "mars"},
+		resourcev1.ResourceService_DeleteResource_FullMethodName: &resourcev1.DeleteResourceRequest{
+			Name: "//a.example.com/mars/things/x"},
 	} {
 		forwards := func(name string) error {
 			ctx := as(t, identity.RoleOperator, name)
@@ -133,15 +148,19 @@ func TestOperatorsHaveTheirLimitsElsewhere(t *testing.T) {
 		require.NoError(t, forwards("ada"), method)
 		require.Error(t, forwards("omar"), "%s: of another service", method)
 		require.Error(t, forwards("nobody"), method)
-		reads := strings.Contains(method, "/Get") || strings.Contains(method, "/List") || strings.Contains(method, "/Watch")
+		reads := strings.Contains(method, "/Get") || strings.Contains(method, "/List") ||
+			strings.Contains(method, "/Watch")
 		require.Equal(t, reads, forwards("olga") == nil, method)
 	}
-	_, err := call(a, as(t, identity.RoleOperator, "olga"), resourcev1.ResourceService_AcquireDelegations_FullMethodName, &resourcev1.AcquireDelegationsRequest{}, func(ctx context.Context, _ any) (any, error) {
-		may, err := peer.PersonFrom(ctx).Refer(ctx, []schema.FullName{{Deployment: other, Name: "things/x"}, {Deployment: self, Name: "things/x"}})
-		require.NoError(t, err)
-		require.Equal(t, []bool{false, false}, may, "who may only read takes no right to refer")
-		return nil, nil
-	})
+	_, err := call(a, as(t, identity.RoleOperator, "olga"),
+		resourcev1.ResourceService_AcquireDelegations_FullMethodName, &resourcev1.AcquireDelegationsRequest{},
+		func(ctx context.Context, _ any) (any, error) {
+			may, err := peer.PersonFrom(ctx).Refer(ctx, []schema.FullName{{Deployment: other, Name: "things/x"},
+				{Deployment: self, Name: "things/x"}})
+			require.NoError(t, err)
+			require.Equal(t, []bool{false, false}, may, "who may only read takes no right to refer")
+			return nil, nil
+		})
 	require.NoError(t, err)
 }
 
@@ -158,7 +177,8 @@ func (r receiving) RecvMsg(m any) error {
 
 // streamed opens a stream with a request, which its handler receives.
 func streamed(a *access.Access, ctx context.Context, method string, req proto.Message) error {
-	return a.Stream(nil, receiving{stream{ctx: ctx}, req}, &grpc.StreamServerInfo{FullMethod: method}, func(_ any, s grpc.ServerStream) error {
-		return s.RecvMsg(req.ProtoReflect().New().Interface())
-	})
+	return a.Stream(nil, receiving{stream{ctx: ctx}, req}, &grpc.StreamServerInfo{FullMethod: method},
+		func(_ any, s grpc.ServerStream) error {
+			return s.RecvMsg(req.ProtoReflect().New().Interface())
+		})
 }

@@ -25,7 +25,8 @@ func Outside(conn grpc.ClientConnInterface) Authorizer {
 	return outside{authorizationv1.NewAuthorizationServiceClient(conn)}
 }
 
-func (o outside) Authorize(ctx context.Context, who grant.Subject, verb schema.Verb, names []schema.FullName) ([]bool, error) {
+func (o outside) Authorize(ctx context.Context, who grant.Subject, verb schema.Verb,
+	names []schema.FullName) ([]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, outsideTimeout)
 	defer cancel()
 	req := &authorizationv1.AuthorizeRequest{Subject: subjectProto(who), Verb: string(verb)}
@@ -39,11 +40,13 @@ func (o outside) Authorize(ctx context.Context, who grant.Subject, verb schema.V
 	return answer.GetAllowed(), err
 }
 
-func (o outside) Ranges(ctx context.Context, who grant.Subject, verb schema.Verb, of schema.DeploymentID, kind string) ([]grant.NameRange, error) {
+func (o outside) Ranges(ctx context.Context, who grant.Subject, verb schema.Verb, of schema.DeploymentID,
+	kind string) ([]grant.NameRange, error) {
 	ctx, cancel := context.WithTimeout(ctx, outsideTimeout)
 	defer cancel()
 	answer, err := o.client.Ranges(ctx, &authorizationv1.RangesRequest{
-		Subject: subjectProto(who), Verb: string(verb), Deployment: of.String(), Kind: schema.KindID{Service: of.Service, Kind: kind}.String(),
+		Subject: subjectProto(who), Verb: string(verb), Deployment: of.String(),
+		Kind: schema.KindID{Service: of.Service, Kind: kind}.String(),
 	})
 	if err != nil {
 		return nil, err

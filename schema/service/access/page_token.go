@@ -17,8 +17,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// pageTokens encrypts the page tokens of answers to people. A token has the place of the last row that a page read, also where that row is
-// of a resource that the caller may not read.
+// pageTokens encrypts the page tokens of answers to people. A token has the place of the last row that a page
+// read, also where that row is of a resource that the caller may not read.
 type pageTokens struct {
 	// keys returns the keys of the database; the first one encrypts. Nil: tokens are left as they are.
 	keys func(ctx context.Context) ([][]byte, error)
@@ -28,14 +28,16 @@ type pageTokens struct {
 	of   []cipher.AEAD // guarded by mu; of the keys, in their order
 }
 
-// keysAge is the time after which the keys are read again: a process that still used the key from before the last but one rotation would make
-// tokens that other processes refuse.
+// keysAge is the time after which the keys are read again: a process that still used the key from before the
+// last but one rotation would make tokens that other processes refuse.
 const keysAge = time.Minute
 
-// keysTimeout bounds the time for which a call waits for newer keys, when the primary is silent and its answer is of a standby.
+// keysTimeout bounds the time for which a call waits for newer keys, when the primary is silent and its
+// answer is of a standby.
 const keysTimeout = time.Second
 
-var errPageToken = &peer.InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer to the same request")}
+var errPageToken = &peer.InvalidError{Resource: "page_token",
+	Err: errors.New("want the next_page_token of an earlier answer to the same request")}
 
 // ciphers returns the ciphers of the keys, which are read again when they are old, or anew.
 func (p *pageTokens) ciphers(ctx context.Context, anew bool) ([]cipher.AEAD, error) {
@@ -92,7 +94,8 @@ func (p *pageTokens) seal(ctx context.Context, method string, out any) error {
 	return nil
 }
 
-// open returns a request of a method with the page token as it was before seal. It fails with *peer.InvalidError.
+// open returns a request of a method with the page token as it was before seal. It fails with
+// *peer.InvalidError.
 func (p *pageTokens) open(ctx context.Context, method string, req any) (any, error) {
 	m, f := pageTokenOf(req, "page_token")
 	if p.keys == nil || m == nil || m.Get(f).String() == "" {

@@ -29,8 +29,8 @@ func withToken(m proto.Message, field protoreflect.Name, token string) proto.Mes
 	return m
 }
 
-// A page token has the place of the last row, which may be of a resource that the caller may not read: its text is hidden, in the answers of
-// all methods, and a text that was not handed out is refused.
+// A page token has the place of the last row, which may be of a resource that the caller may not read: its
+// text is hidden, in the answers of all methods, and a text that was not handed out is refused.
 func TestAPageTokenTellsNothing_I20(t *testing.T) {
 	t.Parallel()
 	keys := [][]byte{[]byte("one"), []byte("zero")}
@@ -43,7 +43,8 @@ func TestAPageTokenTellsNothing_I20(t *testing.T) {
 	ann, root := as(t, identity.RoleUser, "ann"), as(t, identity.RoleOperator, "root")
 	const place = "things/secret"
 	sealed := map[string]string{}
-	for _, file := range []protoreflect.FileDescriptor{resourcev1.File_dbcontroller_resource_v1_resource_proto, adminv1.File_dbcontroller_admin_v1_admin_proto} {
+	for _, file := range []protoreflect.FileDescriptor{resourcev1.File_dbcontroller_resource_v1_resource_proto,
+		adminv1.File_dbcontroller_admin_v1_admin_proto} {
 		for i := range file.Services().Len() {
 			methods := file.Services().Get(i).Methods()
 			for j := range methods.Len() {
@@ -87,7 +88,8 @@ func TestAPageTokenTellsNothing_I20(t *testing.T) {
 					require.NoError(t, err, method)
 					require.Equal(t, token, tokenIn(req, "page_token"), "%s: the request of the caller", method)
 				}
-				for what, token := range map[string]string{"plain": base64.RawURLEncoding.EncodeToString([]byte(place)), "altered": "AAAA" + token[4:], "no token": "?", "short": "AAAA"} {
+				for what, token := range map[string]string{"plain": base64.RawURLEncoding.EncodeToString([]byte(place)),
+					"altered": "AAAA" + token[4:], "no token": "?", "short": "AAAA"} {
 					_, err = call(a, who, method, request(token), fine)
 					require.Equal(t, codes.InvalidArgument, status.Code(err), "%s %s: %v", method, what, err)
 				}
@@ -95,7 +97,8 @@ func TestAPageTokenTellsNothing_I20(t *testing.T) {
 			}
 		}
 	}
-	list, referrers := resourcev1.ResourceService_ListResources_FullMethodName, resourcev1.ResourceService_ListReferrers_FullMethodName
+	list, referrers := resourcev1.ResourceService_ListResources_FullMethodName,
+		resourcev1.ResourceService_ListReferrers_FullMethodName
 	_, err := call(a, ann, list, &resourcev1.ListResourcesRequest{PageToken: sealed[referrers]}, fine)
 	require.Equal(t, codes.InvalidArgument, status.Code(err), "of another method: %v", err)
 
@@ -113,7 +116,8 @@ func TestAPageTokenTellsNothing_I20(t *testing.T) {
 		return &resourcev1.ListResourcesResponse{NextPageToken: place}, nil
 	})
 	require.NoError(t, err)
-	_, err = call(a, ann, list, &resourcev1.ListResourcesRequest{PageToken: out.(*resourcev1.ListResourcesResponse).GetNextPageToken()}, fine)
+	_, err = call(a, ann, list, &resourcev1.ListResourcesRequest{PageToken: out.(*resourcev1.ListResourcesResponse).
+		GetNextPageToken()}, fine)
 	require.NoError(t, err, "a process reads the keys again for a token that it cannot open")
 	keys = [][]byte{[]byte("three"), []byte("two")}
 	_, err = call(fresh(), ann, list, &resourcev1.ListResourcesRequest{PageToken: sealed[list]}, fine)

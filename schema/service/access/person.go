@@ -29,15 +29,16 @@ type Person struct {
 	Token    string
 }
 
-// Believe returns the caller that a deployment speaks for: the identity that the person's token proves, where there is one and tokens are accepted
-// here; otherwise the word of the deployment. It is never an operator.
+// Believe returns the caller that a deployment speaks for: the identity that the person's token proves, where
+// there is one and tokens are accepted here; otherwise the word of the deployment. It is never an operator.
 func Believe(ctx context.Context, tokens Tokens, by schema.DeploymentID, p Person) (identity.Caller, error) {
 	who, err := identity.ParsePath(p.Identity)
 	if err != nil {
 		return identity.Caller{}, err
 	}
 	if who.Role != identity.RoleUser {
-		return identity.Caller{}, fmt.Errorf("%s may not act for %s: a deployment forwards the calls of users only", by, who)
+		return identity.Caller{}, fmt.Errorf("%s may not act for %s: a deployment forwards the calls of users only", by,
+			who)
 	}
 	if tokens != nil {
 		if err := tokens.Denied(who); err != nil {
@@ -52,9 +53,12 @@ func Believe(ctx context.Context, tokens Tokens, by schema.DeploymentID, p Perso
 		}
 		return proved, err
 	case tokens != nil && tokens.RequireForwarded():
-		return identity.Caller{}, errors.New("a person that another deployment speaks for needs a signed token here: ask the deployment directly, or come with a token")
+		return identity.Caller{},
+			errors.New(
+				"a person that another deployment speaks for needs a signed token here: ask the deployment directly, or come with a token")
 	}
-	return identity.Caller{Identity: who, Groups: identity.Groups(p.Groups), Proof: "the word of " + by.String(), WordOf: identity.Deployment(by)}, nil
+	return identity.Caller{Identity: who, Groups: identity.Groups(p.Groups), Proof: "the word of " + by.String(),
+		WordOf: identity.Deployment(by)}, nil
 }
 
 // refers is the right to refer of a person whose write arrives here. To resources elsewhere an operator
@@ -72,7 +76,8 @@ func (a *Access) refers(ctx context.Context, who identity.Caller, names []schema
 			here = append(here, name)
 		} else {
 			rights := a.current()
-			allowed[i] = rights.Authorize(subject(elsewhere), schema.Refer, name) && (!rights.Limited() || rights.Authorize(subject(who), schema.Refer, name))
+			allowed[i] = rights.Authorize(subject(elsewhere), schema.Refer, name) &&
+				(!rights.Limited() || rights.Authorize(subject(who), schema.Refer, name))
 		}
 	}
 	if len(here) == 0 {
@@ -92,11 +97,13 @@ func (a *Access) refers(ctx context.Context, who identity.Caller, names []schema
 
 // mayRefer checks the right to refer to the targets of another deployment's references: of their writer.
 // Without a person it is the deployment's own right, but for references that were established before.
-func (a *Access) mayRefer(ctx context.Context, by identity.Caller, req *schemav1.EstablishReferencesRequest_Attempt) error {
+func (a *Access) mayRefer(ctx context.Context, by identity.Caller,
+	req *schemav1.EstablishReferencesRequest_Attempt) error {
 	who := by
 	if p := req.GetPerson(); p != nil {
 		var err error
-		who, err = Believe(ctx, a.cfg.Tokens, by.Deployment, Person{Identity: "/" + p.GetIdentity(), Groups: p.GetGroups(), Token: p.GetToken()})
+		who, err = Believe(ctx, a.cfg.Tokens, by.Deployment, Person{Identity: "/" + p.GetIdentity(),
+			Groups: p.GetGroups(), Token: p.GetToken()})
 		if err != nil {
 			return &DeniedError{Who: fmt.Sprintf("%s (%v)", p.GetIdentity(), err), Verb: schema.Refer}
 		}
@@ -118,7 +125,8 @@ func (a *Access) mayRefer(ctx context.Context, by identity.Caller, req *schemav1
 	for i, ok := range allowed {
 		if !ok {
 			refused.Refusals = append(refused.Refusals, peer.Refusal{
-				Holder: asked[i].GetHolder().GetName(), Path: asked[i].GetPath(), Target: names[i], Reason: peer.ReferDenied,
+				Holder: asked[i].GetHolder().GetName(), Path: asked[i].GetPath(), Target: names[i],
+				Reason: peer.ReferDenied,
 				Detail: "the writer is " + who.String(),
 			})
 		}
@@ -132,7 +140,8 @@ func (a *Access) mayRefer(ctx context.Context, by identity.Caller, req *schemav1
 type refusedKey struct{}
 
 // withRefused checks the right to refer for each attempt, whose outcomes the handler returns.
-func (a *Access) withRefused(ctx context.Context, by identity.Caller, req *schemav1.EstablishReferencesRequest) context.Context {
+func (a *Access) withRefused(ctx context.Context, by identity.Caller,
+	req *schemav1.EstablishReferencesRequest) context.Context {
 	refused := make([]error, len(req.GetAttempts()))
 	for i, asked := range req.GetAttempts() {
 		refused[i] = a.mayRefer(ctx, by, asked)
@@ -140,7 +149,8 @@ func (a *Access) withRefused(ctx context.Context, by identity.Caller, req *schem
 	return context.WithValue(ctx, refusedKey{}, refused)
 }
 
-// Refused returns the refusal of the n-th attempt of a call; nil when it may refer, and for calls of this process.
+// Refused returns the refusal of the n-th attempt of a call; nil when it may refer, and for calls of this
+// process.
 func Refused(ctx context.Context, n int) error {
 	if refused, ok := ctx.Value(refusedKey{}).([]error); ok {
 		return refused[n]

@@ -37,7 +37,8 @@ func classOf(method string, verb schema.Verb) auditlog.Class {
 
 func eventOf(ctx context.Context, who identity.Caller, method string, d demand) auditlog.Event {
 	e := auditlog.Event{
-		Class: classOf(method, d.verb), Identity: who.Identity.String(), Proof: who.Proof, Person: d.person, Method: method, RequestID: requestid.ID(ctx).String(), Verb: string(d.verb),
+		Class: classOf(method, d.verb), Identity: who.Identity.String(), Proof: who.Proof, Person: d.person,
+		Method: method, RequestID: requestid.ID(ctx).String(), Verb: string(d.verb),
 	}
 	for _, name := range d.names {
 		e.Names = append(e.Names, name.String())
@@ -56,7 +57,8 @@ func eventsOf(ctx context.Context, who identity.Caller, method string, d demand)
 	return out
 }
 
-// record writes the events of a call to the audit log, if the log has its class: before the call is carried out; of a read, before its answer is sent.
+// record writes the events of a call to the audit log, if the log has its class: before the call is carried
+// out; of a read, before its answer is sent.
 func (a *Access) record(ctx context.Context, who identity.Caller, method string, d demand) error {
 	if !a.cfg.AuditLog.Has(classOf(method, d.verb)) || !strings.HasPrefix(method, "/dbcontroller.") {
 		return nil
@@ -70,8 +72,8 @@ func (a *Access) record(ctx context.Context, who identity.Caller, method string,
 	return nil
 }
 
-// failed records that an allowed call failed, and waits for nothing: it has its answer. The failures of one caller's reads, which are names that do not exist,
-// are bounded as denials are.
+// failed records that an allowed call failed, and waits for nothing: it has its answer. The failures of one
+// caller's reads, which are names that do not exist, are bounded as denials are.
 func (a *Access) failed(ctx context.Context, who identity.Caller, method string, d demand, code codes.Code) {
 	class := classOf(method, d.verb)
 	if !a.cfg.AuditLog.Has(class) || !strings.HasPrefix(method, "/dbcontroller.") {
@@ -99,7 +101,8 @@ func (a *Access) denied(ctx context.Context, who identity.Caller, method string,
 	if leftOut > 0 {
 		fields = append(fields, zap.Int("left_out", leftOut))
 	}
-	a.cfg.Logger.Named("audit").Info("denied", append(fields, zap.Int("names", len(d.names)), zap.Stringer("first", d.names[0]))...)
+	a.cfg.Logger.Named("audit").Info("denied", append(fields, zap.Int("names", len(d.names)),
+		zap.Stringer("first", d.names[0]))...)
 	e := eventOf(ctx, who, method, d)
 	if e.Outcome = auditlog.Denied; a.cfg.AuditLog.Has(e.Class) {
 		a.leftOut(who, leftOut)
@@ -107,7 +110,8 @@ func (a *Access) denied(ctx context.Context, who identity.Caller, method string,
 	}
 }
 
-// answers returns the identity that has few lines: the caller, or the deployment on whose word alone it is believed, which could make up any number of people.
+// answers returns the identity that has few lines: the caller, or the deployment on whose word alone it is
+// believed, which could make up any number of people.
 func answers(who identity.Caller) identity.Identity {
 	if who.WordOf != (identity.Identity{}) {
 		return who.WordOf
@@ -124,7 +128,8 @@ func (a *Access) leftOut(who identity.Caller, n int) {
 
 func fieldsOf(ctx context.Context, who identity.Caller, method string, d demand) []zap.Field {
 	return []zap.Field{
-		zap.Stringer("identity", who.Identity), zap.String("proof", who.Proof), zap.String("method", method), zap.String("verb", string(d.verb)), requestid.Field(ctx),
+		zap.Stringer("identity", who.Identity), zap.String("proof", who.Proof), zap.String("method", method),
+		zap.String("verb", string(d.verb)), requestid.Field(ctx),
 	}
 }
 
@@ -137,14 +142,16 @@ func (a *Access) established(attempts ...*schemav1.EstablishReferencesRequest_At
 			i, out = len(out), append(out, demand{verb: schema.Refer, person: person})
 		}
 		for _, ref := range attempt.GetReferences() {
-			out[i].names = append(out[i].names, schema.FullName{Deployment: a.cfg.Deployment, Name: ref.GetTarget().GetName()})
+			out[i].names = append(out[i].names, schema.FullName{Deployment: a.cfg.Deployment,
+				Name: ref.GetTarget().GetName()})
 		}
 	}
 	return out
 }
 
 // establish records the attempts of a deployment before they are carried out, and then the failed ones.
-func (a *Access) establish(ctx context.Context, who identity.Caller, method string, in *schemav1.EstablishReferencesRequest, handler grpc.UnaryHandler) (any, error) {
+func (a *Access) establish(ctx context.Context, who identity.Caller, method string,
+	in *schemav1.EstablishReferencesRequest, handler grpc.UnaryHandler) (any, error) {
 	for _, d := range a.established(in.GetAttempts()...) {
 		if err := a.record(ctx, who, method, d); err != nil {
 			return nil, a.status(err)

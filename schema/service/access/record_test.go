@@ -63,7 +63,8 @@ func (l *lines) take(t *testing.T) (out []auditlog.Event) {
 func recorded(t *testing.T, classes ...auditlog.Class) (*access.Access, *lines) {
 	t.Helper()
 	sink := &lines{}
-	log, err := auditlog.Open(auditlog.Config{Source: self.String(), Sink: sink, Classes: classes, Required: true, Logger: zap.NewNop()})
+	log, err := auditlog.Open(auditlog.Config{Source: self.String(), Sink: sink, Classes: classes, Required: true,
+		Logger: zap.NewNop()})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = log.Close() })
 	a, _ := newAccess(t, declared, func(c *access.Config) { c.AuditLog = log })
@@ -71,7 +72,8 @@ func recorded(t *testing.T, classes ...auditlog.Class) (*access.Access, *lines) 
 	return a, sink
 }
 
-// Each call has a line of its class before it is carried out, a failure has a second one, a denial its own; a class that is not recorded has none.
+// Each call has a line of its class before it is carried out, a failure has a second one, a denial its own; a
+// class that is not recorded has none.
 func TestCallsAreRecordedByTheirClass(t *testing.T) {
 	t.Parallel()
 	calls := map[string]struct {
@@ -79,17 +81,27 @@ func TestCallsAreRecordedByTheirClass(t *testing.T) {
 		req   any
 		class auditlog.Class
 	}{
-		resourcev1.ResourceService_GetResource_FullMethodName:        {as(t, identity.RoleUser, "ann"), &resourcev1.GetResourceRequest{Name: "things/ann-1"}, auditlog.Reads},
-		resourcev1.ResourceService_PlanDeletion_FullMethodName:       {as(t, identity.RoleUser, "ann"), &resourcev1.PlanDeletionRequest{Name: "things/ann-1"}, auditlog.Reads},
-		adminv1.AdminService_ListRemovals_FullMethodName:             {as(t, identity.RoleOperator, "olga"), &adminv1.ListRemovalsRequest{}, auditlog.Reads},
-		resourcev1.ResourceService_PutResource_FullMethodName:        {as(t, identity.RoleUser, "ann"), &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "things/ann-1"}}, auditlog.Writes},
-		resourcev1.ResourceService_AcquireDelegations_FullMethodName: {as(t, identity.RoleUser, "ann"), &resourcev1.AcquireDelegationsRequest{}, auditlog.References},
-		resourcev1.ResourceService_DeleteResource_FullMethodName:     {as(t, identity.RoleUser, "ann"), &resourcev1.DeleteResourceRequest{Name: "things/ann-1"}, auditlog.Deletes},
-		resourcev1.ResourceService_SetBlockDeletion_FullMethodName:   {as(t, identity.RoleUser, "sam", "sre"), &resourcev1.SetBlockDeletionRequest{Name: "things/ops"}, auditlog.Operate},
-		adminv1.AdminService_ForceRelease_FullMethodName:             {as(t, identity.RoleOperator, "olga"), &adminv1.ForceReleaseRequest{}, auditlog.Operate},
+		resourcev1.ResourceService_GetResource_FullMethodName: {as(t, identity.RoleUser, "ann"),
+			&resourcev1.GetResourceRequest{Name: "things/ann-1"}, auditlog.Reads},
+		resourcev1.ResourceService_PlanDeletion_FullMethodName: {as(t, identity.RoleUser, "ann"),
+			&resourcev1.PlanDeletionRequest{Name: "things/ann-1"}, auditlog.Reads},
+		adminv1.AdminService_ListRemovals_FullMethodName: {as(t, identity.RoleOperator, "olga"),
+			&adminv1.ListRemovalsRequest{}, auditlog.Reads},
+		resourcev1.ResourceService_PutResource_FullMethodName: {as(t, identity.RoleUser, "ann"),
+			&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "things/ann-1"}}, auditlog.Writes},
+		resourcev1.ResourceService_AcquireDelegations_FullMethodName: {as(t, identity.RoleUser, "ann"),
+			&resourcev1.AcquireDelegationsRequest{}, auditlog.References},
+		resourcev1.ResourceService_DeleteResource_FullMethodName: {as(t, identity.RoleUser, "ann"),
+			&resourcev1.DeleteResourceRequest{Name: "things/ann-1"}, auditlog.Deletes},
+		resourcev1.ResourceService_SetBlockDeletion_FullMethodName: {as(t, identity.RoleUser, "sam", "sre"),
+			&resourcev1.SetBlockDeletionRequest{Name: "things/ops"}, auditlog.Operate},
+		adminv1.AdminService_ForceRelease_FullMethodName: {as(t, identity.RoleOperator, "olga"),
+			&adminv1.ForceReleaseRequest{}, auditlog.Operate},
 		schemav1.SchemaService_EstablishReferences_FullMethodName: {
-			identity.NewContext(t.Context(), identity.Deployment(other)), &schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{
-				{References: []*schemav1.EstablishReferencesRequest_Reference{{Target: &schemav1.ResourceRef{Name: "things/ann-1"}}}},
+			identity.NewContext(t.Context(), identity.Deployment(other)),
+			&schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{
+				{References: []*schemav1.EstablishReferencesRequest_Reference{
+					{Target: &schemav1.ResourceRef{Name: "things/ann-1"}}}},
 			}}, auditlog.References,
 		},
 	}
@@ -121,7 +133,10 @@ func TestCallsAreRecordedByTheirClass(t *testing.T) {
 		})
 		require.Equal(t, 1, before, method)
 		var after []auditlog.Event
-		require.Eventually(t, func() bool { after = append(after, sink.take(t)...); return len(after) > 0 }, wait.Limit, time.Millisecond, method)
+		require.Eventually(t, func() bool {
+			after = append(after, sink.take(t)...)
+			return len(after) > 0
+		}, wait.Limit, time.Millisecond, method)
 		require.Len(t, after, 1, method)
 		require.Equal(t, auditlog.Failed, after[0].Outcome, method)
 		require.Equal(t, codes.NotFound.String(), after[0].Code)
@@ -135,10 +150,14 @@ func TestCallsAreRecordedByTheirClass(t *testing.T) {
 		_, _ = call(only, c.who, method, c.req, func(context.Context, any) (any, error) { return nil, errors.New("x") })
 		require.Empty(t, quiet.take(t), method)
 	}
-	_, err := call(a, as(t, identity.RoleUser, "ann"), resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: "things/secret"}, fine)
+	_, err := call(a, as(t, identity.RoleUser, "ann"), resourcev1.ResourceService_DeleteResource_FullMethodName,
+		&resourcev1.DeleteResourceRequest{Name: "things/secret"}, fine)
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 	var events []auditlog.Event
-	require.Eventually(t, func() bool { events = append(events, sink.take(t)...); return len(events) > 0 }, wait.Limit, time.Millisecond)
+	require.Eventually(t, func() bool {
+		events = append(events, sink.take(t)...)
+		return len(events) > 0
+	}, wait.Limit, time.Millisecond)
 	require.Len(t, events, 1)
 	require.Equal(t, auditlog.Denied, events[0].Outcome)
 	require.Equal(t, []string{"//a.example.com/us-west2/things/secret"}, events[0].Names)
@@ -150,21 +169,25 @@ func TestFailedAttemptsToReferAreRecorded(t *testing.T) {
 	a, sink := recorded(t, auditlog.References)
 	attempt := func(person, target string) *schemav1.EstablishReferencesRequest_Attempt {
 		return &schemav1.EstablishReferencesRequest_Attempt{
-			Person: &schemav1.EstablishReferencesRequest_Person{Identity: person}, References: []*schemav1.EstablishReferencesRequest_Reference{{Target: &schemav1.ResourceRef{Name: target}}},
+			Person:     &schemav1.EstablishReferencesRequest_Person{Identity: person},
+			References: []*schemav1.EstablishReferencesRequest_Reference{{Target: &schemav1.ResourceRef{Name: target}}},
 		}
 	}
 	req := &schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{
-		attempt("user/ann", "things/ann-1"), attempt("user/bob", "things/b"), attempt("user/ann", "things/ann-2"), attempt("user/ann", "things/busy"),
+		attempt("user/ann", "things/ann-1"), attempt("user/bob", "things/b"), attempt("user/ann", "things/ann-2"),
+		attempt("user/ann", "things/busy"),
 	}}
 	type outcome = schemav1.EstablishReferencesResponse_Outcome
-	_, err := call(a, identity.NewContext(t.Context(), identity.Deployment(other)), schemav1.SchemaService_EstablishReferences_FullMethodName, req, func(context.Context, any) (any, error) {
-		return &schemav1.EstablishReferencesResponse{Outcomes: []*outcome{
-			{Outcome: &schemav1.EstablishReferencesResponse_Outcome_Established{}},
-			{Outcome: &schemav1.EstablishReferencesResponse_Outcome_Failure{Failure: &schemav1.EstablishReferencesResponse_Failure{Code: int32(codes.PermissionDenied)}}},
-			{Outcome: &schemav1.EstablishReferencesResponse_Outcome_Established{}},
-			{Outcome: &schemav1.EstablishReferencesResponse_Outcome_LeftOut{LeftOut: &emptypb.Empty{}}},
-		}}, nil
-	})
+	_, err := call(a, identity.NewContext(t.Context(), identity.Deployment(other)),
+		schemav1.SchemaService_EstablishReferences_FullMethodName, req, func(context.Context, any) (any, error) {
+			return &schemav1.EstablishReferencesResponse{Outcomes: []*outcome{
+				{Outcome: &schemav1.EstablishReferencesResponse_Outcome_Established{}},
+				{Outcome: &schemav1.EstablishReferencesResponse_Outcome_Failure{
+					Failure: &schemav1.EstablishReferencesResponse_Failure{Code: int32(codes.PermissionDenied)}}},
+				{Outcome: &schemav1.EstablishReferencesResponse_Outcome_Established{}},
+				{Outcome: &schemav1.EstablishReferencesResponse_Outcome_LeftOut{LeftOut: &emptypb.Empty{}}},
+			}}, nil
+		})
 	require.NoError(t, err)
 	var got []string
 	require.Eventually(t, func() bool {
@@ -175,8 +198,10 @@ func TestFailedAttemptsToReferAreRecorded(t *testing.T) {
 	}, wait.Limit, time.Millisecond)
 	at := "//" + self.String() + "/things/"
 	require.Equal(t, []string{
-		fmt.Sprintln(auditlog.Allowed, "user/ann", []string{at + "ann-1", at + "ann-2", at + "busy"}, ""), fmt.Sprintln(auditlog.Allowed, "user/bob", []string{at + "b"}, ""),
-		fmt.Sprintln(auditlog.Failed, "user/bob", []string{at + "b"}, codes.PermissionDenied), fmt.Sprintln(auditlog.Failed, "user/ann", []string{at + "busy"}, codes.Aborted),
+		fmt.Sprintln(auditlog.Allowed, "user/ann", []string{at + "ann-1", at + "ann-2", at + "busy"}, ""),
+		fmt.Sprintln(auditlog.Allowed, "user/bob", []string{at + "b"}, ""),
+		fmt.Sprintln(auditlog.Failed, "user/bob", []string{at + "b"}, codes.PermissionDenied),
+		fmt.Sprintln(auditlog.Failed, "user/ann", []string{at + "busy"}, codes.Aborted),
 	}, got)
 }
 
@@ -186,7 +211,8 @@ func TestMissesOfOneIdentityAreBounded(t *testing.T) {
 	t.Parallel()
 	a, sink := recorded(t, auditlog.Reads)
 	miss := func(who string) {
-		_, _ = call(a, as(t, identity.RoleOperator, who), resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: "things/x"},
+		_, _ = call(a, as(t, identity.RoleOperator, who), resourcev1.ResourceService_GetResource_FullMethodName,
+			&resourcev1.GetResourceRequest{Name: "things/x"},
 			func(context.Context, any) (any, error) { return nil, status.Error(codes.NotFound, "x") })
 	}
 	for range 1000 {
@@ -212,7 +238,9 @@ func TestMadeUpPeopleOfADeploymentHideNoOthers(t *testing.T) {
 	for i := range 1000 {
 		who, err := access.Believe(t.Context(), nil, other, access.Person{Identity: fmt.Sprintf("/user/x%d", i)})
 		require.NoError(t, err)
-		_, err = call(a, identity.NewCallerContext(t.Context(), who), resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: "things/x"}, fine)
+		_, err = call(a, identity.NewCallerContext(t.Context(), who),
+			resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: "things/x"},
+			fine)
 		require.Equal(t, codes.PermissionDenied, status.Code(err))
 	}
 	require.LessOrEqual(t, logged.Len(), 13)
@@ -227,19 +255,23 @@ func TestWithoutItsLineACallIsNotCarriedOut(t *testing.T) {
 	sink.mu.Unlock()
 	ctx, cancel := context.WithTimeout(as(t, identity.RoleUser, "ann"), 1)
 	defer cancel()
-	_, err := call(a, ctx, resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: "things/ann-1"},
+	_, err := call(a, ctx, resourcev1.ResourceService_DeleteResource_FullMethodName,
+		&resourcev1.DeleteResourceRequest{Name: "things/ann-1"},
 		func(context.Context, any) (any, error) { t.Error("it was carried out"); return nil, nil })
 	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
 	require.ErrorContains(t, err, "the audit log cannot be written")
-	_, err = call(a, as(t, identity.RoleUser, "ann"), resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: "things/ann-1"}, fine)
+	_, err = call(a, as(t, identity.RoleUser, "ann"), resourcev1.ResourceService_GetResource_FullMethodName,
+		&resourcev1.GetResourceRequest{Name: "things/ann-1"}, fine)
 	require.NoError(t, err, "a class that is not recorded needs no line")
 }
 
-// A call that panics, or whose line came too late, has a failure: an allowed call without one took effect. A batch has all of its names.
+// A call that panics, or whose line came too late, has a failure: an allowed call without one took effect. A
+// batch has all of its names.
 func TestWhatDidNotTakeEffectHasAFailure(t *testing.T) {
 	t.Parallel()
 	a, sink := recorded(t, auditlog.Deletes)
-	req, method := &resourcev1.DeleteResourceRequest{Name: "things/ann-1"}, resourcev1.ResourceService_DeleteResource_FullMethodName
+	req, method := &resourcev1.DeleteResourceRequest{Name: "things/ann-1"},
+		resourcev1.ResourceService_DeleteResource_FullMethodName
 	outcomes := func(n int) (out []auditlog.Outcome) {
 		require.Eventually(t, func() bool {
 			for _, e := range sink.take(t) {
@@ -250,7 +282,9 @@ func TestWhatDidNotTakeEffectHasAFailure(t *testing.T) {
 		return out
 	}
 	require.Panics(t, func() {
-		_, _ = call(a, as(t, identity.RoleUser, "ann"), method, req, func(context.Context, any) (any, error) { panic("x") })
+		_, _ = call(a, as(t, identity.RoleUser, "ann"), method, req, func(context.Context, any) (any, error) {
+			panic("x")
+		})
 	})
 	require.Equal(t, []auditlog.Outcome{auditlog.Allowed, auditlog.Failed}, outcomes(2))
 	sink.mu.Lock()
@@ -269,7 +303,8 @@ func TestWhatDidNotTakeEffectHasAFailure(t *testing.T) {
 	for range 45 {
 		batch.Requests = append(batch.Requests, &resourcev1.DeleteResourceRequest{Name: "things/ann-1"})
 	}
-	_, err = call(a, as(t, identity.RoleUser, "ann"), resourcev1.ResourceService_BatchDeleteResources_FullMethodName, batch, fine)
+	_, err = call(a, as(t, identity.RoleUser, "ann"), resourcev1.ResourceService_BatchDeleteResources_FullMethodName,
+		batch, fine)
 	require.NoError(t, err)
 	names := 0
 	for _, e := range sink.take(t) {

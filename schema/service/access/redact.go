@@ -29,7 +29,8 @@ const hiddenError = "not shown: it may name resources that you may not read; an 
 
 type readableKey struct{}
 
-// Readable reports for each name whether the caller of a request may read the resource; all of them where no rights are checked.
+// Readable reports for each name whether the caller of a request may read the resource; all of them where no
+// rights are checked.
 func Readable(ctx context.Context, names []schema.FullName) []bool {
 	if readable, ok := ctx.Value(readableKey{}).(func([]schema.FullName) []bool); ok {
 		return readable(names)
@@ -50,10 +51,12 @@ func (a *Access) readable(ctx context.Context, who identity.Caller, names []sche
 	return allowed
 }
 
-// redacted hides names that the caller may not read in an answer about other resources than the requested ones, and
-// in an error. An authorization service is asked about all names of an answer at once.
+// redacted hides names that the caller may not read in an answer about other resources than the requested
+// ones, and in an error. An authorization service is asked about all names of an answer at once.
 func (a *Access) redacted(ctx context.Context, who identity.Caller, method string, out any, err error) (any, error) {
-	hide := &hider{read: readsOnly[method], readable: func(names []schema.FullName) []bool { return a.readable(ctx, who, names) }, known: map[schema.FullName]bool{}}
+	hide := &hider{read: readsOnly[method], readable: func(names []schema.FullName) []bool {
+		return a.readable(ctx, who, names)
+	}, known: map[schema.FullName]bool{}}
 	if a.cfg.Outside != nil {
 		hide.collecting = true
 		_ = a.redact(who, hide, out, err)
@@ -76,7 +79,9 @@ func (a *Access) redact(who identity.Caller, hide *hider, out any, err error) er
 	case *adminv1.ListStuckResponse:
 		hide.message(out.ProtoReflect())
 		a.hideErrors(who, out)
-		out.Resources = slices.DeleteFunc(out.GetResources(), func(r *adminv1.ListStuckResponse_Resource) bool { return r.GetName() == hiddenName })
+		out.Resources = slices.DeleteFunc(out.GetResources(), func(r *adminv1.ListStuckResponse_Resource) bool {
+			return r.GetName() == hiddenName
+		})
 		if !a.readsAll(who) {
 			out.TotalSize = 0
 		}
@@ -93,15 +98,21 @@ func (a *Access) redact(who identity.Caller, hide *hider, out any, err error) er
 		if !a.readsAll(who) {
 			out.DeletionsTotal = 0
 		}
-		out.Scheduled = slices.DeleteFunc(out.GetScheduled(), func(d *adminv1.StatusResponse_ScheduledDeletion) bool { return d.GetRoot() == hiddenName })
+		out.Scheduled = slices.DeleteFunc(out.GetScheduled(), func(d *adminv1.StatusResponse_ScheduledDeletion) bool {
+			return d.GetRoot() == hiddenName
+		})
 		granted := a.granted(who)
-		out.Kept = slices.DeleteFunc(out.GetKept(), func(k *adminv1.StatusResponse_Kept) bool { return len(granted.Of(k.GetKind())) == 0 })
+		out.Kept = slices.DeleteFunc(out.GetKept(), func(k *adminv1.StatusResponse_Kept) bool {
+			return len(granted.Of(k.GetKind())) == 0
+		})
 		for _, kept := range out.GetKept() {
 			if !hide.may(schema.FullName{Deployment: a.cfg.Deployment, Name: kept.GetSample()}) {
 				kept.Sample = hiddenName
 			}
 		}
-		out.Derivations = slices.DeleteFunc(out.GetDerivations(), func(d *adminv1.StatusResponse_Derivation) bool { return len(granted.Of(d.GetKind())) == 0 })
+		out.Derivations = slices.DeleteFunc(out.GetDerivations(), func(d *adminv1.StatusResponse_Derivation) bool {
+			return len(granted.Of(d.GetKind())) == 0
+		})
 	case *resourcev1.PlanDeletionResponse:
 		hide.message(out.ProtoReflect())
 	default:
@@ -113,7 +124,8 @@ func (a *Access) redact(who identity.Caller, hide *hider, out any, err error) er
 	return nil
 }
 
-// readableDeletions leaves out the deletions whose root is hidden: their ids are of resources that the caller may not read.
+// readableDeletions leaves out the deletions whose root is hidden: their ids are of resources that the caller
+// may not read.
 func readableDeletions(all []*adminv1.Deletion) []*adminv1.Deletion {
 	return slices.DeleteFunc(all, func(d *adminv1.Deletion) bool { return d.GetRoot() == hiddenName })
 }
@@ -154,7 +166,8 @@ func (a *Access) hideContents(hide *hider, r *resourcev1.Resource) {
 	if hide.may(name) {
 		return
 	}
-	kept := &resourcev1.Resource{Name: r.GetName(), Kind: r.GetKind(), Deployment: r.GetDeployment(), Uid: r.GetUid(), Revision: r.GetRevision(), State: r.GetState(), DeleteTime: r.GetDeleteTime(), PurgeTime: r.GetPurgeTime()}
+	kept := &resourcev1.Resource{Name: r.GetName(), Kind: r.GetKind(), Deployment: r.GetDeployment(), Uid: r.GetUid(),
+		Revision: r.GetRevision(), State: r.GetState(), DeleteTime: r.GetDeleteTime(), PurgeTime: r.GetPurgeTime()}
 	proto.Reset(r)
 	proto.Merge(r, kept)
 }
@@ -164,7 +177,8 @@ func (a *Access) readsAll(who identity.Caller) bool {
 	return a.granted(who) == nil && (a.cfg.Outside == nil || who.Role == identity.RoleOperator)
 }
 
-// hideErrors hides the errors of handlers, and the reasons of checks, which have addresses and identities, from callers without the right to read every resource here.
+// hideErrors hides the errors of handlers, and the reasons of checks, which have addresses and identities,
+// from callers without the right to read every resource here.
 func (a *Access) hideErrors(who identity.Caller, out any) {
 	if a.readsAll(who) {
 		return

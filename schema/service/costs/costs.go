@@ -1,4 +1,5 @@
-// Package costs bounds the costly reads of each caller, and the calls that applications have at other deployments.
+// Package costs bounds the costly reads of each caller, and the calls that applications have at other
+// deployments.
 package costs
 
 import (
@@ -31,13 +32,17 @@ const (
 // Are reports whether a method is costly.
 func Are(method string) bool {
 	own, ok := strings.CutPrefix(method, "/dbcontroller.")
-	return ok && !strings.HasPrefix(own, "schema.") && slices.ContainsFunc(costly, func(begin string) bool { return strings.HasPrefix(path.Base(method), begin) })
+	return ok && !strings.HasPrefix(own, "schema.") && slices.ContainsFunc(costly, func(begin string) bool {
+		return strings.HasPrefix(path.Base(method), begin)
+	})
 }
 
-var errTooManyCosts = fmt.Errorf("%d lists, plans and other costly reads of this caller are in progress or waiting, and %w", maxCostly+maxCostlyWaiting, outcome.ErrTooManyCalls)
+var errTooManyCosts = fmt.Errorf(
+	"%d lists, plans and other costly reads of this caller are in progress or waiting, and %w",
+	maxCostly+maxCostlyWaiting, outcome.ErrTooManyCalls)
 
-// Costs bounds the costly reads of each identity, so that one caller cannot use all connections to the database: maxCostly
-// of them run, maxCostlyWaiting wait, and further ones are refused at once.
+// Costs bounds the costly reads of each identity, so that one caller cannot use all connections to the
+// database: maxCostly of them run, maxCostlyWaiting wait, and further ones are refused at once.
 type Costs struct {
 	refused func(what string, who identity.Identity)
 
@@ -59,8 +64,10 @@ func New(refused func(what string, who identity.Identity)) *Costs {
 	return &Costs{refused: refused, uses: map[identity.Identity]*use{}}
 }
 
-// Unary runs after the identity of a forwarded call is known, so that it counts the forwarded calls of a person as the person's.
-func (c *Costs) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+// Unary runs after the identity of a forwarded call is known, so that it counts the forwarded calls of a
+// person as the person's.
+func (c *Costs) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	who, err := identity.FromContext(ctx)
 	if err != nil || !Are(info.FullMethod) {
 		return handler(ctx, req)

@@ -14,7 +14,8 @@ import (
 	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
-// A few costly reads of one user run, some more wait, further ones are refused at once; other users are not affected.
+// A few costly reads of one user run, some more wait, further ones are refused at once; other users are not
+// affected.
 func TestCostlyReadsOfOneIdentityAreBounded_I20(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -25,11 +26,12 @@ func TestCostlyReadsOfOneIdentityAreBounded_I20(t *testing.T) {
 			done := make(chan codes.Code, 1)
 			go func() {
 				ctx := identity.NewContext(ctx, identity.Identity{Role: identity.RoleUser, Name: name})
-				_, err := c.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) {
-					underWay <- struct{}{}
-					<-end
-					return nil, nil
-				})
+				_, err := c.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method},
+					func(context.Context, any) (any, error) {
+						underWay <- struct{}{}
+						<-end
+						return nil, nil
+					})
 				done <- status.Code(err)
 			}()
 			synctest.Wait()
@@ -45,7 +47,8 @@ func TestCostlyReadsOfOneIdentityAreBounded_I20(t *testing.T) {
 			require.Equal(t, codes.ResourceExhausted, <-call(t.Context(), "hostile", list), "at once")
 		}
 		require.Contains(t, told, "costly calls of user/hostile")
-		others := []<-chan codes.Code{call(t.Context(), "other", list), call(t.Context(), "hostile", resourcev1.ResourceService_PutResource_FullMethodName)}
+		others := []<-chan codes.Code{call(t.Context(), "other", list),
+			call(t.Context(), "hostile", resourcev1.ResourceService_PutResource_FullMethodName)}
 		require.Len(t, underWay, maxCostly+2, "neither other users nor other calls wait")
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -33,8 +33,8 @@ func writes(method string) bool {
 	return strings.HasPrefix(method, "/"+resourcev1.ResourceService_ServiceDesc.ServiceName+"/") && !reads[method]
 }
 
-// callRows is the number of bytes that each part of a call counts beside its answer: its rows in indexes, the record of a removal, or the
-// outcome of a refusal.
+// callRows is the number of bytes that each part of a call counts beside its answer: its rows in indexes, the
+// record of a removal, or the outcome of a refusal.
 const callRows = 1 << 10
 
 // parts are the resources, or the rights, of a request: the elements of its lists, at least one.
@@ -56,8 +56,9 @@ func parts(req any) int64 {
 // DefaultMaxWritten is the number of bytes that one person may write in an hour by a process.
 const DefaultMaxWritten = 32 << 30
 
-// Written bounds the bytes that each person writes in an hour. A resource counts as it is answered, since a small change of a large one
-// stores all of it, and once more with a request id, whose outcome is stored as well. Calls in progress are not counted yet.
+// Written bounds the bytes that each person writes in an hour. A resource counts as it is answered, since a
+// small change of a large one stores all of it, and once more with a request id, whose outcome is stored as
+// well. Calls in progress are not counted yet.
 type Written struct {
 	max     atomic.Int64
 	refused func(what string, who identity.Identity)
@@ -67,13 +68,15 @@ type Written struct {
 	bytes map[writer]int64 // guarded by mu; of people who wrote in it
 }
 
-// writer is a person who writes here, or by way of another deployment: a deployment that names a person takes away nothing of the person's own writes.
+// writer is a person who writes here, or by way of another deployment: a deployment that names a person takes
+// away nothing of the person's own writes.
 type writer struct {
 	who identity.Identity
 	by  identity.Identity
 }
 
-// NewWritten returns a bound of max bytes, or of DefaultMaxWritten. It tells refused of each call that it refuses; it may be nil.
+// NewWritten returns a bound of max bytes, or of DefaultMaxWritten. It tells refused of each call that it
+// refuses; it may be nil.
 func NewWritten(max int64, refused func(what string, who identity.Identity)) *Written {
 	if refused == nil {
 		refused = func(string, identity.Identity) {}
@@ -87,7 +90,8 @@ func NewWritten(max int64, refused func(what string, who identity.Identity)) *Wr
 func (w *Written) SetMax(bytes int64) { w.max.Store(cmp.Or(bytes, DefaultMaxWritten)) }
 
 // Unary runs after the identity of a forwarded call is known.
-func (w *Written) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (w *Written) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	who, err := identity.FromContext(ctx)
 	if err != nil || who.Role != identity.RoleUser || !writes(info.FullMethod) {
 		return handler(ctx, req)
@@ -111,8 +115,9 @@ func (w *Written) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo
 	return out, err
 }
 
-// References counts the references that another deployment establishes here for a person's write: each is a row, with its entries in indexes, that is written, confirmed and
-// released. It fails, and counts nothing, when the person has written too much here. Nil counts nothing.
+// References counts the references that another deployment establishes here for a person's write: each is a
+// row, with its entries in indexes, that is written, confirmed and released. It fails, and counts nothing,
+// when the person has written too much here. Nil counts nothing.
 func (w *Written) References(by identity.Identity, person string, n int) error {
 	who, err := identity.ParsePath("/" + person)
 	if w == nil || err != nil || who.Role != identity.RoleUser {
@@ -133,7 +138,8 @@ func (w *Written) exceeded(of writer) error {
 		return nil
 	}
 	w.refused("written bytes", of.who)
-	return outcome.Because("TOO_MUCH_WRITTEN", fmt.Errorf("%s has written %d MiB in an hour, and %w", of.who, max>>20, outcome.ErrTooMuchWritten))
+	return outcome.Because("TOO_MUCH_WRITTEN", fmt.Errorf("%s has written %d MiB in an hour, and %w", of.who, max>>20,
+		outcome.ErrTooMuchWritten))
 }
 
 // add counts bytes, and returns the bytes of this hour.

@@ -30,7 +30,8 @@ func TestEveryErrorHasItsReason(t *testing.T) {
 	refusal := func(reasons ...peer.Reason) error {
 		e := &peer.RefusedError{}
 		for _, r := range reasons {
-			e.Refusals = append(e.Refusals, peer.Refusal{Holder: "hs/h", Path: "p", Target: schema.FullName{Deployment: other, Name: "ts/t"}, Reason: r})
+			e.Refusals = append(e.Refusals, peer.Refusal{Holder: "hs/h", Path: "p",
+				Target: schema.FullName{Deployment: other, Name: "ts/t"}, Reason: r})
 		}
 		return e
 	}
@@ -107,9 +108,10 @@ func TestOnlyFaultsAreLogged(t *testing.T) {
 		{nil, 0, 0},
 	} {
 		core, logs := observer.New(zapcore.DebugLevel)
-		_, err := requestid.Unary(zap.NewNop())(t.Context(), nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) {
-			return nil, Status(zap.New(core), c.err)
-		})
+		_, err := requestid.Unary(zap.NewNop())(t.Context(), nil, &grpc.UnaryServerInfo{},
+			func(context.Context, any) (any, error) {
+				return nil, Status(zap.New(core), c.err)
+			})
 		require.Equal(t, c.logged, logs.Len(), "%v", c.err)
 		if c.logged > 0 {
 			require.Equal(t, c.level, logs.All()[0].Level)
@@ -131,12 +133,17 @@ func TestInvalidFieldsAreInTheDetails(t *testing.T) {
 		return out
 	}
 	require.Equal(t, []string{"uid: not a UUID"}, fields(Invalid("uid", errors.New("not a UUID"))))
-	invalid := &peer.InvalidError{Resource: "devices/d1", Err: violation.Under("spec", violation.UnderIndex(2, violation.Errorf("is wrong")))}
+	invalid := &peer.InvalidError{Resource: "devices/d1",
+		Err: violation.Under("spec", violation.UnderIndex(2, violation.Errorf("is wrong")))}
 	require.Equal(t, []string{"body.spec[2]: is wrong"}, fields(invalid))
-	require.Equal(t, []string{"devices/d1: is wrong"}, fields(&peer.InvalidError{Resource: "devices/d1", Err: errors.New("is wrong")}))
-	require.Equal(t, []string{"a: 1", "b: 2"}, fields(violation.InFields(invalid, violation.Field{Path: "a", Problem: "1"}, violation.Field{Path: "b", Problem: "2"})))
+	require.Equal(t, []string{"devices/d1: is wrong"},
+		fields(&peer.InvalidError{Resource: "devices/d1", Err: errors.New("is wrong")}))
+	require.Equal(t, []string{"a: 1", "b: 2"},
+		fields(violation.InFields(invalid, violation.Field{Path: "a", Problem: "1"},
+			violation.Field{Path: "b", Problem: "2"})))
 	require.Equal(t, []string{"kinds[A]: bad", "kinds[B]: worse"}, fields(schema.Problems{
-		{Pos: schema.Pos{Path: "kinds[A]"}, Message: "bad", Remedy: "mend it"}, {Pos: schema.Pos{Path: "kinds[B]"}, Message: "worse"},
+		{Pos: schema.Pos{Path: "kinds[A]"}, Message: "bad", Remedy: "mend it"}, {Pos: schema.Pos{Path: "kinds[B]"},
+			Message: "worse"},
 	}))
 }
 
@@ -152,11 +159,16 @@ func TestBlockersAreInTheDetails(t *testing.T) {
 		}
 		return out
 	}
-	holder := peer.Holder{Name: schema.FullName{Deployment: other, Name: "hs/h"}, Path: "spec.x", Target: schema.FullName{Deployment: self, Name: "ts/t"}}
+	holder := peer.Holder{Name: schema.FullName{Deployment: other, Name: "hs/h"}, Path: "spec.x",
+		Target: schema.FullName{Deployment: self, Name: "ts/t"}}
 	want := "//b.example.com/us-west2/hs/h refers to //a.example.com/us-west2/ts/t in spec.x"
-	require.Equal(t, []string{"BLOCKED " + want}, violations(&peer.BlockedError{Name: "ts/t", Deployment: self, Holders: []peer.Holder{holder}, Total: 1}))
-	require.Equal(t, []string{"UNDECIDED " + want}, violations(&peer.BlockedError{Name: "ts/t", Deployment: self, Holders: []peer.Holder{holder}, Total: 1, Undecided: true}))
-	require.Equal(t, []string{"BLOCK_DELETION //b.example.com/us-west2/hs/h"}, violations(&peer.ProtectedError{Name: "ts/t", By: []schema.FullName{holder.Name}}))
+	require.Equal(t, []string{"BLOCKED " + want},
+		violations(&peer.BlockedError{Name: "ts/t", Deployment: self, Holders: []peer.Holder{holder}, Total: 1}))
+	require.Equal(t, []string{"UNDECIDED " + want},
+		violations(&peer.BlockedError{Name: "ts/t", Deployment: self, Holders: []peer.Holder{holder}, Total: 1,
+			Undecided: true}))
+	require.Equal(t, []string{"BLOCK_DELETION //b.example.com/us-west2/hs/h"},
+		violations(&peer.ProtectedError{Name: "ts/t", By: []schema.FullName{holder.Name}}))
 }
 
 // When a list of refusals has no room, the rest can be read with the page token in the metadata.
@@ -165,7 +177,8 @@ func TestALongListOfRefusalsHasAPageToken(t *testing.T) {
 	refusals := func(n int) *peer.RefusedError {
 		e := &peer.RefusedError{}
 		for i := range n {
-			e.Refusals = append(e.Refusals, peer.Refusal{Holder: fmt.Sprintf("hs/h%04d", i), Path: "p", Target: schema.FullName{Deployment: other, Name: "ts/t"}, Reason: peer.TargetMissing})
+			e.Refusals = append(e.Refusals, peer.Refusal{Holder: fmt.Sprintf("hs/h%04d", i), Path: "p",
+				Target: schema.FullName{Deployment: other, Name: "ts/t"}, Reason: peer.TargetMissing})
 		}
 		return e
 	}
@@ -212,7 +225,8 @@ func TestErrorsOfOtherDeploymentsBecomeErrorsOfTheStore(t *testing.T) {
 	require.EqualError(t, FromStatus(status.Error(codes.Internal, "internal error")), "internal error")
 	require.EqualError(t, FromStatus(errors.New("not a status")), "not a status")
 
-	unreadable := Status(zap.NewNop(), &peer.RefusedError{Refusals: []peer.Refusal{{Holder: "hs/h", Reason: peer.TargetMissing}}})
+	unreadable := Status(zap.NewNop(),
+		&peer.RefusedError{Refusals: []peer.Refusal{{Holder: "hs/h", Reason: peer.TargetMissing}}})
 	var refused *peer.RefusedError
 	require.False(t, errors.As(FromStatus(unreadable), &refused), "a refusal without a target is not understood")
 	require.Zero(t, notNamed(errors.New("no details")))

@@ -15,13 +15,15 @@ import (
 
 // definite reports whether a code is final: the same request is refused again.
 func definite(c codes.Code) bool {
-	return slices.Contains([]codes.Code{codes.FailedPrecondition, codes.NotFound, codes.AlreadyExists, codes.InvalidArgument, codes.PermissionDenied, codes.OutOfRange}, c)
+	return slices.Contains([]codes.Code{codes.FailedPrecondition, codes.NotFound, codes.AlreadyExists,
+		codes.InvalidArgument, codes.PermissionDenied, codes.OutOfRange}, c)
 }
 
 // ofReferences begins the meaning of a reason for which a reference is refused.
 const ofReferences = "a reference: its target "
 
-// reasonTable returns the table of docs/guarantees.md: definite reasons first, and in each part those of refused references last.
+// reasonTable returns the table of docs/guarantees.md: definite reasons first, and in each part those of
+// refused references last.
 func reasonTable() string {
 	var b strings.Builder
 	b.WriteString("| reason | code | meaning |\n| --- | --- | --- |\n")
@@ -49,7 +51,8 @@ var write = flag.Bool("write", false, "write the table of reasons into docs/guar
 // docs/guarantees.md has the table of the code.
 func TestTheTableOfReasonsIsThatOfTheCode(t *testing.T) {
 	t.Parallel()
-	const path, begins, ends = "../../../docs/guarantees.md", "<!-- reasons, written by make generate -->\n", "<!-- end of reasons -->\n"
+	const path, begins, ends = "../../../docs/guarantees.md", "<!-- reasons, written by make generate -->\n",
+		"<!-- end of reasons -->\n"
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	before, rest, ok := strings.Cut(string(text), begins)

@@ -14,19 +14,20 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// A status is sent in HTTP/2 headers, of which most clients accept 8 KiB, and its text is sent twice: the second time with
-// the details, in base64. A client that receives more sees a broken stream instead of the status, and repeats the call for
-// ever.
+// A status is sent in HTTP/2 headers, of which most clients accept 8 KiB, and its text is sent twice: the
+// second time with the details, in base64. A client that receives more sees a broken stream instead of the
+// status, and repeats the call for ever.
 const (
 	maxErrorText    = 1 << 10 // percent-encoded
 	maxErrorDetails = 4 << 10
-	// listRoom and tokenRoom are the parts of maxErrorDetails for a list and for the token of its next page; the others are for the
-	// reason and the request id.
+	// listRoom and tokenRoom are the parts of maxErrorDetails for a list and for the token of its next page;
+	// the others are for the reason and the request id.
 	listRoom  = 2700
 	tokenRoom = 1100
 )
 
-// BoundedUnary and BoundedStream are interceptors that shorten every error of a server, with and without a list.
+// BoundedUnary and BoundedStream are interceptors that shorten every error of a server, with and without a
+// list.
 func BoundedUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	out, err := handler(ctx, req)
 	return out, shortened(err)
@@ -81,9 +82,10 @@ func encodedLen(r rune) int {
 	return 3 * utf8.RuneLen(r)
 }
 
-// listed makes the detail of an error with the first items of a list that have room, and returns their number. When these
-// are not all, the metadata of the info have both numbers.
-func listed[T proto.Message](info *errdetails.ErrorInfo, items []T, total int, message func([]T) protoadapt.MessageV1) (protoadapt.MessageV1, int) {
+// listed makes the detail of an error with the first items of a list that have room, and returns their
+// number. When these are not all, the metadata of the info have both numbers.
+func listed[T proto.Message](info *errdetails.ErrorInfo, items []T, total int,
+	message func([]T) protoadapt.MessageV1) (protoadapt.MessageV1, int) {
 	room, n := listRoom, 0
 	for _, item := range items {
 		if room -= proto.Size(item) + 3; room < 0 { // 3 bytes for tag and length

@@ -21,8 +21,8 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// fits fails unless an error is as short as clients of other languages accept it: the text, the details, and the headers with
-// both.
+// fits fails unless an error is as short as clients of other languages accept it: the text, the details, and
+// the headers with both.
 func fits(t *testing.T, err error) *status.Status {
 	t.Helper()
 	st := status.Convert(err)
@@ -44,7 +44,8 @@ func fits(t *testing.T, err error) *status.Status {
 // Every kind of error, with the longest names and lists.
 func TestEveryRefusalFitsIntoTheHeadersOfStockClients(t *testing.T) {
 	t.Parallel()
-	long := schema.FullName{Deployment: schema.DeploymentID{Service: strings.Repeat("s", 200) + ".example.com", Region: "eastus2"}, Name: strings.Repeat("n", schema.MaxNameBytes)}
+	long := schema.FullName{Deployment: schema.DeploymentID{Service: strings.Repeat("s", 200) + ".example.com",
+		Region: "eastus2"}, Name: strings.Repeat("n", schema.MaxNameBytes)}
 	for _, n := range []int{1, 5, 6, 30, 200, 10_000} {
 		var holders []peer.Holder
 		var names []schema.FullName
@@ -62,8 +63,9 @@ func TestEveryRefusalFitsIntoTheHeadersOfStockClients(t *testing.T) {
 			"protected":   &peer.ProtectedError{Name: long.Name, By: names},
 			"unavailable": &peer.UnavailableError{Deployments: away, Err: errors.New(strings.Repeat("x", n))},
 			"problems":    problems,
-			"invalid":     &peer.InvalidError{Resource: strings.Repeat("ä", n), Err: fmt.Errorf("%q fits no kind", strings.Repeat("%", n))},
-			"fault":       errors.New(strings.Repeat("x", n)),
+			"invalid": &peer.InvalidError{Resource: strings.Repeat("ä", n), Err: fmt.Errorf("%q fits no kind",
+				strings.Repeat("%", n))},
+			"fault": errors.New(strings.Repeat("x", n)),
 		}
 		for _, o := range outcomes {
 			samples[o.reason] = fmt.Errorf("%s: %w", strings.Repeat("\n", n), o.err)
@@ -71,7 +73,8 @@ func TestEveryRefusalFitsIntoTheHeadersOfStockClients(t *testing.T) {
 		for _, reason := range peer.Reasons() {
 			e := &peer.RefusedError{}
 			for i := range n {
-				e.Refusals = append(e.Refusals, peer.Refusal{Holder: fmt.Sprintf("%s%05d", long.Name[5:], i), Path: "p", Target: long, Reason: reason, Detail: strings.Repeat("d", 300)})
+				e.Refusals = append(e.Refusals, peer.Refusal{Holder: fmt.Sprintf("%s%05d", long.Name[5:], i), Path: "p",
+					Target: long, Reason: reason, Detail: strings.Repeat("d", 300)})
 			}
 			samples["refused "+string(reason)] = e
 		}
@@ -107,7 +110,8 @@ func TestTheRefusalThatDecidesIsNamed(t *testing.T) {
 	target := schema.FullName{Deployment: schema.DeploymentID{Service: "a.example.com", Region: "us"}, Name: "ts/t"}
 	e := &peer.RefusedError{}
 	for i := range 500 {
-		e.Refusals = append(e.Refusals, peer.Refusal{Holder: fmt.Sprintf("hs/h%03d", i), Path: "p", Target: target, Reason: peer.TargetMissing})
+		e.Refusals = append(e.Refusals, peer.Refusal{Holder: fmt.Sprintf("hs/h%03d", i), Path: "p", Target: target,
+			Reason: peer.TargetMissing})
 	}
 	e.Refusals[400].Reason = peer.UnknownKind
 	err := Status(zap.NewNop(), e)
@@ -125,7 +129,9 @@ func TestServersShortenEveryError(t *testing.T) {
 	st, err := status.New(codes.FailedPrecondition, strings.Repeat("é", 5000)).WithDetails(
 		&errdetails.ErrorInfo{Reason: "BLOCKED"}, &errdetails.DebugInfo{Detail: strings.Repeat("x", 9000)})
 	require.NoError(t, err)
-	_, err = BoundedUnary(context.Background(), nil, nil, func(context.Context, any) (any, error) { return nil, st.Err() })
+	_, err = BoundedUnary(context.Background(), nil, nil, func(context.Context, any) (any, error) {
+		return nil, st.Err()
+	})
 	got := fits(t, err)
 	require.Equal(t, codes.FailedPrecondition, got.Code())
 	require.Len(t, got.Details(), 1)
@@ -133,7 +139,8 @@ func TestServersShortenEveryError(t *testing.T) {
 	for _, s := range []string{"", "short", strings.Repeat("x", 1024), strings.Repeat("x", 1000) + "é"} {
 		require.Equal(t, s, shortText(s))
 	}
-	for _, s := range []string{strings.Repeat("x", 1025), strings.Repeat("é", 171), strings.Repeat("%", 342), strings.Repeat("\xff", 400)} {
+	for _, s := range []string{strings.Repeat("x", 1025), strings.Repeat("é", 171), strings.Repeat("%", 342),
+		strings.Repeat("\xff", 400)} {
 		short := shortText(s)
 		require.NotEqual(t, s, short)
 		fits(t, status.Error(codes.Internal, short))

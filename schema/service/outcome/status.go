@@ -1,5 +1,5 @@
-// Package outcome is the one mapping between the errors of a deployment and gRPC statuses, in both directions: reasons, codes,
-// details, and the bounds of their size.
+// Package outcome is the one mapping between the errors of a deployment and gRPC statuses, in both
+// directions: reasons, codes, details, and the bounds of their size.
 package outcome
 
 import (
@@ -30,14 +30,16 @@ import (
 // domain is the domain of each ErrorInfo.
 const domain = "dbcontroller"
 
-// ErrTooManyCalls is the end of the text of an error that refuses a call because the caller has too many in progress.
+// ErrTooManyCalls is the end of the text of an error that refuses a call because the caller has too many in
+// progress.
 var ErrTooManyCalls = errors.New("more are not allowed: wait until some of them end")
 
-// ErrTooMuchWritten is the end of the text of an error that refuses a write because the caller has written too much.
+// ErrTooMuchWritten is the end of the text of an error that refuses a write because the caller has written
+// too much.
 var ErrTooMuchWritten = errors.New("may write more in the next hour")
 
-// outcomes are the sentinel errors with their reasons. The first that matches counts: an error that wraps two of them has
-// the reason of the earlier one.
+// outcomes are the sentinel errors with their reasons. The first that matches counts: an error that wraps two
+// of them has the reason of the earlier one.
 var outcomes = []struct {
 	err    error
 	reason string
@@ -71,8 +73,9 @@ var outcomes = []struct {
 	{context.Canceled, "CANCELED"},
 }
 
-// Status is the only function that turns errors into gRPC statuses. An error that is not an outcome is a fault of this
-// server: it is logged at the end of the call, and its text, which may contain SQL, is not sent.
+// Status is the only function that turns errors into gRPC statuses. An error that is not an outcome is a
+// fault of this server: it is logged at the end of the call, and its text, which may contain SQL, is not
+// sent.
 func Status(log *zap.Logger, err error) error {
 	if err == nil {
 		return nil
@@ -90,9 +93,11 @@ func Status(log *zap.Logger, err error) error {
 	}
 	switch {
 	case postgres.DiskFull(err):
-		return fault(log, zap.WarnLevel, postgres.ErrDiskFull.Error(), err, "DATABASE_FULL", "the disk of the deployment's database is full: nothing is written until it has space")
+		return fault(log, zap.WarnLevel, postgres.ErrDiskFull.Error(), err, "DATABASE_FULL",
+			"the disk of the deployment's database is full: nothing is written until it has space")
 	case postgres.Unavailable(err):
-		return fault(log, zap.WarnLevel, "the database is unavailable", err, "DATABASE_UNAVAILABLE", "the deployment's database is unavailable: try again")
+		return fault(log, zap.WarnLevel, "the database is unavailable", err, "DATABASE_UNAVAILABLE",
+			"the deployment's database is unavailable: try again")
 	case postgres.Busy(err):
 		return fault(log, zap.WarnLevel, "the database cancelled a request", err, "DATABASE_BUSY",
 			"the deployment's database cancelled the request, because a lock or a statement took too long: try again")
@@ -101,10 +106,12 @@ func Status(log *zap.Logger, err error) error {
 }
 
 func fault(log *zap.Logger, level zapcore.Level, message string, cause error, reason, text string) error {
-	return &requestid.Fault{Log: log, Level: level, Message: message, Cause: cause, Told: Because(reason, errors.New(text))}
+	return &requestid.Fault{Log: log, Level: level, Message: message, Cause: cause,
+		Told: Because(reason, errors.New(text))}
 }
 
-// typedStatus returns the status of an error that has a type of its own, most with details; nil for other errors.
+// typedStatus returns the status of an error that has a type of its own, most with details; nil for other
+// errors.
 func typedStatus(err error) error {
 	var (
 		invalid     *peer.InvalidError
@@ -189,16 +196,18 @@ func withDetails(code codes.Code, err error, info *errdetails.ErrorInfo, more ..
 	return with.Err()
 }
 
-// refused returns the status of a reason with a list in its details: the first items that have room, of total.
-func refused[T proto.Message](reason string, err error, total int, items []T, message func([]T) protoadapt.MessageV1) error {
+// refused returns the status of a reason with a list in its details: the first items that have room, of
+// total.
+func refused[T proto.Message](reason string, err error, total int, items []T,
+	message func([]T) protoadapt.MessageV1) error {
 	info := &errdetails.ErrorInfo{Reason: reason, Domain: domain}
 	list, _ := listed(info, items, total, message)
 	return withDetails(codeFor(reason), err, info, list)
 }
 
-// refusedReferences returns the status of refused references, which it lists in the order of the error. When not all of
-// them have room, MutateAndValidateResource takes the page token of the metadata and lists the next ones; there is no
-// token when it has no room because the names are very long.
+// refusedReferences returns the status of refused references, which it lists in the order of the error. When
+// not all of them have room, MutateAndValidateResource takes the page token of the metadata and lists the
+// next ones; there is no token when it has no room because the names are very long.
 func refusedReferences(e *peer.RefusedError) error {
 	deciding := e.Deciding()
 	items := []*schemav1.ReferencesRefused_Refusal{}
@@ -220,7 +229,8 @@ func refusedReferences(e *peer.RefusedError) error {
 }
 
 func refusalProto(r peer.Refusal) *schemav1.ReferencesRefused_Refusal {
-	return &schemav1.ReferencesRefused_Refusal{Holder: r.Holder, Path: r.Path, Target: r.Target.String(), Reason: string(r.Reason)}
+	return &schemav1.ReferencesRefused_Refusal{Holder: r.Holder, Path: r.Path, Target: r.Target.String(),
+		Reason: string(r.Reason)}
 }
 
 func blockedProto(reason string, e *peer.BlockedError) (out []*errdetails.PreconditionFailure_Violation) {
@@ -256,7 +266,8 @@ func FromStatus(err error) error {
 			if perr != nil {
 				return err
 			}
-			out.Refusals = append(out.Refusals, peer.Refusal{Holder: r.GetHolder(), Path: r.GetPath(), Target: target, Reason: peer.Reason(r.GetReason())})
+			out.Refusals = append(out.Refusals, peer.Refusal{Holder: r.GetHolder(), Path: r.GetPath(), Target: target,
+				Reason: peer.Reason(r.GetReason())})
 		}
 		return out
 	}
@@ -285,8 +296,8 @@ func notNamed(err error) int {
 	return 0
 }
 
-// TextOf returns the text of a call's error, without code and details; errors.Is finds context.DeadlineExceeded in it when
-// the call took too long.
+// TextOf returns the text of a call's error, without code and details; errors.Is finds
+// context.DeadlineExceeded in it when the call took too long.
 func TextOf(err error) error {
 	st := status.Convert(err)
 	if st.Code() == codes.DeadlineExceeded {

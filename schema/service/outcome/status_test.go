@@ -20,7 +20,8 @@ func TestErrorsBecomeStatuses(t *testing.T) {
 	refusal := func(reason peer.Reason) *peer.RefusedError {
 		return &peer.RefusedError{Refusals: []peer.Refusal{{
 			Holder: "hs/h", Path: "p", Reason: reason,
-			Target: schema.FullName{Deployment: schema.DeploymentID{Service: "a.example.com", Region: "us"}, Name: "ts/t"},
+			Target: schema.FullName{Deployment: schema.DeploymentID{Service: "a.example.com", Region: "us"},
+				Name: "ts/t"},
 		}}}
 	}
 	for _, c := range []struct {
@@ -60,15 +61,18 @@ func TestErrorsBecomeStatuses(t *testing.T) {
 	require.Equal(t, refusal(peer.TargetMissing), refused, "refusals survive the wire")
 }
 
-// A client decides by the code of an error whether to repeat a request, and the store decides by the error whether to keep it
-// under the request id. Both agree for every reason: a request with a definite error never takes effect, and no other error
-// is kept.
+// A client decides by the code of an error whether to repeat a request, and the store decides by the error
+// whether to keep it under the request id. Both agree for every reason: a request with a definite error never
+// takes effect, and no other error is kept.
 func TestCodesAreDefiniteAsTheStoreKeepsThem_I29(t *testing.T) {
 	t.Parallel()
 	samples := []error{
-		&peer.InvalidError{Err: errors.New("bad")}, &peer.BlockedError{Name: "ts/t"}, &peer.BlockedError{Undecided: true},
-		&peer.ProtectedError{}, &peer.KeptError{}, &pgconn.PgError{Code: "53100"}, &peer.UnavailableError{Err: errors.New("away")}, &peer.DatabaseError{},
-		fmt.Errorf("%w: %w", peer.ErrUnknown, peer.ErrNotFound), &pgconn.PgError{Code: "57P01"}, &pgconn.PgError{Code: "55P03"}, errors.New("a fault"),
+		&peer.InvalidError{Err: errors.New("bad")}, &peer.BlockedError{Name: "ts/t"},
+		&peer.BlockedError{Undecided: true},
+		&peer.ProtectedError{}, &peer.KeptError{}, &pgconn.PgError{Code: "53100"},
+		&peer.UnavailableError{Err: errors.New("away")}, &peer.DatabaseError{},
+		fmt.Errorf("%w: %w", peer.ErrUnknown, peer.ErrNotFound), &pgconn.PgError{Code: "57P01"},
+		&pgconn.PgError{Code: "55P03"}, errors.New("a fault"),
 	}
 	for _, o := range outcomes {
 		samples = append(samples, fmt.Errorf("ts/t: %w", o.err))
@@ -76,7 +80,8 @@ func TestCodesAreDefiniteAsTheStoreKeepsThem_I29(t *testing.T) {
 	ofReferences := peer.Reasons()
 	for i, reason := range ofReferences {
 		samples = append(samples, &peer.RefusedError{Refusals: []peer.Refusal{{Reason: reason}}},
-			&peer.RefusedError{Refusals: []peer.Refusal{{Reason: reason}, {Reason: ofReferences[(i+1)%len(ofReferences)]}}},
+			&peer.RefusedError{Refusals: []peer.Refusal{{Reason: reason},
+				{Reason: ofReferences[(i+1)%len(ofReferences)]}}},
 			&peer.RefusedError{Refusals: []peer.Refusal{{Reason: peer.TargetMissing}, {Reason: reason}}})
 	}
 	samples = append(samples, &peer.RefusedError{Refusals: []peer.Refusal{{Reason: "OF_A_NEWER_VERSION"}}})

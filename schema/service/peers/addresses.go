@@ -18,8 +18,9 @@ import (
 // addresses matches the addresses of hosts in errors of connections.
 var addresses = regexp.MustCompile(`\b(dial|read|write) tcp \S+:|\blookup \S+ on \S+:|\blookup \S+:`)
 
-// withoutAddress is an error of a connection to another deployment without gRPC's words around it and without the addresses in its
-// text, which the callers of this deployment must not learn. The error that it wraps has the original text, for the log.
+// withoutAddress is an error of a connection to another deployment without gRPC's words around it and without
+// the addresses in its text, which the callers of this deployment must not learn. The error that it wraps has
+// the original text, for the log.
 type withoutAddress struct {
 	text string
 	err  error
@@ -34,8 +35,8 @@ func (e *withoutAddress) GRPCStatus() *status.Status {
 	return status.New(status.Code(e.err), e.text)
 }
 
-// withoutAddresses removes the addresses from an error of a connection. An error of the other deployment itself, which has
-// an ErrorInfo, stays as it is.
+// withoutAddresses removes the addresses from an error of a connection. An error of the other deployment
+// itself, which has an ErrorInfo, stays as it is.
 func withoutAddresses(err error) error {
 	s, ok := status.FromError(err)
 	if err == nil || !ok || s.Code() == codes.OK {
@@ -57,17 +58,22 @@ func withoutAddresses(err error) error {
 func (p *Peers) interceptors(id schema.DeploymentID) []grpc.DialOption {
 	return append(trace.Client(),
 		grpc.WithChainUnaryInterceptor(requestid.ToPeer), grpc.WithChainStreamInterceptor(requestid.StreamToPeer),
-		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+			invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			return withoutAddresses(p.hear(id, method, invoke(ctx, method, req, reply, cc, opts...)))
 		}),
-		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn,
+			method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			stream, err := open(ctx, desc, cc, method, opts...)
 			if err != nil {
 				return nil, withoutAddresses(p.hear(id, method, err))
 			}
-			return &addresslessStream{stream, func(err error) error { return withoutAddresses(p.hear(id, method, err)) }}, nil
+			return &addresslessStream{stream, func(err error) error {
+				return withoutAddresses(p.hear(id, method, err))
+			}}, nil
 		}),
-		grpc.WithChainUnaryInterceptor(p.checkAnswers(id), p.beginWithAPosition(id), boundAnswers()), grpc.WithChainStreamInterceptor(p.sendDatabase, boundEvents),
+		grpc.WithChainUnaryInterceptor(p.checkAnswers(id), p.beginWithAPosition(id), boundAnswers()),
+		grpc.WithChainStreamInterceptor(p.sendDatabase, boundEvents),
 	)
 }
 

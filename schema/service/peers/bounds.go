@@ -25,12 +25,14 @@ const (
 
 func boundAnswers() grpc.UnaryClientInterceptor {
 	places := make(chan struct{}, largeAnswersAtOnce)
-	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+		opts ...grpc.CallOption) error {
 		if !BetweenDeployments(method) {
 			return invoke(ctx, method, req, reply, cc, opts...)
 		}
 		small := identity.NewAnswerCodec(smallAnswerDecoded)
-		err := invoke(ctx, method, req, reply, cc, append(opts, grpc.ForceCodecV2(small), grpc.MaxCallRecvMsgSize(smallAnswer))...)
+		err := invoke(ctx, method, req, reply, cc, append(opts, grpc.ForceCodecV2(small),
+			grpc.MaxCallRecvMsgSize(smallAnswer))...)
 		if !small.TooLarge && !receivedTooMuch(err) {
 			return err
 		}
@@ -40,20 +42,24 @@ func boundAnswers() grpc.UnaryClientInterceptor {
 			return status.FromContextError(ctx.Err()).Err()
 		}
 		defer func() { <-places }()
-		return invoke(ctx, method, req, reply, cc, append(opts, grpc.ForceCodecV2(identity.NewAnswerCodec(largestAnswerDecoded)))...)
+		return invoke(ctx, method, req, reply, cc,
+			append(opts, grpc.ForceCodecV2(identity.NewAnswerCodec(largestAnswerDecoded)))...)
 	}
 }
 
 // receivedTooMuch reports whether gRPC has refused an answer by its size, here. The text comes from
 // google.golang.org/grpc.
 func receivedTooMuch(err error) bool {
-	return status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "received message larger than max")
+	return status.Code(err) == codes.ResourceExhausted &&
+		strings.Contains(err.Error(), "received message larger than max")
 }
 
 // boundEvents ends a watch with an event that is too large.
-func boundEvents(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func boundEvents(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
+	opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	if BetweenDeployments(method) {
-		opts = append(opts, grpc.ForceCodecV2(identity.NewAnswerCodec(largestEventDecoded)), grpc.MaxCallRecvMsgSize(largestEvent))
+		opts = append(opts, grpc.ForceCodecV2(identity.NewAnswerCodec(largestEventDecoded)),
+			grpc.MaxCallRecvMsgSize(largestEvent))
 	}
 	return open(ctx, desc, cc, method, opts...)
 }

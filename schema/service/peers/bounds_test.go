@@ -43,23 +43,26 @@ func (rawAnswers) Unmarshal(mem.BufferSlice, any) error { return nil }
 func answeringBytes(t *testing.T, answer []byte, times int) *grpc.ClientConn {
 	t.Helper()
 	listener := bufconn.Listen(1 << 20)
-	served := grpc.NewServer(grpc.ForceServerCodecV2(rawAnswers{encoding.GetCodecV2("proto")}), grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
-		if err := stream.RecvMsg(nil); err != nil {
-			return err
-		}
-		for range times {
-			if err := stream.SendMsg(answer); err != nil {
+	served := grpc.NewServer(grpc.ForceServerCodecV2(rawAnswers{encoding.GetCodecV2("proto")}),
+		grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+			if err := stream.RecvMsg(nil); err != nil {
 				return err
 			}
-		}
-		return nil
-	}))
+			for range times {
+				if err := stream.SendMsg(answer); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
 	go func() { _ = served.Serve(listener) }()
 	t.Cleanup(served.Stop)
 	conn, err := grpc.NewClient("passthrough:b", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)),
 		grpc.WithChainUnaryInterceptor(boundAnswers()), grpc.WithChainStreamInterceptor(boundEvents),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return listener.DialContext(ctx)
+		}))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
@@ -83,7 +86,8 @@ func TestAnAnswerOfAnotherDeploymentTakesLittleMemory_I20(t *testing.T) { //noli
 		if field == 1 {
 			megabytes = 15
 		}
-		conn, long, ctx := answeringBytes(t, tag(field, megabytes), 1), answeringBytes(t, tag(field, 15), 1), t.Context()
+		conn, long, ctx := answeringBytes(t, tag(field, megabytes), 1), answeringBytes(t, tag(field, 15), 1),
+			t.Context()
 		require.Less(t, allocated(func() {
 			_, err := schemav1.NewSchemaServiceClient(conn).PlanDeletion(ctx, &schemav1.PlanDeletionRequest{})
 			if err != nil {
@@ -92,7 +96,8 @@ func TestAnAnswerOfAnotherDeploymentTakesLittleMemory_I20(t *testing.T) { //noli
 			}
 		}), 200, "field %d", field)
 		require.Less(t, allocated(func() {
-			stream, err := schemav1.NewSchemaServiceClient(long).WatchImportedServiceDeletions(ctx, &schemav1.WatchImportedServiceDeletionsRequest{})
+			stream, err := schemav1.NewSchemaServiceClient(long).WatchImportedServiceDeletions(ctx,
+				&schemav1.WatchImportedServiceDeletionsRequest{})
 			require.NoError(t, err)
 			_, err = stream.Recv()
 			require.Equal(t, codes.ResourceExhausted, status.Code(err))
@@ -101,7 +106,8 @@ func TestAnAnswerOfAnotherDeploymentTakesLittleMemory_I20(t *testing.T) { //noli
 	deletions := append([]byte{1<<3 | 2}, append(protoLength(3<<20), bytes.Repeat([]byte{1<<3 | 2, 0}, 3<<19)...)...)
 	conn := answeringBytes(t, deletions, 1)
 	require.Less(t, allocated(func() {
-		stream, err := schemav1.NewSchemaServiceClient(conn).WatchImportedServiceDeletions(t.Context(), &schemav1.WatchImportedServiceDeletionsRequest{})
+		stream, err := schemav1.NewSchemaServiceClient(conn).WatchImportedServiceDeletions(t.Context(),
+			&schemav1.WatchImportedServiceDeletionsRequest{})
 		require.NoError(t, err)
 		_, err = stream.Recv()
 		require.ErrorContains(t, err, "of memory, at most 16 are allowed")
@@ -122,17 +128,21 @@ func TestLargePlansArrive_I20(t *testing.T) {
 		plan := &schemav1.PlanDeletionResponse{}
 		for i := range members {
 			uid := uuid.New()
-			plan.Members = append(plan.Members, &schemav1.PlanDeletionResponse_Member{Resource: &schemav1.ResourceRef{Kind: "Device", Name: fmt.Sprint("devices/", strings.Repeat("d", 300), i), Uid: uid[:]}})
+			plan.Members = append(plan.Members,
+				&schemav1.PlanDeletionResponse_Member{Resource: &schemav1.ResourceRef{Kind: "Device",
+					Name: fmt.Sprint("devices/", strings.Repeat("d", 300), i), Uid: uid[:]}})
 		}
 		raw, err := proto.Marshal(plan)
 		require.NoError(t, err)
-		got, err := schemav1.NewSchemaServiceClient(answeringBytes(t, raw, 1)).PlanDeletion(t.Context(), &schemav1.PlanDeletionRequest{})
+		got, err := schemav1.NewSchemaServiceClient(answeringBytes(t, raw, 1)).PlanDeletion(t.Context(),
+			&schemav1.PlanDeletionRequest{})
 		require.NoError(t, err)
 		require.Len(t, got.GetMembers(), members)
 	}
 }
 
-// The look-ahead of a delete with ten thousand holders is one small answer: a larger one is asked for, and read from the database, twice.
+// The look-ahead of a delete with ten thousand holders is one small answer: a larger one is asked for, and
+// read from the database, twice.
 func TestAPlanOfLeavesIsASmallAnswer(t *testing.T) {
 	t.Parallel()
 	uids := make([]byte, 0, 16*peer.PlanLimit)
@@ -142,7 +152,8 @@ func TestAPlanOfLeavesIsASmallAnswer(t *testing.T) {
 	}
 	target := uuid.New()
 	raw, err := proto.Marshal(&schemav1.PlanDeletionResponse{Leaves: []*schemav1.PlanDeletionResponse_Leaves{{
-		Via:  &schemav1.PlanDeletionResponse_Via{Target: &schemav1.PlanDeletionResponse_Target{Deployment: "a.example.com/west", Uid: target[:]}, Path: "project"},
+		Via: &schemav1.PlanDeletionResponse_Via{Target: &schemav1.PlanDeletionResponse_Target{
+			Deployment: "a.example.com/west", Uid: target[:]}, Path: "project"},
 		Uids: uids,
 	}}})
 	require.NoError(t, err)
@@ -165,9 +176,11 @@ func TestAnswersHaveTheFormOfRequests(t *testing.T) {
 		{Kind: "A", Name: strings.Repeat("n", schema.MaxNameBytes+1), Uid: uid[:]},
 		{Kind: strings.Repeat("K", 64), Name: "as/a", Uid: uid[:]},
 	} {
-		_, err := wire.DeletionEvent(&schemav1.WatchImportedServiceDeletionsResponse{Event: &schemav1.WatchImportedServiceDeletionsResponse_Upsert{
-			Upsert: &schemav1.WatchImportedServiceDeletionsResponse_Deletions{Resources: []*schemav1.ResourceRef{r}, Notices: []int64{1}},
-		}})
+		_, err := wire.DeletionEvent(
+			&schemav1.WatchImportedServiceDeletionsResponse{Event: &schemav1.WatchImportedServiceDeletionsResponse_Upsert{
+				Upsert: &schemav1.WatchImportedServiceDeletionsResponse_Deletions{Resources: []*schemav1.ResourceRef{r},
+					Notices: []int64{1}},
+			}})
 		require.ErrorContains(t, err, "too long")
 	}
 }
@@ -178,7 +191,8 @@ type endless struct {
 	calls atomic.Int64
 }
 
-func (e *endless) AcknowledgeDeletions(context.Context, *schemav1.AcknowledgeDeletionsRequest) (*schemav1.AcknowledgeDeletionsResponse, error) {
+func (e *endless) AcknowledgeDeletions(context.Context,
+	*schemav1.AcknowledgeDeletionsRequest) (*schemav1.AcknowledgeDeletionsResponse, error) {
 	e.calls.Add(1)
 	return &schemav1.AcknowledgeDeletionsResponse{More: true}, nil
 }
@@ -188,7 +202,8 @@ func (e *endless) DropOwners(context.Context, *schemav1.DropOwnersRequest) (*sch
 	return &schemav1.DropOwnersResponse{More: true}, nil
 }
 
-func (e *endless) UpgradeOwnerReferences(context.Context, *schemav1.UpgradeOwnerReferencesRequest) (*schemav1.UpgradeOwnerReferencesResponse, error) {
+func (e *endless) UpgradeOwnerReferences(context.Context,
+	*schemav1.UpgradeOwnerReferencesRequest) (*schemav1.UpgradeOwnerReferencesResponse, error) {
 	return &schemav1.UpgradeOwnerReferencesResponse{Remaining: -e.calls.Add(1)}, nil
 }
 
@@ -196,7 +211,9 @@ func (e *endless) UpgradeOwnerReferences(context.Context, *schemav1.UpgradeOwner
 func TestPartsWithoutAnEndAreAskedForNowAndThen_I20(t *testing.T) {
 	t.Parallel()
 	for name, repeat := range map[string]func(ctx context.Context, p *Peers) error{
-		"acknowledge": func(ctx context.Context, p *Peers) error { return p.Acknowledge(ctx, other, uuid.New(), "", nil) },
+		"acknowledge": func(ctx context.Context, p *Peers) error {
+			return p.Acknowledge(ctx, other, uuid.New(), "", nil)
+		},
 		"drop owners": func(ctx context.Context, p *Peers) error {
 			for {
 				if _, more, err := p.DropOwners(ctx, other, uuid.New(), nil, nil); err != nil || !more {

@@ -16,19 +16,22 @@ import (
 const (
 	// peerTimeout bounds one call to another deployment; an earlier deadline of the caller counts.
 	peerTimeout = 5 * time.Second
-	// longPeerTimeout bounds a call whose server works for some seconds before it answers, often that there is more.
+	// longPeerTimeout bounds a call whose server works for some seconds before it answers, often that there
+	// is more.
 	longPeerTimeout = 15 * time.Second
 )
 
 // CheckReferences implements peer.Checker.
-func (p *Peers) CheckReferences(ctx context.Context, at schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error) {
+func (p *Peers) CheckReferences(ctx context.Context, at schema.DeploymentID,
+	refs []peer.CheckedReference) ([]peer.Known, error) {
 	client, err := p.Client(at)
 	if err != nil {
 		return nil, err
 	}
 	req := &schemav1.CheckReferencesRequest{References: make([]*schemav1.CheckReferencesRequest_Reference, len(refs))}
 	for i, r := range refs {
-		req.References[i] = &schemav1.CheckReferencesRequest_Reference{Key: wire.BlockadeKeyProto(r.Key), Behaviour: schemav1.Behaviour(r.Behaviour)}
+		req.References[i] = &schemav1.CheckReferencesRequest_Reference{Key: wire.BlockadeKeyProto(r.Key),
+			Behaviour: schemav1.Behaviour(r.Behaviour)}
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
@@ -47,9 +50,10 @@ func (p *Peers) CheckReferences(ctx context.Context, at schema.DeploymentID, ref
 	return known, nil
 }
 
-// AnnounceEpoch notifies a deployment that the database of this one began a new epoch, and returns the greatest epoch that
-// is known there, with the kinds of this deployment that it refers to.
-func (p *Peers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID) (known uuid.UUID, refersTo peer.TargetKinds, err error) {
+// AnnounceEpoch notifies a deployment that the database of this one began a new epoch, and returns the
+// greatest epoch that is known there, with the kinds of this deployment that it refers to.
+func (p *Peers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID,
+	epoch uuid.UUID) (known uuid.UUID, refersTo peer.TargetKinds, err error) {
 	client, err := p.Client(at)
 	if err != nil {
 		return known, refersTo, err
@@ -65,7 +69,8 @@ func (p *Peers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID, epoch
 }
 
 // Epoch returns the epoch of a deployment's database, and the kinds of this deployment that it refers to.
-func (p *Peers) Epoch(ctx context.Context, of schema.DeploymentID) (epoch uuid.UUID, refersTo peer.TargetKinds, err error) {
+func (p *Peers) Epoch(ctx context.Context, of schema.DeploymentID) (epoch uuid.UUID, refersTo peer.TargetKinds,
+	err error) {
 	client, err := p.Client(of)
 	if err != nil {
 		return epoch, refersTo, err
@@ -80,8 +85,8 @@ func (p *Peers) Epoch(ctx context.Context, of schema.DeploymentID) (epoch uuid.U
 	return epoch, wire.KnownTargetKinds(answer.GetRefersTo()), err
 }
 
-// ConfirmEpoch notifies a deployment that all references to it have been compared: in the epoch that it has announced,
-// and in the epoch of this deployment (selfEpoch).
+// ConfirmEpoch notifies a deployment that all references to it have been compared: in the epoch that it has
+// announced, and in the epoch of this deployment (selfEpoch).
 func (p *Peers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch, selfEpoch uuid.UUID) error {
 	client, err := p.Client(at)
 	if err != nil {
@@ -94,14 +99,17 @@ func (p *Peers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch,
 }
 
 // Resolve implements peer.Checker.
-func (p *Peers) Resolve(ctx context.Context, holder schema.DeploymentID, questions []peer.Question) (*peer.Answers, error) {
+func (p *Peers) Resolve(ctx context.Context, holder schema.DeploymentID,
+	questions []peer.Question) (*peer.Answers, error) {
 	client, err := p.Client(holder)
 	if err != nil {
 		return nil, err
 	}
-	req := &schemav1.ResolveBlockadesRequest{Questions: make([]*schemav1.ResolveBlockadesRequest_Question, len(questions))}
+	req := &schemav1.ResolveBlockadesRequest{Questions: make([]*schemav1.ResolveBlockadesRequest_Question,
+		len(questions))}
 	for i, q := range questions {
-		req.Questions[i] = &schemav1.ResolveBlockadesRequest_Question{Key: wire.BlockadeKeyProto(q.Key), Expired: q.Expired}
+		req.Questions[i] = &schemav1.ResolveBlockadesRequest_Question{Key: wire.BlockadeKeyProto(q.Key),
+			Expired: q.Expired}
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
@@ -123,9 +131,11 @@ func (p *Peers) Recall(ctx context.Context, holder schema.DeploymentID, asked []
 	if err != nil {
 		return nil, err
 	}
-	req := &schemav1.RecallDelegationsRequest{Questions: make([]*schemav1.RecallDelegationsRequest_Question, len(asked))}
+	req := &schemav1.RecallDelegationsRequest{Questions: make([]*schemav1.RecallDelegationsRequest_Question,
+		len(asked))}
 	for i, q := range asked {
-		req.Questions[i] = &schemav1.RecallDelegationsRequest_Question{Key: wire.BlockadeKeyProto(q.Key), Expired: q.Expired, Mode: wire.RecallModes[q.Mode]}
+		req.Questions[i] = &schemav1.RecallDelegationsRequest_Question{Key: wire.BlockadeKeyProto(q.Key),
+			Expired: q.Expired, Mode: wire.RecallModes[q.Mode]}
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
@@ -152,7 +162,8 @@ func (p *Peers) Confirm(ctx context.Context, target schema.DeploymentID, c peer.
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
 	answer, err := client.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{
-		Attempts: wire.Bytes(c.Attempts), Epoch: c.Epoch[:], Delegable: c.Delegable, References: c.References, Scheduled: wire.ScheduledProto(c.Scheduled),
+		Attempts: wire.Bytes(c.Attempts), Epoch: c.Epoch[:], Delegable: c.Delegable, References: c.References,
+		Scheduled: wire.ScheduledProto(c.Scheduled),
 	})
 	if err != nil {
 		return nil, err
@@ -171,12 +182,14 @@ func (p *Peers) Confirm(ctx context.Context, target schema.DeploymentID, c peer.
 }
 
 // Release notifies a deployment of dropped references and aborted attempts.
-func (p *Peers) Release(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error {
+func (p *Peers) Release(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey,
+	attempts []peer.AttemptID) error {
 	client, err := p.Client(target)
 	if err != nil {
 		return err
 	}
-	req := &schemav1.ReleaseBlockadesRequest{Keys: make([]*schemav1.BlockadeKey, len(keys)), Attempts: wire.Bytes(attempts), Epoch: epoch[:]}
+	req := &schemav1.ReleaseBlockadesRequest{Keys: make([]*schemav1.BlockadeKey, len(keys)),
+		Attempts: wire.Bytes(attempts), Epoch: epoch[:]}
 	for i, k := range keys {
 		req.Keys[i] = wire.BlockadeKeyProto(k)
 	}
@@ -186,9 +199,12 @@ func (p *Peers) Release(ctx context.Context, target schema.DeploymentID, epoch u
 	return err
 }
 
-// Acknowledge notifies a deployment that this one has acted upon all its deletions up to a position, with exceptions.
-func (p *Peers) Acknowledge(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, position string, except []uuid.UUID) error {
-	req := &schemav1.AcknowledgeDeletionsRequest{Position: position, ExceptUids: wire.Bytes(except), Epoch: epoch[:], InParts: true}
+// Acknowledge notifies a deployment that this one has acted upon all its deletions up to a position, with
+// exceptions.
+func (p *Peers) Acknowledge(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, position string,
+	except []uuid.UUID) error {
+	req := &schemav1.AcknowledgeDeletionsRequest{Position: position, ExceptUids: wire.Bytes(except), Epoch: epoch[:],
+		InParts: true}
 	for {
 		if more, err := p.acknowledge(ctx, target, req); err != nil || !more {
 			return err
@@ -196,8 +212,8 @@ func (p *Peers) Acknowledge(ctx context.Context, target schema.DeploymentID, epo
 	}
 }
 
-// leastPart is the least time of a call that has to be repeated because it is done in parts. A deployment works at a part for about two seconds; one
-// that answers at once is not called without a pause, for ever.
+// leastPart is the least time of a call that has to be repeated because it is done in parts. A deployment
+// works at a part for about two seconds; one that answers at once is not called without a pause, for ever.
 const leastPart = time.Second
 
 // endPart returns a second after a part has begun.
@@ -210,7 +226,8 @@ func endPart(ctx context.Context, began time.Time) error {
 	}
 }
 
-func (p *Peers) acknowledge(ctx context.Context, target schema.DeploymentID, req *schemav1.AcknowledgeDeletionsRequest) (more bool, err error) {
+func (p *Peers) acknowledge(ctx context.Context, target schema.DeploymentID,
+	req *schemav1.AcknowledgeDeletionsRequest) (more bool, err error) {
 	client, err := p.Client(target)
 	if err != nil {
 		return false, err

@@ -65,11 +65,13 @@ func TestDeploymentsWithoutAnAddressHaveNoConnection(t *testing.T) {
 	p := New(self, nil)
 	copied := &grpc.ClientConn{}
 	p.SetSelf(&grpc.ClientConn{}, copied)
-	p.Update(environmentOf(schema.Deployment{DeploymentID: sibling}, schema.Deployment{DeploymentID: other, Address: "127.0.0.1:1", Disabled: true}))
+	p.Update(environmentOf(schema.Deployment{DeploymentID: sibling}, schema.Deployment{DeploymentID: other,
+		Address: "127.0.0.1:1", Disabled: true}))
 	for id, says := range map[schema.DeploymentID]string{
 		sibling: "deployment a.example.com/eastus2 has not registered yet",
 		other:   "deployment b.example.com/us-west2 is disabled",
-		{Service: "c.example.com", Region: "us-west2"}: "deployment c.example.com/us-west2 is not known to the registry",
+		{Service: "c.example.com",
+			Region: "us-west2"}: "deployment c.example.com/us-west2 is not known to the registry",
 	} {
 		_, err := p.Conn(id)
 		require.EqualError(t, err, says)
@@ -98,7 +100,8 @@ func (c *called) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.Ca
 	return nil, errCalled
 }
 
-// The watches that fill caches are over the channel that shares messages, calls over the one that copies them.
+// The watches that fill caches are over the channel that shares messages, calls over the one that copies
+// them.
 func TestOwnWatchesShareAndOwnCallsCopy(t *testing.T) {
 	t.Parallel()
 	p, shared, copied := New(self, nil), &called{}, &called{}
@@ -116,7 +119,8 @@ func TestADisabledDeploymentIsNamed(t *testing.T) {
 	p := New(self, nil)
 	require.NoError(t, p.Disabled(other), "before the first environment")
 	require.True(t, p.Knows(other), "before the first environment every deployment may exist")
-	p.Update(environmentOf(schema.Deployment{DeploymentID: other, Disabled: true}, schema.Deployment{DeploymentID: sibling}))
+	p.Update(environmentOf(schema.Deployment{DeploymentID: other, Disabled: true},
+		schema.Deployment{DeploymentID: sibling}))
 	require.ErrorContains(t, p.Disabled(other), "b.example.com/us-west2 is disabled in the registry: enable it")
 	require.NoError(t, p.Disabled(sibling))
 	require.NoError(t, p.Disabled(self), "a deployment that is not registered is not disabled")
@@ -125,13 +129,15 @@ func TestADisabledDeploymentIsNamed(t *testing.T) {
 	require.Len(t, p.Environment().Deployments, 2)
 }
 
-// References that were established before stay allowed while any version of the holder's service imports this one.
+// References that were established before stay allowed while any version of the holder's service imports this
+// one.
 func TestEarlierVersionsCountForEstablishedReferences(t *testing.T) {
 	t.Parallel()
 	version := func(v string, imports ...string) *schema.Descriptor {
 		d := &schema.Descriptor{ServiceVersion: schema.ServiceVersion{Service: other.Service, Version: v}}
 		for _, imported := range imports {
-			d.Imports = append(d.Imports, schema.Import{ServiceVersion: schema.ServiceVersion{Service: imported, Version: "v1"}})
+			d.Imports = append(d.Imports, schema.Import{ServiceVersion: schema.ServiceVersion{Service: imported,
+				Version: "v1"}})
 		}
 		return d
 	}
@@ -140,15 +146,18 @@ func TestEarlierVersionsCountForEstablishedReferences(t *testing.T) {
 		runs       string
 		fresh, was bool
 	}{
-		"imported by its version":          {[]*schema.Descriptor{version("v1", self.Service)}, "v1", true, true},
-		"imported by an earlier version":   {[]*schema.Descriptor{version("v1", self.Service), version("v2")}, "v2", false, true},
-		"imported by a later version":      {[]*schema.Descriptor{version("v1"), version("v2", self.Service)}, "v1", false, true},
+		"imported by its version": {[]*schema.Descriptor{version("v1", self.Service)}, "v1", true, true},
+		"imported by an earlier version": {[]*schema.Descriptor{version("v1", self.Service), version("v2")}, "v2",
+			false, true},
+		"imported by a later version": {[]*schema.Descriptor{version("v1"), version("v2", self.Service)}, "v1",
+			false, true},
 		"never imported":                   {[]*schema.Descriptor{version("v1", "c.example.com")}, "v1", false, false},
 		"its version has no descriptor":    {[]*schema.Descriptor{version("v1", self.Service)}, "v9", false, true},
 		"nothing is described at all here": {nil, "v1", false, false},
 	} {
 		p := New(self, nil)
-		env := environmentOf(schema.Deployment{DeploymentID: other, Version: c.runs}, schema.Deployment{DeploymentID: sibling, Version: "v7"})
+		env := environmentOf(schema.Deployment{DeploymentID: other, Version: c.runs},
+			schema.Deployment{DeploymentID: sibling, Version: "v7"})
 		env.Services = c.services
 		p.Update(env)
 		got, err := p.MayRefer(other, false)

@@ -16,15 +16,18 @@ import (
 	"github.com/db-controller/db-controller/schema/service/outcome"
 )
 
-// DatabaseKey is the metadata key with the identity of the sender's database: in each call between deployments, and in
-// the trailer of each answer. A deployment whose version does not send it is not compared.
+// DatabaseKey is the metadata key with the identity of the sender's database: in each call between
+// deployments, and in the trailer of each answer. A deployment whose version does not send it is not
+// compared.
 const DatabaseKey = "dbcontroller-database"
 
-// RelayKey is the metadata key with the deployment, service/region, that a deployment calls for an application.
+// RelayKey is the metadata key with the deployment, service/region, that a deployment calls for an
+// application.
 const RelayKey = "dbcontroller-relay"
 
-// KnownDatabases are the identities of this deployment's database, and of the others' as they were first seen. CheckDatabase
-// fails with a *peer.DatabaseError when a deployment uses another database than the known one. Both checks fail with peer.ErrStranger.
+// KnownDatabases are the identities of this deployment's database, and of the others' as they were first
+// seen. CheckDatabase fails with a *peer.DatabaseError when a deployment uses another database than the known
+// one. Both checks fail with peer.ErrStranger.
 type KnownDatabases interface {
 	Database() uuid.UUID
 	CheckCaller(ctx context.Context, who schema.DeploymentID) error
@@ -34,7 +37,8 @@ type KnownDatabases interface {
 
 // Decommissions ends what this deployment has at others.
 type Decommissions interface {
-	// DecommissionedBy is called when a deployment refuses this one because an operator has decommissioned it there.
+	// DecommissionedBy is called when a deployment refuses this one because an operator has decommissioned it
+	// there.
 	DecommissionedBy(ctx context.Context, by schema.DeploymentID) error
 }
 
@@ -54,10 +58,11 @@ func SentDatabase(values []string) (database uuid.UUID, sent bool, err error) {
 	return database, true, nil
 }
 
-// checkAnswers sends the identity of this deployment's database with each call, and refuses every answer, errors
-// included, from another database than the known one of the called deployment.
+// checkAnswers sends the identity of this deployment's database with each call, and refuses every answer,
+// errors included, from another database than the known one of the called deployment.
 func (p *Peers) checkAnswers(to schema.DeploymentID) grpc.UnaryClientInterceptor {
-	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+		opts ...grpc.CallOption) error {
 		known := p.knownFor(method)
 		if known == nil {
 			return invoke(ctx, method, req, reply, cc, opts...)
@@ -78,16 +83,18 @@ func (p *Peers) checkAnswers(to schema.DeploymentID) grpc.UnaryClientInterceptor
 	}
 }
 
-// sendDatabase sends the identity of this deployment's database when a watch is opened. The events of a watch need no
-// comparison: nothing here refers to resources of another database, so its deletions have no effect.
-func (p *Peers) sendDatabase(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+// sendDatabase sends the identity of this deployment's database when a watch is opened. The events of a watch
+// need no comparison: nothing here refers to resources of another database, so its deletions have no effect.
+func (p *Peers) sendDatabase(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+	open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	if known := p.knownFor(method); known != nil {
 		ctx = metadata.AppendToOutgoingContext(ctx, DatabaseKey, known.Database().String())
 	}
 	return open(ctx, desc, cc, method, opts...)
 }
 
-// knownFor returns the known databases for the methods of deployments; nil for other methods, and before SetKnown.
+// knownFor returns the known databases for the methods of deployments; nil for other methods, and before
+// SetKnown.
 func (p *Peers) knownFor(method string) KnownDatabases {
 	if !BetweenDeployments(method) {
 		return nil
@@ -100,8 +107,8 @@ func (p *Peers) knownFor(method string) KnownDatabases {
 // hearTimeout bounds the call that a refusal causes.
 const hearTimeout = 5 * time.Second
 
-// hear returns the error of a call to a deployment. A refusal because this deployment is decommissioned there ends the rights to
-// refer to its resources without asking.
+// hear returns the error of a call to a deployment. A refusal because this deployment is decommissioned there
+// ends the rights to refer to its resources without asking.
 func (p *Peers) hear(from schema.DeploymentID, method string, err error) error {
 	if err == nil || outcome.ReasonOf(err) != "DECOMMISSIONED" {
 		return err
@@ -113,7 +120,8 @@ func (p *Peers) hear(from schema.DeploymentID, method string, err error) error {
 		decommissions := p.decommissions
 		p.mu.Unlock()
 		if failed := decommissions.DecommissionedBy(ctx, from); failed != nil {
-			known.Logger().Warn("delegations of a deployment that refuses this one have not ended", zap.Stringer("by", from), zap.Error(failed))
+			known.Logger().Warn("delegations of a deployment that refuses this one have not ended",
+				zap.Stringer("by", from), zap.Error(failed))
 		}
 	}
 	return err

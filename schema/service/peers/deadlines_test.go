@@ -16,7 +16,8 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// A deployment that does not answer is given up after a few seconds, also when the caller's deadline is later.
+// A deployment that does not answer is given up after a few seconds, also when the caller's deadline is
+// later.
 func TestCallsOfPeersHaveDeadlines(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -33,15 +34,27 @@ func TestCallsOfPeersHaveDeadlines(t *testing.T) {
 			call func() error
 			want time.Duration
 		}{
-			"Confirm":     {func() error { _, err := p.Confirm(ctx, self, peer.Confirm{Epoch: uid(1)}); return err }, peerTimeout},
+			"Confirm": {func() error {
+				_, err := p.Confirm(ctx, self, peer.Confirm{Epoch: uid(1)})
+				return err
+			}, peerTimeout},
 			"Release":     {func() error { return p.Release(ctx, self, uid(1), nil, nil) }, peerTimeout},
 			"Resolve":     {func() error { _, err := p.Resolve(ctx, self, nil); return err }, peerTimeout},
 			"Establish":   {func() error { _, err := p.Establish(ctx, self, uid(1), nil); return err }, peerTimeout},
 			"CheckOwners": {func() error { _, err := p.CheckOwners(ctx, self, nil); return err }, peerTimeout},
-			"Trace":       {func() error { _, err := p.Trace(ctx, self, []uuid.UUID{uid(1)}); return err }, peerTimeout},
-			"Plan":        {func() error { _, err := p.Plan(ctx, self, peer.PlanQuestion{}); return err }, longPeerTimeout},
+			"Trace": {func() error {
+				_, err := p.Trace(ctx, self, []uuid.UUID{uid(1)})
+				return err
+			}, peerTimeout},
+			"Plan": {func() error {
+				_, err := p.Plan(ctx, self, peer.PlanQuestion{})
+				return err
+			}, longPeerTimeout},
 			"Acknowledge": {func() error { return p.Acknowledge(ctx, self, uid(1), "", nil) }, longPeerTimeout},
-			"DropOwners":  {func() error { _, _, err := p.DropOwners(ctx, self, uid(1), nil, nil); return err }, longPeerTimeout},
+			"DropOwners": {func() error {
+				_, _, err := p.DropOwners(ctx, self, uid(1), nil, nil)
+				return err
+			}, longPeerTimeout},
 		} {
 			began := time.Now()
 			require.Error(t, c.call(), name)

@@ -34,15 +34,18 @@ const (
 	callsBeside = 32
 	// mostWaiting is the number of attempts of one person that wait for a call.
 	mostWaiting = 1000
-	// largestTogether is the size of the references of an attempt that shares its call: a call has MaxAttempts of them.
+	// largestTogether is the size of the references of an attempt that shares its call: a call has
+	// MaxAttempts of them.
 	largestTogether = maxEstablishBytes / wire.MaxAttempts
 	// oneByOneFor is the time for which a deployment is asked one by one after it has refused a call with
 	// several attempts.
 	oneByOneFor = time.Minute
 )
 
-// Establish implements peer.Establisher. Attempts that are established at one deployment at the same time share a call.
-func (p *Peers) Establish(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
+// Establish implements peer.Establisher. Attempts that are established at one deployment at the same time
+// share a call.
+func (p *Peers) Establish(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID,
+	refs []peer.EstablishReference) (*peer.Established, error) {
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
 	a := newAsked(ctx, attempt, refs)
@@ -69,7 +72,8 @@ func (p *Peers) Establish(ctx context.Context, target schema.DeploymentID, attem
 }
 
 // WouldEstablish implements peer.Establisher.
-func (p *Peers) WouldEstablish(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
+func (p *Peers) WouldEstablish(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID,
+	refs []peer.EstablishReference) (*peer.Established, error) {
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
 	a := newAsked(ctx, attempt, refs)
@@ -84,7 +88,8 @@ func (p *Peers) establishAlone(target schema.DeploymentID, a *asked) (*peer.Esta
 		outcomes, err := p.establish(a.ctx, target, a.message(part))
 		switch {
 		case i > 0 && errors.Is(err, peer.ErrNotSent): // a part of the attempt was
-			err = &peer.UnavailableError{Deployments: []schema.DeploymentID{target}, Err: errors.New("it was not reached a second time: try again")}
+			err = &peer.UnavailableError{Deployments: []schema.DeploymentID{target},
+				Err: errors.New("it was not reached a second time: try again")}
 		case err == nil:
 			err = outcomes[0].Err
 		}
@@ -93,22 +98,25 @@ func (p *Peers) establishAlone(target schema.DeploymentID, a *asked) (*peer.Esta
 		}
 		done := outcomes[0].Established
 		if i > 0 && done.Epoch != out.Epoch {
-			return nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{target}, Err: errors.New("its database began a new epoch between two calls: try again")}
+			return nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{target},
+				Err: errors.New("its database began a new epoch between two calls: try again")}
 		}
 		out.UIDs, out.Epoch = append(out.UIDs, done.UIDs...), done.Epoch
 	}
 	return out, nil
 }
 
-// establish makes one call, and returns the outcome of each attempt. It fails with ErrNotSent when nothing was sent, and with errOneByOne when the
-// deployment wants the attempts one by one, and has done nothing.
-func (p *Peers) establish(ctx context.Context, target schema.DeploymentID, attempts ...*schemav1.EstablishReferencesRequest_Attempt) ([]peer.EstablishOutcome, error) {
+// establish makes one call, and returns the outcome of each attempt. It fails with ErrNotSent when nothing
+// was sent, and with errOneByOne when the deployment wants the attempts one by one, and has done nothing.
+func (p *Peers) establish(ctx context.Context, target schema.DeploymentID,
+	attempts ...*schemav1.EstablishReferencesRequest_Attempt) ([]peer.EstablishOutcome, error) {
 	client, err := p.Client(target)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, err)
 	}
 	var server grpcpeer.Peer
-	answer, err := client.EstablishReferences(ctx, &schemav1.EstablishReferencesRequest{Attempts: attempts}, grpc.Peer(&server))
+	answer, err := client.EstablishReferences(ctx, &schemav1.EstablishReferencesRequest{Attempts: attempts},
+		grpc.Peer(&server))
 	switch {
 	case err != nil && server.Addr == nil: // the call never got a stream
 		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, outcome.FromStatus(err))
@@ -139,7 +147,8 @@ type asked struct {
 }
 
 func newAsked(ctx context.Context, attempt peer.AttemptID, refs []peer.EstablishReference) *asked {
-	return &asked{ctx: ctx, attempt: &schemav1.EstablishReferencesRequest_Attempt{Attempt: attempt[:], References: establishProto(refs), Person: person(ctx)}}
+	return &asked{ctx: ctx, attempt: &schemav1.EstablishReferencesRequest_Attempt{Attempt: attempt[:],
+		References: establishProto(refs), Person: person(ctx)}}
 }
 
 // who takes turns with others; nil is the deployment itself.
@@ -151,9 +160,11 @@ func (a *asked) who() any {
 }
 
 // message returns the attempt with a part of its references, and with the time that is left for it.
-func (a *asked) message(refs []*schemav1.EstablishReferencesRequest_Reference) *schemav1.EstablishReferencesRequest_Attempt {
+func (a *asked) message(
+	refs []*schemav1.EstablishReferencesRequest_Reference) *schemav1.EstablishReferencesRequest_Attempt {
 	out := &schemav1.EstablishReferencesRequest_Attempt{
-		Attempt: a.attempt.GetAttempt(), References: refs, ValidateOnly: a.attempt.GetValidateOnly(), Person: a.attempt.GetPerson(),
+		Attempt: a.attempt.GetAttempt(), References: refs, ValidateOnly: a.attempt.GetValidateOnly(),
+		Person: a.attempt.GetPerson(),
 	}
 	if id := requestid.ID(a.ctx); id != uuid.Nil {
 		out.RequestId = id.String()
@@ -215,12 +226,14 @@ func (t *together) run(batch []*asked) []error {
 	return errs
 }
 
-// maxEstablishBytes is the size of the references of one call: a request has identity.MaxRequestBytes at most.
+// maxEstablishBytes is the size of the references of one call: a request has identity.MaxRequestBytes at
+// most.
 const maxEstablishBytes = 3 << 20
 
-// establishParts divides references among calls: one, unless their names are very long. Blockades of one attempt can be
-// established by several calls, and a refusal of one aborts the attempt.
-func establishParts(refs []*schemav1.EstablishReferencesRequest_Reference) (parts [][]*schemav1.EstablishReferencesRequest_Reference) {
+// establishParts divides references among calls: one, unless their names are very long. Blockades of one
+// attempt can be established by several calls, and a refusal of one aborts the attempt.
+func establishParts(
+	refs []*schemav1.EstablishReferencesRequest_Reference) (parts [][]*schemav1.EstablishReferencesRequest_Reference) {
 	begin, bytes := 0, 0
 	for i, ref := range refs {
 		size := proto.Size(ref) + 8
@@ -231,15 +244,17 @@ func establishParts(refs []*schemav1.EstablishReferencesRequest_Reference) (part
 	return append(parts, refs[begin:])
 }
 
-// person returns the person for whom references are established: the target's deployment decides whether they may refer to it. An operator refers
-// with the rights of the user of the same name, since no deployment speaks for operators. It is nil for writes of the deployment itself.
+// person returns the person for whom references are established: the target's deployment decides whether they
+// may refer to it. An operator refers with the rights of the user of the same name, since no deployment
+// speaks for operators. It is nil for writes of the deployment itself.
 func person(ctx context.Context) *schemav1.EstablishReferencesRequest_Person {
 	who, err := identity.CallerFromContext(ctx)
 	if err != nil || who.Role != identity.RoleUser && who.Role != identity.RoleOperator {
 		return nil
 	}
 	who.Role = identity.RoleUser
-	return &schemav1.EstablishReferencesRequest_Person{Identity: who.Identity.String(), Groups: who.Groups, Token: who.Token}
+	return &schemav1.EstablishReferencesRequest_Person{Identity: who.Identity.String(), Groups: who.Groups,
+		Token: who.Token}
 }
 
 func establishProto(refs []peer.EstablishReference) []*schemav1.EstablishReferencesRequest_Reference {
@@ -247,7 +262,8 @@ func establishProto(refs []peer.EstablishReference) []*schemav1.EstablishReferen
 	for i, r := range refs {
 		out[i] = &schemav1.EstablishReferencesRequest_Reference{
 			Holder: wire.ResourceRef(r.HolderKind, r.HolderName, r.HolderUID), Path: r.Path,
-			Target:    &schemav1.ResourceRef{Kind: r.TargetKind, Name: r.TargetName, Uid: wire.OptionalBytes(r.TargetUID)},
+			Target: &schemav1.ResourceRef{Kind: r.TargetKind, Name: r.TargetName,
+				Uid: wire.OptionalBytes(r.TargetUID)},
 			Behaviour: schemav1.Behaviour(r.Behaviour), Right: wire.OptionalBytes(r.Right),
 		}
 	}

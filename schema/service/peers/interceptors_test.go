@@ -22,7 +22,8 @@ func TestErrorsOfCallsAndWatchesShowNoAddresses(t *testing.T) {
 	require.NoError(t, listener.Close())
 	p := New(self, nil)
 	p.SetKnown(&databaseDouble{database: uid(9)}, &databaseDouble{})
-	conn, err := grpc.NewClient(address, append(p.interceptors(other), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	conn, err := grpc.NewClient(address,
+		append(p.interceptors(other), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	client := schemav1.NewSchemaServiceClient(conn)
@@ -44,7 +45,8 @@ func TestErrorsOfCallsAndWatchesShowNoAddresses(t *testing.T) {
 // A broken stream shows no address either.
 func TestErrorsOfStreamsShowNoAddresses(t *testing.T) {
 	t.Parallel()
-	s := &addresslessStream{&clientStream{err: status.Error(codes.Unavailable, "read tcp 10.0.0.1:1->10.0.0.2:2: connection reset by peer")}, withoutAddresses}
+	s := &addresslessStream{&clientStream{err: status.Error(codes.Unavailable,
+		"read tcp 10.0.0.1:1->10.0.0.2:2: connection reset by peer")}, withoutAddresses}
 	err := s.RecvMsg(nil)
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.NotContains(t, err.Error(), "10.0.0")

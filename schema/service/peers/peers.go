@@ -15,8 +15,9 @@ import (
 	schemav1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/schema/v1"
 )
 
-// Peers are the connections to other deployments, at the addresses of the newest environment, and the in-process channels
-// to this deployment. There are at most two connections to a deployment; a new address replaces them.
+// Peers are the connections to other deployments, at the addresses of the newest environment, and the
+// in-process channels to this deployment. There are at most two connections to a deployment; a new address
+// replaces them.
 type Peers struct {
 	self        schema.DeploymentID
 	credentials Credentials
@@ -33,18 +34,18 @@ type Peers struct {
 	togethers map[schema.DeploymentID]*together // guarded by mu
 }
 
-// Credentials are the identity of this deployment. DialOptions returns the options of a connection to a server that has to
-// prove an identity.
+// Credentials are the identity of this deployment. DialOptions returns the options of a connection to a
+// server that has to prove an identity.
 type Credentials interface {
 	DialOptions(expected identity.Identity) []grpc.DialOption
 }
 
-// ownServices are the in-process channels to this deployment: one that shares messages with the services, and one that
-// copies them.
+// ownServices are the in-process channels to this deployment: one that shares messages with the services, and
+// one that copies them.
 type ownServices struct{ shared, copied grpc.ClientConnInterface }
 
-// connectionKey names a connection. Forwarded requests of people have a connection of their own, so that they cannot
-// delay the calls that deployments make to one another.
+// connectionKey names a connection. Forwarded requests of people have a connection of their own, so that they
+// cannot delay the calls that deployments make to one another.
 type connectionKey struct {
 	to      schema.DeploymentID
 	forward bool
@@ -57,10 +58,12 @@ type connection struct {
 
 // New returns Peers without connections: each is made when it is first needed.
 func New(self schema.DeploymentID, credentials Credentials) *Peers {
-	return &Peers{self: self, credentials: credentials, env: &schema.Environment{}, newer: make(chan struct{}), conns: map[connectionKey]*connection{}, togethers: map[schema.DeploymentID]*together{}}
+	return &Peers{self: self, credentials: credentials, env: &schema.Environment{}, newer: make(chan struct{}),
+		conns: map[connectionKey]*connection{}, togethers: map[schema.DeploymentID]*together{}}
 }
 
-// Update takes a newer environment, and closes the connections to deployments that moved, were disabled, or were removed.
+// Update takes a newer environment, and closes the connections to deployments that moved, were disabled, or
+// were removed.
 func (p *Peers) Update(env *schema.Environment) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,14 +78,15 @@ func (p *Peers) Update(env *schema.Environment) {
 	}
 }
 
-// MayRefer reports whether the current version of a deployment is of this service or imports it; for references that were
-// established before and are established again, whether any version of its service does. It fails while the deployment
-// is not known here: unknown is not "no".
+// MayRefer reports whether the current version of a deployment is of this service or imports it; for
+// references that were established before and are established again, whether any version of its service does.
+// It fails while the deployment is not known here: unknown is not "no".
 func (p *Peers) MayRefer(holder schema.DeploymentID, again bool) (bool, error) {
 	env := p.Environment()
 	d, ok := env.Deployment(holder)
 	if !ok {
-		return false, fmt.Errorf("%s is not in the environment that this deployment last received from the registry", holder)
+		return false, fmt.Errorf("%s is not in the environment that this deployment last received from the registry",
+			holder)
 	}
 	if d.Disabled {
 		return false, nil
@@ -113,7 +117,8 @@ func (p *Peers) Environment() *schema.Environment {
 	return p.env
 }
 
-// Disabled fails while a deployment is disabled in the registry. It can be enabled again, so this is never a final "no".
+// Disabled fails while a deployment is disabled in the registry. It can be enabled again, so this is never a
+// final "no".
 func (p *Peers) Disabled(id schema.DeploymentID) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,16 +152,16 @@ func (p *Peers) Reconnect(to schema.DeploymentID) {
 	}
 }
 
-// SetSelf sets the in-process channels to this deployment: one that shares messages with the services, and one that copies
-// them.
+// SetSelf sets the in-process channels to this deployment: one that shares messages with the services, and
+// one that copies them.
 func (p *Peers) SetSelf(shared, copied grpc.ClientConnInterface) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.own = ownServices{shared, copied}
 }
 
-// SetKnown sets the known databases, with which the databases of other deployments are compared from then on, and what is notified of
-// deployments that have decommissioned this one.
+// SetKnown sets the known databases, with which the databases of other deployments are compared from then on,
+// and what is notified of deployments that have decommissioned this one.
 func (p *Peers) SetKnown(known KnownDatabases, decommissions Decommissions) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -179,8 +184,8 @@ func (p *Peers) shared() schemav1.SchemaServiceClient {
 	return schemav1.NewSchemaServiceClient(p.own.shared)
 }
 
-// Conn returns the connection to a deployment for calls between deployments; for this one the in-process channel that
-// copies messages.
+// Conn returns the connection to a deployment for calls between deployments; for this one the in-process
+// channel that copies messages.
 func (p *Peers) Conn(id schema.DeploymentID) (grpc.ClientConnInterface, error) {
 	return p.conn(connectionKey{to: id})
 }
@@ -190,7 +195,8 @@ func (p *Peers) Forwarding(id schema.DeploymentID) (grpc.ClientConnInterface, er
 	return p.conn(connectionKey{to: id, forward: true})
 }
 
-// forwardWindow bounds the bytes of a forwarded watch that have arrived and are not passed on yet. (For an answer that has begun there is room.)
+// forwardWindow bounds the bytes of a forwarded watch that have arrived and are not passed on yet. (For an
+// answer that has begun there is room.)
 const forwardWindow = 64 << 10
 
 // peerWindow is the window of a call of this deployment's own: 1 MiB in each round trip. With a window of

@@ -20,9 +20,11 @@ func (p *Peers) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQue
 	if err != nil {
 		return nil, err
 	}
-	req := &schemav1.PlanDeletionRequest{Limit: int32(q.Limit), Detailed: q.Detailed, Compact: q.Compact, CountLeaves: q.CountLeaves}
+	req := &schemav1.PlanDeletionRequest{Limit: int32(q.Limit), Detailed: q.Detailed, Compact: q.Compact,
+		CountLeaves: q.CountLeaves}
 	for _, t := range q.Targets {
-		req.Targets = append(req.Targets, &schemav1.PlanDeletionRequest_Target{Deployment: t.Deployment.String(), Uid: t.UID[:]})
+		req.Targets = append(req.Targets, &schemav1.PlanDeletionRequest_Target{Deployment: t.Deployment.String(),
+			Uid: t.UID[:]})
 	}
 	if q.Freeze != nil {
 		req.Freeze = wire.FreezeProto(q.Freeze)
@@ -44,9 +46,12 @@ func (p *Peers) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQue
 }
 
 func readPlan(at schema.DeploymentID, answer *schemav1.PlanDeletionResponse) (_ *peer.Plan, err error) {
-	plan := &peer.Plan{NotAtomic: answer.GetNotAtomic(), Truncated: answer.GetTruncated(), Uncounted: answer.GetUncounted(), MoreUnsets: answer.GetMoreUnsets(), Holders: int(answer.GetHolders()), Leaves: int(answer.GetLeafCount())}
+	plan := &peer.Plan{NotAtomic: answer.GetNotAtomic(), Truncated: answer.GetTruncated(),
+		Uncounted: answer.GetUncounted(), MoreUnsets: answer.GetMoreUnsets(), Holders: int(answer.GetHolders()),
+		Leaves: int(answer.GetLeafCount())}
 	for _, c := range answer.GetCounts() {
-		plan.Counts = append(plan.Counts, peer.PlanCount{Path: c.GetPath(), Behaviour: schema.Behaviour(c.GetBehaviour()), Count: int(c.GetCount())})
+		plan.Counts = append(plan.Counts, peer.PlanCount{Path: c.GetPath(),
+			Behaviour: schema.Behaviour(c.GetBehaviour()), Count: int(c.GetCount())})
 	}
 	if raw := answer.GetEpoch(); len(raw) > 0 {
 		if plan.Epoch, err = wire.UID(raw); err != nil {
@@ -62,7 +67,10 @@ func readPlan(at schema.DeploymentID, answer *schemav1.PlanDeletionResponse) (_ 
 	if plan.Unsets, err = readAll(answer.GetUnsets(), readUnset); err != nil {
 		return nil, err
 	}
-	plan.Blockers, err = readAll(answer.GetBlockers(), func(b *schemav1.PlanDeletionResponse_Blocker) (peer.PlanBlocker, error) { return readBlocker(at, b) })
+	plan.Blockers, err = readAll(answer.GetBlockers(),
+		func(b *schemav1.PlanDeletionResponse_Blocker) (peer.PlanBlocker, error) {
+			return readBlocker(at, b)
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +116,8 @@ func readAll[P, T any](in []P, read func(P) (T, error)) ([]T, error) {
 }
 
 func readMember(m *schemav1.PlanDeletionResponse_Member) (out peer.PlanMember, err error) {
-	out = peer.PlanMember{Kind: m.GetResource().GetKind(), Name: m.GetResource().GetName(), BlockDeletion: m.GetBlockDeletion(), Finalizers: m.GetFinalizers()}
+	out = peer.PlanMember{Kind: m.GetResource().GetKind(), Name: m.GetResource().GetName(),
+		BlockDeletion: m.GetBlockDeletion(), Finalizers: m.GetFinalizers()}
 	if out.UID, err = wire.UID(m.GetResource().GetUid()); err != nil {
 		return out, err
 	}
@@ -140,7 +149,8 @@ func readUnset(u *schemav1.PlanDeletionResponse_Unset) (out peer.PlanUnset, err 
 func readBlocker(at schema.DeploymentID, b *schemav1.PlanDeletionResponse_Blocker) (out peer.PlanBlocker, err error) {
 	out = peer.PlanBlocker{
 		Holder: peer.Holder{
-			Name: schema.FullName{Name: b.GetHolder().GetName()}, Path: b.GetPath(), Target: schema.FullName{Deployment: at, Name: b.GetTarget().GetName()},
+			Name: schema.FullName{Name: b.GetHolder().GetName()}, Path: b.GetPath(),
+			Target: schema.FullName{Deployment: at, Name: b.GetTarget().GetName()},
 		},
 		Undecided: b.GetUndecided(), Unreachable: b.GetUnreachable(),
 	}

@@ -38,7 +38,8 @@ var beginsRelations = []string{
 // beginWithAPosition stores a position of another deployment before that deployment has rows for this one:
 // the position shows later that its restored database, and a restored registry, have lost this deployment.
 func (p *Peers) beginWithAPosition(of schema.DeploymentID) grpc.UnaryClientInterceptor {
-	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+		opts ...grpc.CallOption) error {
 		p.mu.Lock()
 		kept := p.kept
 		p.mu.Unlock()
@@ -92,8 +93,9 @@ func (p *Peers) SetPositions(store Positions) {
 	p.kept = &positions{store: store, told: map[*keptPosition]string{}, now: time.Now}
 }
 
-// positions are the tokens that the watches of this process have received since the last statement. A deployment that watches many others
-// stores all of their tokens with one statement: idle watches cost no statement each.
+// positions are the tokens that the watches of this process have received since the last statement. A
+// deployment that watches many others stores all of their tokens with one statement: idle watches cost no
+// statement each.
 type positions struct {
 	store Positions
 	now   func() time.Time
@@ -103,8 +105,9 @@ type positions struct {
 	at   time.Time                // of the last statement for all
 }
 
-// keptPosition is the stored token of a watch of deletions. Each stream sends it before it is replaced by a token of that stream,
-// so that the other deployment learns of a position that its database has lost, even when every process has restarted since.
+// keptPosition is the stored token of a watch of deletions. Each stream sends it before it is replaced by a
+// token of that stream, so that the other deployment learns of a position that its database has lost, even
+// when every process has restarted since.
 type keptPosition struct {
 	all   *positions // nil: nothing is stored
 	of    schema.DeploymentID

@@ -63,15 +63,17 @@ type deletionsServer struct {
 	told   []string // by the watches, in order
 }
 
-func (s *deletionsServer) WatchImportedServiceDeletions(req *schemav1.WatchImportedServiceDeletionsRequest, stream grpc.ServerStreamingServer[schemav1.WatchImportedServiceDeletionsResponse]) error {
+func (s *deletionsServer) WatchImportedServiceDeletions(req *schemav1.WatchImportedServiceDeletionsRequest,
+	stream grpc.ServerStreamingServer[schemav1.WatchImportedServiceDeletionsResponse]) error {
 	s.told = append(s.told, req.GetKeptToken())
 	if req.GetKeptToken() == s.ahead {
 		return status.Error(codes.OutOfRange, "an older copy")
 	}
 	for _, token := range s.tokens {
-		if err := stream.Send(&schemav1.WatchImportedServiceDeletionsResponse{Event: &schemav1.WatchImportedServiceDeletionsResponse_Bookmark{
-			Bookmark: &schemav1.Bookmark{ResumeToken: token},
-		}}); err != nil {
+		if err := stream.Send(
+			&schemav1.WatchImportedServiceDeletionsResponse{Event: &schemav1.WatchImportedServiceDeletionsResponse_Bookmark{
+				Bookmark: &schemav1.Bookmark{ResumeToken: token},
+			}}); err != nil {
 			return err
 		}
 	}
@@ -86,7 +88,9 @@ func watching(t *testing.T, server schemav1.SchemaServiceServer) *Peers {
 	go func() { _ = served.Serve(listener) }()
 	t.Cleanup(served.Stop)
 	conn, err := grpc.NewClient("passthrough:b", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return listener.DialContext(ctx)
+		}))
 	require.NoError(t, err)
 	const address = "127.0.0.1:1"
 	p := New(self, nil)
@@ -127,10 +131,11 @@ func TestAPositionIsStoredBeforeTheFirstReference_I2_I15(t *testing.T) {
 	p, positions := watching(t, server), &positionsDouble{stored: map[schema.DeploymentID]string{}}
 	invoked := 0
 	call := func(method string) error {
-		return p.beginWithAPosition(other)(t.Context(), method, nil, nil, p.conns[connectionKey{to: other}].conn, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
-			invoked++
-			return nil
-		})
+		return p.beginWithAPosition(other)(t.Context(), method, nil, nil, p.conns[connectionKey{to: other}].conn,
+			func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+				invoked++
+				return nil
+			})
 	}
 	require.NoError(t, call(schemav1.SchemaService_EstablishReferences_FullMethodName), "nothing stores positions")
 	p.SetPositions(positions)
@@ -151,8 +156,8 @@ func TestAPositionIsStoredBeforeTheFirstReference_I2_I15(t *testing.T) {
 	require.Equal(t, 4, invoked)
 }
 
-// A position that another stream has stored meanwhile is not replaced: the stream ends, and the next one tells it. While the database
-// fails no watch begins, and a running one goes on.
+// A position that another stream has stored meanwhile is not replaced: the stream ends, and the next one
+// tells it. While the database fails no watch begins, and a running one goes on.
 func TestAPositionThatWasNotToldStays_I2(t *testing.T) {
 	t.Parallel()
 	positions := &positionsDouble{stored: map[schema.DeploymentID]string{other: "other stream"}}
@@ -171,8 +176,9 @@ func TestAPositionThatWasNotToldStays_I2(t *testing.T) {
 	require.NoError(t, own.replace(t.Context(), "new"), "the own database is not compared with itself")
 }
 
-// Watches of many deployments, all idle, store their positions together: the first of each at once, then all with a statement every few
-// seconds. One whose token another stream has replaced ends, and no other one does.
+// Watches of many deployments, all idle, store their positions together: the first of each at once, then all
+// with a statement every few seconds. One whose token another stream has replaced ends, and no other one
+// does.
 func TestPositionsOfAllWatchesAreStoredTogether(t *testing.T) {
 	t.Parallel()
 	store := &positionsDouble{stored: map[schema.DeploymentID]string{}}
@@ -181,7 +187,8 @@ func TestPositionsOfAllWatchesAreStoredTogether(t *testing.T) {
 	p.kept.now = func() time.Time { return now }
 	var watches []*keptPosition
 	for i := range 50 {
-		k, err := p.keptPosition(t.Context(), schema.DeploymentID{Service: other.Service, Region: fmt.Sprintf("r%d", i)})
+		k, err := p.keptPosition(t.Context(), schema.DeploymentID{Service: other.Service,
+			Region: fmt.Sprintf("r%d", i)})
 		require.NoError(t, err)
 		require.NoError(t, k.replace(t.Context(), "first"))
 		watches = append(watches, k)
@@ -194,7 +201,8 @@ func TestPositionsOfAllWatchesAreStoredTogether(t *testing.T) {
 		}
 	}
 	require.Equal(t, 53, store.statements)
-	require.Equal(t, "bookmark 1", store.stored[watches[49].of], "the first watch of a round stores what the others were told in that before")
+	require.Equal(t, "bookmark 1", store.stored[watches[49].of],
+		"the first watch of a round stores what the others were told in that before")
 	require.Equal(t, "bookmark 2", store.stored[watches[0].of])
 	store.stored[watches[7].of] = "another stream"
 	watches[8].end()

@@ -60,7 +60,8 @@ func (s *target) take() []string {
 	return calls
 }
 
-func (s *target) EstablishReferences(ctx context.Context, req *schemav1.EstablishReferencesRequest) (*schemav1.EstablishReferencesResponse, error) {
+func (s *target) EstablishReferences(ctx context.Context,
+	req *schemav1.EstablishReferencesRequest) (*schemav1.EstablishReferencesResponse, error) {
 	attempts := req.GetAttempts()
 	if len(attempts) == 1 {
 		s.note(attempts)
@@ -72,7 +73,8 @@ func (s *target) EstablishReferences(ctx context.Context, req *schemav1.Establis
 			}
 		}
 		done := &peer.Established{UIDs: []uuid.UUID{uuid.UUID(attempts[0].GetAttempt())}}
-		return &schemav1.EstablishReferencesResponse{Outcomes: []*schemav1.EstablishReferencesResponse_Outcome{wire.EstablishOutcomeProto(peer.EstablishOutcome{Established: done})}}, nil
+		return &schemav1.EstablishReferencesResponse{Outcomes: []*schemav1.EstablishReferencesResponse_Outcome{
+			wire.EstablishOutcomeProto(peer.EstablishOutcome{Established: done})}}, nil
 	}
 	if s.oneByOne {
 		return s.UnimplementedSchemaServiceServer.EstablishReferences(ctx, req)
@@ -80,12 +82,15 @@ func (s *target) EstablishReferences(ctx context.Context, req *schemav1.Establis
 	defer time.Sleep(answering)
 	out := &schemav1.EstablishReferencesResponse{}
 	for _, a := range attempts {
-		o := wire.EstablishOutcomeProto(peer.EstablishOutcome{Established: &peer.Established{UIDs: []uuid.UUID{uuid.UUID(a.GetAttempt())}}})
+		o := wire.EstablishOutcomeProto(
+			peer.EstablishOutcome{Established: &peer.Established{UIDs: []uuid.UUID{uuid.UUID(a.GetAttempt())}}})
 		switch r := a.GetReferences()[0]; r.GetTarget().GetName() {
 		case "refused":
-			o = wire.EstablishOutcomeProto(peer.EstablishOutcome{Err: outcome.Status(nil, &peer.RefusedError{Refusals: []peer.Refusal{{
-				Holder: r.GetHolder().GetName(), Path: "p", Target: schema.FullName{Deployment: self, Name: "ts/t"}, Reason: peer.TargetMissing,
-			}}})})
+			o = wire.EstablishOutcomeProto(peer.EstablishOutcome{Err: outcome.Status(nil,
+				&peer.RefusedError{Refusals: []peer.Refusal{{
+					Holder: r.GetHolder().GetName(), Path: "p", Target: schema.FullName{Deployment: self, Name: "ts/t"},
+					Reason: peer.TargetMissing,
+				}}})})
 		case "locked":
 			o.Outcome = &schemav1.EstablishReferencesResponse_Outcome_LeftOut{LeftOut: &emptypb.Empty{}}
 		case "new":
@@ -103,16 +108,20 @@ func (s *target) EstablishReferences(ctx context.Context, req *schemav1.Establis
 }
 
 // busy returns Peers with a slow call under way, so that the attempts after them share calls.
-func busy(t *testing.T, s *target) (p *Peers, establish func(ctx context.Context, holder, target string) (*peer.Established, error), end func()) {
+func busy(t *testing.T,
+	s *target) (p *Peers, establish func(ctx context.Context, holder, target string) (*peer.Established, error),
+	end func()) {
 	p = New(self, nil)
-	channel := &inprocess.Channel{Unary: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	channel := &inprocess.Channel{Unary: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
+		handler grpc.UnaryHandler) (any, error) {
 		return handler(ctx, req)
 	}}
 	schemav1.RegisterSchemaServiceServer(channel, s)
 	p.SetSelf(channel, channel)
 	establish = func(ctx context.Context, holder, target string) (*peer.Established, error) {
 		attempt := uuid.NewSHA1(uuid.Nil, []byte(holder))
-		done, err := p.Establish(ctx, self, attempt, []peer.EstablishReference{{HolderName: holder, TargetName: target}})
+		done, err := p.Establish(ctx, self, attempt,
+			[]peer.EstablishReference{{HolderName: holder, TargetName: target}})
 		if err == nil {
 			require.Equal(t, []uuid.UUID{attempt}, done.UIDs, "the answer is that of its attempt")
 		}
@@ -122,7 +131,8 @@ func busy(t *testing.T, s *target) (p *Peers, establish func(ctx context.Context
 }
 
 // occupied begins a slow call, which end ends.
-func occupied(t *testing.T, s *target, establish func(ctx context.Context, holder, target string) (*peer.Established, error)) (end func()) {
+func occupied(t *testing.T, s *target, establish func(ctx context.Context, holder,
+	target string) (*peer.Established, error)) (end func()) {
 	var g sync.WaitGroup
 	s.hold = make(chan struct{})
 	g.Go(func() {
@@ -154,7 +164,8 @@ func TestAnAnswerWithoutAnOutcomeIsThatOfNoAttempt_I20(t *testing.T) {
 	})
 }
 
-// Attempts at the same time share a call, and each has its own outcome, deadline and request id. One that is left out is sent by itself.
+// Attempts at the same time share a call, and each has its own outcome, deadline and request id. One that is
+// left out is sent by itself.
 func TestAttemptsShareACallWithOutcomesOfTheirOwn_I20(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -191,7 +202,8 @@ func TestAttemptsShareACallWithOutcomesOfTheirOwn_I20(t *testing.T) {
 	})
 }
 
-// A deployment that takes no calls of several attempts, such as one with an authorization service, is asked one by one.
+// A deployment that takes no calls of several attempts, such as one with an authorization service, is asked
+// one by one.
 func TestADeploymentThatTakesNoSharedCallsIsAskedOneByOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,9 +11,10 @@ import (
 	"github.com/db-controller/db-controller/schema/wire"
 )
 
-// WatchShadows delivers the outstanding work of this deployment, over the in-process channel that does not copy messages.
-// It returns when the stream ends or deliver fails.
-func (p *Peers) WatchShadows(ctx context.Context, shards []uint32, deliver func(schema.Event[schema.Work]) error) error {
+// WatchShadows delivers the outstanding work of this deployment, over the in-process channel that does not
+// copy messages. It returns when the stream ends or deliver fails.
+func (p *Peers) WatchShadows(ctx context.Context, shards []uint32,
+	deliver func(schema.Event[schema.Work]) error) error {
 	stream, err := p.shared().WatchResourceShadows(ctx, &schemav1.WatchResourceShadowsRequest{Shards: shards})
 	if err != nil {
 		return err
@@ -34,9 +35,10 @@ func (p *Peers) WatchShadows(ctx context.Context, shards []uint32, deliver func(
 	}
 }
 
-// WatchDeletions delivers the deletions at a deployment that this one has to act upon. It returns when the stream ends or
-// deliver fails.
-func (p *Peers) WatchDeletions(ctx context.Context, from schema.DeploymentID, deliver func(schema.Event[schema.Deletion]) error) error {
+// WatchDeletions delivers the deletions at a deployment that this one has to act upon. It returns when the
+// stream ends or deliver fails.
+func (p *Peers) WatchDeletions(ctx context.Context, from schema.DeploymentID,
+	deliver func(schema.Event[schema.Deletion]) error) error {
 	client := p.shared()
 	if from != p.self {
 		var err error
@@ -44,7 +46,8 @@ func (p *Peers) WatchDeletions(ctx context.Context, from schema.DeploymentID, de
 			return err
 		}
 	}
-	// The watch of an unreachable deployment begins as soon as there is a connection, and not after a back-off.
+	// The watch of an unreachable deployment begins as soon as there is a connection, and not after a
+	// back-off.
 	kept, err := p.keptPosition(ctx, from)
 	if err != nil {
 		return err

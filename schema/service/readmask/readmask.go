@@ -15,8 +15,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow"
 )
 
-// Prune removes the fields that a read mask does not name (AIP-157): fields of the resource, labels.<key>, body.<field>...
-// The fields that identify the resource stay.
+// Prune removes the fields that a read mask does not name (AIP-157): fields of the resource, labels.<key>,
+// body.<field>... The fields that identify the resource stay.
 func Prune(p *resourcev1.Resource, mask *fieldmaskpb.FieldMask) error {
 	paths := mask.GetPaths()
 	if p == nil || len(paths) == 0 || slices.Contains(paths, "*") {
@@ -27,7 +27,8 @@ func Prune(p *resourcev1.Resource, mask *fieldmaskpb.FieldMask) error {
 	}
 	in := p.ProtoReflect()
 	fields := in.Descriptor().Fields()
-	keep := keptFields{whole: map[string]bool{"name": true, "kind": true, "uid": true}, labels: map[string]string{}, body: map[string]*structpb.Value{}}
+	keep := keptFields{whole: map[string]bool{"name": true, "kind": true, "uid": true}, labels: map[string]string{},
+		body: map[string]*structpb.Value{}}
 	for _, path := range paths {
 		if err := keep.add(p, fields, path); err != nil {
 			return outcome.Invalid("read_mask", err)
@@ -58,7 +59,8 @@ func Check(mask *fieldmaskpb.FieldMask) error {
 	return nil
 }
 
-// keptFields are the fields that a read mask names: whole fields of the resource, and single labels and fields of the body.
+// keptFields are the fields that a read mask names: whole fields of the resource, and single labels and
+// fields of the body.
 type keptFields struct {
 	whole  map[string]bool
 	labels map[string]string

@@ -1,4 +1,5 @@
-// An application in GORM that keeps orders of customers in another database: "gorm FLOW ARGUMENT..." prints the result of a flow as JSON.
+// An application in GORM that keeps orders of customers in another database: "gorm FLOW ARGUMENT..." prints
+// the result of a flow as JSON.
 package main
 
 import (
@@ -191,7 +192,8 @@ func main() {
 			must(shop.AutoMigrate(&order{}, &line{}, &review{}, &invoice{}))
 			return nil
 		},
-		"day": day, "customer_with": customerWith, "delete_customer": deleteCustomer, "order_of": orderOf, "try_order_of": tryOrderOf, "many": many, "holders": holders,
+		"day": day, "customer_with": customerWith, "delete_customer": deleteCustomer, "order_of": orderOf,
+		"try_order_of": tryOrderOf, "many": many, "holders": holders,
 		"try_orphan": func([]string) any { return tryOrderOf([]string{"999999"}) },
 	}
 	must(json.NewEncoder(os.Stdout).Encode(flows[os.Args[1]](os.Args[2:])))

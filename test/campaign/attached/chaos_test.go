@@ -19,22 +19,25 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// After any concurrent operations of the application and the controllers, in any order, and the replacement of any database by an earlier copy, every
-// row refers to a row that exists, or is reported; no row is gone that nothing deleted; and each controller has the rights that the rows need.
+// After any concurrent operations of the application and the controllers, in any order, and the replacement
+// of any database by an earlier copy, every row refers to a row that exists, or is reported; no row is gone
+// that nothing deleted; and each controller has the rights that the rows need.
 func TestAttachedTablesUnderChaos(t *testing.T) {
 	for _, seed := range seeds(t, 3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { playChaos(t, seed, 3, false) })
 	}
 }
 
-// With strict references no row refers to nothing, not even for a time, unless a database was replaced by an earlier copy.
+// With strict references no row refers to nothing, not even for a time, unless a database was replaced by an
+// earlier copy.
 func TestStrictTablesUnderChaos(t *testing.T) {
 	for _, seed := range seeds(t, 1) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { playChaos(t, seed, 2, true) })
 	}
 }
 
-// outcomes that an application has to expect from native keys as well: refusals, and lost races. (And 55006, of a key that is used again too early.)
+// outcomes that an application has to expect from native keys as well: refusals, and lost races. (And 55006,
+// of a key that is used again too early.)
 var expected = []string{"23503", "23505", "40001", "40P01", "21000", "55006"}
 
 type chaos struct {
@@ -67,7 +70,8 @@ func playChaos(t *testing.T, seed uint64, rounds int, strict bool) {
 	if strict { // at rest, also when a region was away all the time before
 		c.exec(crm, `INSERT INTO customers VALUES (1000)`)
 		before := c.written.Load()
-		err := c.persist(c.apps[shop], transaction{at: shop, isolation: "READ COMMITTED", statements: []string{`INSERT INTO orders (id, customer_id) VALUES ('new', 1000)`}})
+		err := c.persist(c.apps[shop], transaction{at: shop, isolation: "READ COMMITTED",
+			statements: []string{`INSERT INTO orders (id, customer_id) VALUES ('new', 1000)`}})
 		if err != nil || c.written.Load() == before {
 			c.wrong("no transaction has acquired a right: %v", err)
 		}
@@ -157,7 +161,8 @@ func (c *chaos) user(seed, user uint64, said chan<- string) {
 	}
 }
 
-// persist runs a transaction; where rights are lacking, it acquires them and repeats the transaction a few times.
+// persist runs a transaction; where rights are lacking, it acquires them and repeats the transaction a few
+// times.
 func (c *chaos) persist(conn *pgx.Conn, tx transaction) error {
 	for try := 0; ; try++ {
 		err := c.run(conn, tx, func() {})
@@ -180,7 +185,8 @@ func (c *chaos) persist(conn *pgx.Conn, tx transaction) error {
 		_ = c.Stores[c.ID(tx.at)].RightRequests.AnswerRequests(ctx)
 		_, _ = c.Do(c.ID(tx.at), schema.Confirm)
 		_ = c.Stores[c.ID(tx.at)].RightRequests.AnswerRequests(ctx)
-		if _, err := conn.Exec(ctx, `SELECT dbcontroller.acquired($1, interval '0')`, rights); err != nil && refusal(err) != "RD002" {
+		if _, err := conn.Exec(ctx, `SELECT dbcontroller.acquired($1, interval '0')`, rights); err != nil &&
+			refusal(err) != "RD002" {
 			return err
 		}
 	}
@@ -209,8 +215,10 @@ func (c *chaos) check() {
 	present := c.bodies(app, func(r reference) []string { return r.columns })
 	stored := c.held()
 	for name, body := range present {
-		if !slices.Contains(missing, name) && same(c.t, map[string]string{name: body}, map[string]string{name: stored[name]}) != "" {
-			c.wrong("%s refers to %s, by its rights to %s, and it is not reported\n%s", name, body, stored[name], c.history(name))
+		if !slices.Contains(missing, name) && same(c.t, map[string]string{name: body},
+			map[string]string{name: stored[name]}) != "" {
+			c.wrong("%s refers to %s, by its rights to %s, and it is not reported\n%s", name, body, stored[name],
+				c.history(name))
 		}
 	}
 	for _, r := range references {
@@ -266,7 +274,8 @@ func (c *chaos) targets(r reference, missing []string) {
 	}
 	for _, row := range c.keys(r.table, append([]string{"id"}, r.columns...), where) {
 		id, key, _ := strings.Cut(row, "|")
-		if name := resource(databaseOf[r.table], r.table, []string{id}); !there[key] && !slices.Contains(missing, name) {
+		if name := resource(databaseOf[r.table], r.table, []string{id}); !there[key] &&
+			!slices.Contains(missing, name) {
 			c.wrong("%s refers to %s %s by %s, which does not exist, and is not reported", name, r.target, key, r.name)
 		}
 	}

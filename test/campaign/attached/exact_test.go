@@ -14,7 +14,8 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// seeds returns the seeds to play: DBCONTROLLER_ATTACHED_SEEDS is their number (one in a short run), DBCONTROLLER_ATTACHED_FIRST the first one.
+// seeds returns the seeds to play: DBCONTROLLER_ATTACHED_SEEDS is their number (one in a short run),
+// DBCONTROLLER_ATTACHED_FIRST the first one.
 func seeds(t *testing.T, otherwise int) (out []uint64) {
 	t.Helper()
 	if testing.Short() {
@@ -35,15 +36,16 @@ func seeds(t *testing.T, otherwise int) (out []uint64) {
 	return out
 }
 
-// When everything that was written before a deletion has its rights, plain SQL over attached tables of three databases decides, and ends, as
-// it does in one database with native keys.
+// When everything that was written before a deletion has its rights, plain SQL over attached tables of three
+// databases decides, and ends, as it does in one database with native keys.
 func TestAttachedTablesDecideAsNativeKeys(t *testing.T) {
 	for _, seed := range seeds(t, 1) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { playExactly(t, seed, 60, false) })
 	}
 }
 
-// With strict references nothing has to be stored before a deletion, and a target that does not exist is refused.
+// With strict references nothing has to be stored before a deletion, and a target that does not exist is
+// refused.
 func TestStrictTablesDecideAsNativeKeys(t *testing.T) {
 	for _, seed := range seeds(t, 1) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { playExactly(t, seed, 30, true) })
@@ -62,7 +64,8 @@ type exact struct {
 func playExactly(t *testing.T, seed uint64, steps int, strict bool) {
 	t.Helper()
 	w := newWorld(t, strict)
-	p := &exact{world: w, o: newOracle(t, strict), g: &generator{Rand: rand.New(rand.NewPCG(seed, 1))}, r: rand.New(rand.NewPCG(seed, 2))}
+	p := &exact{world: w, o: newOracle(t, strict), g: &generator{Rand: rand.New(rand.NewPCG(seed, 1))},
+		r: rand.New(rand.NewPCG(seed, 2))}
 	for range 15 { // tables that exist, with rows: only their own keys decide
 		p.play(true)
 	}
@@ -156,7 +159,8 @@ func (p *exact) rest() {
 	p.settle()
 	p.flight = false
 	for table := range columns {
-		if want, got := read(p.t, p.o.conn, table), read(p.t, p.apps[databaseOf[table]], table); !slices.Equal(want, got) {
+		if want, got := read(p.t, p.o.conn, table), read(p.t, p.apps[databaseOf[table]], table); !slices.Equal(want,
+			got) {
 			p.wrong("%s has %q, and with native keys %q", table, got, want)
 		}
 	}
@@ -170,7 +174,8 @@ func (p *exact) rest() {
 		p.wrong("rows wait without end: %q", others)
 	}
 	for name, body := range all {
-		if orphan := same(p.t, map[string]string{name: body}, map[string]string{name: want[name]}) != ""; orphan != slices.Contains(missing, name) {
+		if orphan := same(p.t, map[string]string{name: body},
+			map[string]string{name: want[name]}) != ""; orphan != slices.Contains(missing, name) {
 			p.wrong("%s refers to %s; reported as missing: %q", name, body, missing)
 		}
 	}

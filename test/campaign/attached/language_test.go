@@ -1,6 +1,7 @@
-// Package attached plays random SQL against attached tables of three databases, and compares them with one database that holds the same
-// tables with native foreign keys. The controllers run in one process (harness.Box), step by step, in any order, with crashes,
-// second processes, regions that are away, and restored backups.
+// Package attached plays random SQL against attached tables of three databases, and compares them with one
+// database that holds the same tables with native foreign keys. The controllers run in one process
+// (harness.Box), step by step, in any order, with crashes, second processes, regions that are away, and
+// restored backups.
 package attached
 
 import (
@@ -91,13 +92,19 @@ type reference struct {
 }
 
 var references = []reference{
-	{"orders", "customer_id", []string{"customer_id"}, "", "customers", "customers", crm, []string{"id"}, "CASCADE", "report"},
-	{"orders", "approver_id", []string{"approver_id"}, "approver_region", "customers", "customers", crm, []string{"id"}, "SET NULL", "report"},
-	{"lines", "customer_id", []string{"customer_id"}, "", "customers", "customers", crm, []string{"id"}, "SET NULL", "report"},
-	{"invoices", "customer_id", []string{"customer_id"}, "", "customers", "customers", crm, []string{"id"}, "NO ACTION", "report"},
-	{"invoices", "room__seat", []string{"room", "seat"}, "", "seats", "seats", crm, []string{"room", "number"}, "NO ACTION", "unset"},
+	{"orders", "customer_id", []string{"customer_id"}, "", "customers", "customers", crm, []string{"id"},
+		"CASCADE", "report"},
+	{"orders", "approver_id", []string{"approver_id"}, "approver_region", "customers", "customers", crm, []string{"id"},
+		"SET NULL", "report"},
+	{"lines", "customer_id", []string{"customer_id"}, "", "customers", "customers", crm, []string{"id"},
+		"SET NULL", "report"},
+	{"invoices", "customer_id", []string{"customer_id"}, "", "customers", "customers", crm, []string{"id"},
+		"NO ACTION", "report"},
+	{"invoices", "room__seat", []string{"room", "seat"}, "", "seats", "seats", crm, []string{"room", "number"},
+		"NO ACTION", "unset"},
 	{"parcels", "order_id", []string{"order_id"}, "", "orders", "orders", shop, []string{"id"}, "CASCADE", "delete"},
-	{"parcels", "customer_id", []string{"customer_id"}, "", "customers", "customers", crm, []string{"id"}, "SET NULL", "unset"},
+	{"parcels", "customer_id", []string{"customer_id"}, "", "customers", "customers", crm, []string{"id"},
+		"SET NULL", "unset"},
 }
 
 func of(table string) (all []reference) {
@@ -111,17 +118,20 @@ func of(table string) (all []reference) {
 
 // columns are the compared columns, as text; the first is the key.
 var columns = map[string][]string{
-	"orders": {"id", "customer_id", "approver_id", "approver_region", "note"}, "lines": {"id", "order_id", "customer_id"},
+	"orders":   {"id", "customer_id", "approver_id", "approver_region", "note"},
+	"lines":    {"id", "order_id", "customer_id"},
 	"invoices": {"id", "customer_id", "room", "seat"}, "parcels": {"id", "order_id", "customer_id"},
 	"customers": {"id", "group_id", "name"}, "seats": {"room", "number"},
 }
 
-// alive is the condition that a row is not deleted: an application deletes rows of these tables by a column too, and brings them back.
+// alive is the condition that a row is not deleted: an application deletes rows of these tables by a column
+// too, and brings them back.
 var alive = map[string]string{"seats": "NOT gone", "parcels": "gone_at IS NULL"}
 
 func aliveIn(table string) string { return cmp.Or(alive[table], "true") }
 
-var databaseOf = map[string]string{"orders": shop, "lines": shop, "invoices": shop, "parcels": post, "customers": crm, "seats": crm}
+var databaseOf = map[string]string{"orders": shop, "lines": shop, "invoices": shop, "parcels": post, "customers": crm,
+	"seats": crm}
 
 // transaction has the statements of one transaction of an application in one database.
 type transaction struct {
@@ -183,24 +193,36 @@ func (g *generator) crm(t *transaction) string {
 	case 2:
 		return gone("DELETE FROM groups WHERE id = " + g.one("1", "2"))
 	case 3:
-		return gone(g.one("DELETE FROM seats", "UPDATE seats SET gone = true", "UPDATE seats SET gone = true") + " WHERE " + g.one("(room, number) = ("+g.seat()+")", "number > 0"))
+		return gone(g.one("DELETE FROM seats", "UPDATE seats SET gone = true", "UPDATE seats SET gone = true") +
+			" WHERE " + g.one("(room, number) = ("+g.seat()+")", "number > 0"))
 	case 4:
 		t.strict = true
-		return gone(fmt.Sprintf("UPDATE customers SET id = %s WHERE id = %s AND NOT EXISTS (SELECT FROM customers WHERE id = %[1]s)", c, g.customer()))
+		return gone(
+			fmt.Sprintf(
+				"UPDATE customers SET id = %s WHERE id = %s AND NOT EXISTS (SELECT FROM customers WHERE id = %[1]s)", c,
+				g.customer()))
 	case 5:
-		return gone(fmt.Sprintf("WITH gone AS (DELETE FROM customers WHERE id = %s RETURNING id) INSERT INTO customers (id, name) SELECT id + 6, 'moved' FROM gone ON CONFLICT DO NOTHING", c))
+		return gone(
+			fmt.Sprintf(
+				"WITH gone AS (DELETE FROM customers WHERE id = %s RETURNING id) INSERT INTO customers (id, name) SELECT id + 6, 'moved' FROM gone ON CONFLICT DO NOTHING", c))
 	case 6:
-		return gone(fmt.Sprintf("MERGE INTO customers c USING (VALUES (%s), (%s)) AS n (id) ON c.id = n.id WHEN MATCHED AND c.id %% 2 = 0 THEN DELETE WHEN MATCHED THEN UPDATE SET name = 'merged' WHEN NOT MATCHED THEN INSERT (id) VALUES (n.id)", c, fmt.Sprint(7+g.IntN(3))))
+		return gone(
+			fmt.Sprintf(
+				"MERGE INTO customers c USING (VALUES (%s), (%s)) AS n (id) ON c.id = n.id WHEN MATCHED AND c.id %% 2 = 0 THEN DELETE WHEN MATCHED THEN UPDATE SET name = 'merged' WHEN NOT MATCHED THEN INSERT (id) VALUES (n.id)", c, fmt.Sprint(7+g.IntN(3))))
 	case 7:
 		return fmt.Sprintf("INSERT INTO groups VALUES (%s) ON CONFLICT DO NOTHING", g.one("1", "2"))
 	case 8:
-		return fmt.Sprintf("INSERT INTO seats VALUES (%s) ON CONFLICT (room, number) DO UPDATE SET gone = false", g.seat())
+		return fmt.Sprintf("INSERT INTO seats VALUES (%s) ON CONFLICT (room, number) DO UPDATE SET gone = false",
+			g.seat())
 	case 9:
 		return fmt.Sprintf("UPDATE customers SET name = 'n%d'", g.n)
 	case 10:
-		return fmt.Sprintf("INSERT INTO customers (id, group_id) SELECT %s, id FROM groups LIMIT 1 ON CONFLICT (id) DO UPDATE SET group_id = EXCLUDED.group_id", c)
+		return fmt.Sprintf(
+			"INSERT INTO customers (id, group_id) SELECT %s, id FROM groups LIMIT 1 ON CONFLICT (id) DO UPDATE SET group_id = EXCLUDED.group_id", c)
 	}
-	return fmt.Sprintf("INSERT INTO customers (id, name) SELECT c, 'n%d' FROM generate_series(%s, %s) c ON CONFLICT DO NOTHING", g.n, c, g.customer())
+	return fmt.Sprintf(
+		"INSERT INTO customers (id, name) SELECT c, 'n%d' FROM generate_series(%s, %s) c ON CONFLICT DO NOTHING", g.n,
+		c, g.customer())
 }
 
 func (g *generator) shop(t *transaction) string {
@@ -213,26 +235,34 @@ func (g *generator) shop(t *transaction) string {
 		return "DELETE FROM orders WHERE id = " + o
 	case 1:
 		t.deletes, t.strict = true, true
-		return fmt.Sprintf("UPDATE orders SET id = %s WHERE id = %s AND NOT EXISTS (SELECT FROM orders WHERE id = %[1]s)", g.order(), o)
+		return fmt.Sprintf(
+			"UPDATE orders SET id = %s WHERE id = %s AND NOT EXISTS (SELECT FROM orders WHERE id = %[1]s)",
+			g.order(), o)
 	case 2:
 		return fmt.Sprintf("UPDATE orders SET customer_id = %s, note = 'n%d' WHERE id = %s", g.maybe(), g.n, o)
 	case 3:
 		return fmt.Sprintf("UPDATE orders SET approver_id = %s, approver_region = %s", g.maybe(), region)
 	case 4:
 		rows := g.one("id = "+o, "true") // many rows of one statement may name one target
-		return fmt.Sprintf("INSERT INTO lines SELECT 100 * %d + row_number() OVER (ORDER BY id COLLATE \"C\"), id, %s FROM orders WHERE %s", g.n, g.maybe(), rows)
+		return fmt.Sprintf(
+			"INSERT INTO lines SELECT 100 * %d + row_number() OVER (ORDER BY id COLLATE \"C\"), id, %s FROM orders WHERE %s", g.n, g.maybe(), rows)
 	case 5:
-		return g.one("TRUNCATE lines", "TRUNCATE invoices", "DELETE FROM lines WHERE id % 2 = 0", "DELETE FROM invoices WHERE id = "+g.invoice(), "UPDATE lines SET id = -id")
+		return g.one("TRUNCATE lines", "TRUNCATE invoices", "DELETE FROM lines WHERE id % 2 = 0",
+			"DELETE FROM invoices WHERE id = "+g.invoice(), "UPDATE lines SET id = -id")
 	case 6:
-		return fmt.Sprintf("MERGE INTO orders o USING (VALUES (%s, %s::bigint), ('m%d', %s::bigint)) AS n (id, c) ON o.id = n.id WHEN MATCHED THEN UPDATE SET customer_id = n.c WHEN NOT MATCHED THEN INSERT (id, customer_id) VALUES (n.id, n.c)", o, g.maybe(), g.IntN(3), g.maybe())
+		return fmt.Sprintf(
+			"MERGE INTO orders o USING (VALUES (%s, %s::bigint), ('m%d', %s::bigint)) AS n (id, c) ON o.id = n.id WHEN MATCHED THEN UPDATE SET customer_id = n.c WHEN NOT MATCHED THEN INSERT (id, customer_id) VALUES (n.id, n.c)", o, g.maybe(), g.IntN(3), g.maybe())
 	case 7, 8:
-		return fmt.Sprintf("INSERT INTO invoices VALUES (%s, %s, NULL, NULL) ON CONFLICT (id) DO UPDATE SET customer_id = EXCLUDED.customer_id", g.invoice(), g.maybe())
+		return fmt.Sprintf(
+			"INSERT INTO invoices VALUES (%s, %s, NULL, NULL) ON CONFLICT (id) DO UPDATE SET customer_id = EXCLUDED.customer_id", g.invoice(), g.maybe())
 	case 9:
-		return fmt.Sprintf("INSERT INTO invoices VALUES (%s, NULL, %s) ON CONFLICT (id) DO UPDATE SET room = EXCLUDED.room, seat = EXCLUDED.seat", g.invoice(), g.seat())
+		return fmt.Sprintf(
+			"INSERT INTO invoices VALUES (%s, NULL, %s) ON CONFLICT (id) DO UPDATE SET room = EXCLUDED.room, seat = EXCLUDED.seat", g.invoice(), g.seat())
 	case 10:
 		return fmt.Sprintf("UPDATE invoices SET customer_id = NULL WHERE id = %s", g.invoice())
 	}
-	return fmt.Sprintf("INSERT INTO orders VALUES (%s, %s, %s, %s, 'n%d') ON CONFLICT (id) DO UPDATE SET customer_id = EXCLUDED.customer_id, approver_id = EXCLUDED.approver_id, approver_region = EXCLUDED.approver_region", o, g.maybe(), g.maybe(), region, g.n)
+	return fmt.Sprintf(
+		"INSERT INTO orders VALUES (%s, %s, %s, %s, 'n%d') ON CONFLICT (id) DO UPDATE SET customer_id = EXCLUDED.customer_id, approver_id = EXCLUDED.approver_id, approver_region = EXCLUDED.approver_region", o, g.maybe(), g.maybe(), region, g.n)
 }
 
 func (g *generator) post(*transaction) string {
@@ -242,5 +272,6 @@ func (g *generator) post(*transaction) string {
 	case 1:
 		return fmt.Sprintf("UPDATE parcels SET customer_id = %s WHERE id <> %s", g.maybe(), g.parcel())
 	}
-	return fmt.Sprintf("INSERT INTO parcels VALUES (%s, %s, %s) ON CONFLICT (id) DO UPDATE SET order_id = EXCLUDED.order_id, customer_id = CASE WHEN parcels.gone_at IS NULL THEN parcels.customer_id ELSE EXCLUDED.customer_id END, gone_at = NULL", g.parcel(), g.order(), g.maybe())
+	return fmt.Sprintf(
+		"INSERT INTO parcels VALUES (%s, %s, %s) ON CONFLICT (id) DO UPDATE SET order_id = EXCLUDED.order_id, customer_id = CASE WHEN parcels.gone_at IS NULL THEN parcels.customer_id ELSE EXCLUDED.customer_id END, gone_at = NULL", g.parcel(), g.order(), g.maybe())
 }

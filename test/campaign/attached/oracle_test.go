@@ -15,9 +15,10 @@ import (
 	"github.com/db-controller/db-controller/test/harness"
 )
 
-// oracle is one database with all tables. Each reference between the databases is a native key there, over columns of its own (fk_…)
-// that a trigger keeps equal to the values of the application while their target exists, so that a value without a target can
-// be stored: it is treated as the reference declares for missing targets.
+// oracle is one database with all tables. Each reference between the databases is a native key there, over
+// columns of its own (fk_…) that a trigger keeps equal to the values of the application while their target
+// exists, so that a value without a target can be stored: it is treated as the reference declares for missing
+// targets.
 type oracle struct {
 	t    testing.TB
 	conn *pgx.Conn
@@ -69,7 +70,8 @@ func (r reference) native() string {
 		}
 		fmt.Fprintf(&sql, "ALTER TABLE %s ADD %s %s;", r.table, fk, kind)
 	}
-	fmt.Fprintf(&sql, "ALTER TABLE %s ADD FOREIGN KEY (%s) REFERENCES %s (%s) ON DELETE %s;", r.table, prefixed("", r.fk()), r.target, prefixed("", r.key), r.action)
+	fmt.Fprintf(&sql, "ALTER TABLE %s ADD FOREIGN KEY (%s) REFERENCES %s (%s) ON DELETE %s;", r.table,
+		prefixed("", r.fk()), r.target, prefixed("", r.key), r.action)
 	return sql.String()
 }
 
@@ -95,8 +97,10 @@ func holderTrigger(table string, strict bool) string {
 	for _, r := range of(table) {
 		fmt.Fprintf(&acts, `
     IF TG_OP = 'UPDATE' THEN IF num_nulls(%s) = 0 AND num_nonnulls(%s) = 0 AND (%s) = (%s) THEN%s RETURN NEW; END IF; END IF;`,
-			prefixed("OLD.", r.fk()), prefixed("NEW.", r.fk()), prefixed("OLD.", r.columns), prefixed("NEW.", r.columns), r.assign(r.columns, null))
-		missing, exists := "", fmt.Sprintf("EXISTS (SELECT FROM %s WHERE (%s) = (%s))", r.target, prefixed("", r.key), prefixed("NEW.", r.columns))
+			prefixed("OLD.", r.fk()), prefixed("NEW.", r.fk()), prefixed("OLD.", r.columns),
+			prefixed("NEW.", r.columns), r.assign(r.columns, null))
+		missing, exists := "", fmt.Sprintf("EXISTS (SELECT FROM %s WHERE (%s) = (%s))", r.target, prefixed("", r.key),
+			prefixed("NEW.", r.columns))
 		switch {
 		case strict: // the native key refuses it
 			exists = "true"
@@ -126,7 +130,8 @@ func targetTrigger(target string) string {
 	var sql strings.Builder
 	for _, r := range references {
 		if r.target == target {
-			fmt.Fprintf(&sql, " UPDATE %s SET %s = %s WHERE (%s) = (%s);", r.table, r.columns[0], r.columns[0], prefixed("", r.columns), prefixed("NEW.", r.key))
+			fmt.Fprintf(&sql, " UPDATE %s SET %s = %s WHERE (%s) = (%s);", r.table, r.columns[0], r.columns[0],
+				prefixed("", r.columns), prefixed("NEW.", r.key))
 		}
 	}
 	return fmt.Sprintf(`
@@ -145,14 +150,15 @@ CREATE FUNCTION go_%[1]s() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE F
 CREATE TRIGGER goes BEFORE UPDATE ON %[1]s FOR EACH ROW WHEN (NOT (NEW.%[3]s)) EXECUTE FUNCTION go_%[1]s();`, table, key, strings.Replace(condition, "NOT gone", "gone IS NOT TRUE", 1))
 }
 
-// play plays a transaction, and reports whether rows without targets were changed as declared. err is the refusal of a native key; then,
-// and without keep, nothing changes.
+// play plays a transaction, and reports whether rows without targets were changed as declared. err is the
+// refusal of a native key; then, and without keep, nothing changes.
 func (o *oracle) play(t transaction, keep bool) (acted bool, err error) {
 	ctx := context.Background()
 	tx, err := o.conn.Begin(ctx)
 	require.NoError(o.t, err)
 	defer func() { _ = tx.Rollback(ctx) }()
-	for _, sql := range slices.Concat(t.statements, []string{`SET CONSTRAINTS ALL IMMEDIATE`, `DELETE FROM parcels WHERE doomed`}) {
+	for _, sql := range slices.Concat(t.statements, []string{`SET CONSTRAINTS ALL IMMEDIATE`,
+		`DELETE FROM parcels WHERE doomed`}) {
 		if _, err := tx.Exec(ctx, sql); err != nil {
 			var pg *pgconn.PgError
 			require.True(o.t, errors.As(err, &pg), "%s: %v", sql, err)
@@ -160,7 +166,8 @@ func (o *oracle) play(t transaction, keep bool) (acted bool, err error) {
 			return false, err
 		}
 	}
-	require.NoError(o.t, tx.QueryRow(ctx, `WITH gone AS (DELETE FROM acted RETURNING at) SELECT count(*) > 0 FROM gone`).Scan(&acted))
+	require.NoError(o.t,
+		tx.QueryRow(ctx, `WITH gone AS (DELETE FROM acted RETURNING at) SELECT count(*) > 0 FROM gone`).Scan(&acted))
 	if keep {
 		require.NoError(o.t, tx.Commit(ctx))
 	}
@@ -170,7 +177,8 @@ func (o *oracle) play(t transaction, keep bool) (acted bool, err error) {
 // read returns the rows of a table, and which references of them have their target.
 func read(t testing.TB, conn *pgx.Conn, table string) []string {
 	t.Helper()
-	sql := fmt.Sprintf("SELECT concat_ws('|', %s) FROM %s WHERE %s ORDER BY 1", nullable(columns[table]), table, aliveIn(table))
+	sql := fmt.Sprintf("SELECT concat_ws('|', %s) FROM %s WHERE %s ORDER BY 1", nullable(columns[table]), table,
+		aliveIn(table))
 	found, err := conn.Query(context.Background(), sql)
 	require.NoError(t, err)
 	rows, err := pgx.CollectRows(found, pgx.RowTo[string])

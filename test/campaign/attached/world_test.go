@@ -39,7 +39,9 @@ func newWorld(t testing.TB, strict bool) *world {
 	if strict {
 		declared = strings.ReplaceAll(services, "behaviour:", "enforce: strict, behaviour:")
 	}
-	w := &world{Box: harness.NewBox(t, declared, func(cfg *shadow.Config) { cfg.Delegations = true }, deployments...), t: t, apps: map[string]*pgx.Conn{}, strict: strict}
+	w := &world{Box: harness.NewBox(t, declared, func(cfg *shadow.Config) {
+		cfg.Delegations = true
+	}, deployments...), t: t, apps: map[string]*pgx.Conn{}, strict: strict}
 	for _, d := range deployments {
 		w.connect(d)
 		w.exec(d, tables[d])
@@ -85,7 +87,8 @@ func (w *world) note(format string, args ...any) {
 // wrong fails the campaign.
 func (w *world) wrong(format string, args ...any) {
 	w.t.Helper()
-	require.FailNow(w.t, fmt.Sprintf(format, args...), "the last steps:\n%s", strings.Join(w.journal[max(0, len(w.journal)-80):], "\n"))
+	require.FailNow(w.t, fmt.Sprintf(format, args...), "the last steps:\n%s",
+		strings.Join(w.journal[max(0, len(w.journal)-80):], "\n"))
 }
 
 // refusal returns the SQLSTATE of an error of PostgreSQL, or "".
@@ -114,7 +117,8 @@ func (w *world) run(conn *pgx.Conn, t transaction, pause func()) error {
 	return tx.Commit(ctx)
 }
 
-// insist runs a transaction as the application of strict tables does: it acquires the rights that are lacking, and repeats it.
+// insist runs a transaction as the application of strict tables does: it acquires the rights that are
+// lacking, and repeats it.
 func (w *world) insist(at string, run func() error) error {
 	w.t.Helper()
 	for range 20 {
@@ -141,10 +145,12 @@ func (w *world) acquire(at string, rights []string) (err error) {
 		w.AnswerRequests(at)
 		_, _ = w.Do(w.ID(at), schema.Confirm)
 		w.AnswerRequests(at)
-		if _, err = w.apps[at].Exec(ctx, `SELECT dbcontroller.acquired($1, interval '0')`, rights); refusal(err) != "RD002" {
+		if _, err = w.apps[at].Exec(ctx, `SELECT dbcontroller.acquired($1, interval '0')`,
+			rights); refusal(err) != "RD002" {
 			return err
 		}
-		if w.exec(at, `UPDATE dbcontroller.right_request SET asked_at = asked_at - interval '2 s'`); try > 0 { // its region is away, or a deletion is under way
+		// its region is away, or a deletion is under way
+		if w.exec(at, `UPDATE dbcontroller.right_request SET asked_at = asked_at - interval '2 s'`); try > 0 {
 			w.settle()
 		}
 	}
@@ -202,8 +208,9 @@ func (w *world) settle() {
 	w.Settle()
 }
 
-// expireUncommitted lets the time of tentative blockades pass whose attempts have not committed: one release covers the newest ten attempts of a
-// write that is repeated, and a database that was replaced by its copy has lost its attempts. Such blockades wait until they expire.
+// expireUncommitted lets the time of tentative blockades pass whose attempts have not committed: one release
+// covers the newest ten attempts of a write that is repeated, and a database that was replaced by its copy
+// has lost its attempts. Such blockades wait until they expire.
 func (w *world) expireUncommitted() {
 	w.t.Helper()
 	ctx := context.Background()
@@ -216,7 +223,9 @@ func (w *world) expireUncommitted() {
 		committed = append(committed, more...)
 	}
 	for _, pool := range w.Pools {
-		_, err := pool.Exec(ctx, `UPDATE dbcontroller.blockade SET expires_at = now() WHERE expires_at IS NOT NULL AND attempt <> ALL ($1)`, committed)
+		_, err := pool.Exec(ctx,
+			`UPDATE dbcontroller.blockade SET expires_at = now() WHERE expires_at IS NOT NULL AND attempt <> ALL ($1)`,
+			committed)
 		require.NoError(w.t, err)
 	}
 }
@@ -226,7 +235,8 @@ SELECT CASE WHEN b.block THEN 'BLOCK' ELSE 'ACT' END || ' //' || d.service || '/
 FROM dbcontroller.foreign_target f JOIN dbcontroller.deployment d ON d.id = f.deployment_id CROSS JOIN dbcontroller.meta m CROSS JOIN (VALUES (true), (false)) AS b (block)
 WHERE CASE WHEN b.block THEN f.block_own = m.epoch AND f.block_epoch = COALESCE(d.epoch, f.block_epoch) ELSE f.acting_own = m.epoch AND f.acting_epoch = COALESCE(d.epoch, f.acting_epoch) END`
 
-// held returns the bodies that rows have by the rights to their targets: without the references that have none. Nothing is stored of rows.
+// held returns the bodies that rows have by the rights to their targets: without the references that have
+// none. Nothing is stored of rows.
 func (w *world) held() map[string]string {
 	w.t.Helper()
 	for _, d := range deployments {
@@ -244,12 +254,15 @@ func (w *world) held() map[string]string {
 		}
 	}
 	out := map[string]string{}
-	for name, raw := range w.bodies(func(table string) *pgx.Conn { return w.apps[databaseOf[table]] }, func(r reference) []string { return r.columns }) {
+	for name, raw := range w.bodies(func(table string) *pgx.Conn {
+		return w.apps[databaseOf[table]]
+	}, func(r reference) []string { return r.columns }) {
 		body := map[string]string{}
 		require.NoError(w.t, json.Unmarshal([]byte(raw), &body))
 		for _, r := range references {
 			right := map[bool]string{true: "BLOCK ", false: "ACT "}[r.action == "NO ACTION"] + body[r.name]
-			if strings.HasPrefix(name, "//"+databaseOf[r.table]+"/"+r.table+"/") && !rights[databaseOf[r.table]][right] {
+			if strings.HasPrefix(name, "//"+databaseOf[r.table]+"/"+r.table+"/") &&
+				!rights[databaseOf[r.table]][right] {
 				delete(body, r.name)
 			}
 		}
@@ -273,12 +286,14 @@ func resource(service, collection string, key []string) string {
 	return "//" + service + "/" + collection + "/" + schema.EscapeID(key[0])
 }
 
-// bodies returns the bodies that the controllers should have of rows: values reads the columns of a reference that count.
+// bodies returns the bodies that the controllers should have of rows: values reads the columns of a reference
+// that count.
 func (w *world) bodies(conn func(table string) *pgx.Conn, values func(reference) []string) map[string]string {
 	w.t.Helper()
 	bodies := map[string]map[string]any{}
 	for _, r := range references {
-		sql := fmt.Sprintf(`SELECT id::text, ARRAY[%s] FROM %s WHERE %s AND num_nulls(%s) = 0`, prefixed("", casts(values(r))), r.table, aliveIn(r.table), prefixed("", values(r)))
+		sql := fmt.Sprintf(`SELECT id::text, ARRAY[%s] FROM %s WHERE %s AND num_nulls(%s) = 0`,
+			prefixed("", casts(values(r))), r.table, aliveIn(r.table), prefixed("", values(r)))
 		if r.region != "" {
 			sql += " AND " + r.region + " IS NOT NULL"
 		}
@@ -334,7 +349,8 @@ func keysOf(m map[string]string) (out []string) {
 	return out
 }
 
-// notes returns the rows whose target does not exist, and the deleted rows and values that wait otherwise, with their problems.
+// notes returns the rows whose target does not exist, and the deleted rows and values that wait otherwise,
+// with their problems.
 func (w *world) notes() (missing, others []string) {
 	w.t.Helper()
 	ctx := context.Background()

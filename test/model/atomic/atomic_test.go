@@ -285,7 +285,8 @@ func TestAtomicDeletionsOnEverySchedule_A1_A2_A3_A4_A5(t *testing.T) {
 	})
 	t.Logf("%.0f schedules a second; %v", float64(schedules)/time.Since(began).Seconds(), seen)
 	for _, what := range []string{
-		"answered aborted", "answered committed", "answered over", "answered scheduled", "committed", "committed by several", "forgotten", "kept", "marked by another", "lasting",
+		"answered aborted", "answered committed", "answered over", "answered scheduled", "committed",
+		"committed by several", "forgotten", "kept", "marked by another", "lasting",
 		"purged", "refused", "removed", "restored", "scheduled", "shared", "under a right", "undeleted",
 	} {
 		require.GreaterOrEqual(t, seen[what], schedules/200, "%s is too rare: %v", what, seen)

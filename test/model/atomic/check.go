@@ -29,7 +29,8 @@ type line struct {
 func (l line) String() string { return fmt.Sprintf(l.format, l.args...) }
 
 func newBystander() bystander {
-	return bystander{outcome: map[ID]string{}, members: map[ID]map[UID]bool{}, reached: map[ID]map[int]bool{}, excused: map[ID]string{}, forsaken: map[ID]bool{}, seen: map[string]int{}}
+	return bystander{outcome: map[ID]string{}, members: map[ID]map[UID]bool{}, reached: map[ID]map[int]bool{},
+		excused: map[ID]string{}, forsaken: map[ID]bool{}, seen: map[string]int{}}
 }
 
 func (w *World) report(format string, args ...any) {
@@ -61,7 +62,8 @@ func (w *World) restored(d int) {
 		if w.outcome[id] == "committed" && w.reached[id][d] && !w.gone(id) {
 			w.void(id, "a restore after the decision")
 		}
-		if r := w.db[d].records[id]; w.begun[id].at == d && (w.outcome[id] == "committed" && !r.committed && (r.scheduled || w.db[d].forgotten < id) || w.outcome[id] == "aborted" && r.scheduled) {
+		if r := w.db[d].records[id]; w.begun[id].at == d && (w.outcome[id] == "committed" && !r.committed &&
+			(r.scheduled || w.db[d].forgotten < id) || w.outcome[id] == "aborted" && r.scheduled) {
 			w.forsaken[id] = true
 		}
 	}
@@ -258,7 +260,9 @@ func (w *World) atRest() {
 		if w.db[d].recovering {
 			w.report("A4: the recovery of %d does not end", d)
 		}
-		w.db[d].each(func(uid UID, id ID, r row) { w.report("A4: %d stays frozen by %d, lasting: %v", uid, id, r.lasting) })
+		w.db[d].each(func(uid UID, id ID, r row) {
+			w.report("A4: %d stays frozen by %d, lasting: %v", uid, id, r.lasting)
+		})
 		for _, id := range sorted(w.db[d].records) {
 			if waits := w.waits(d, id); len(waits) > 0 {
 				w.report("A4: %d waits for %v", id, waits)

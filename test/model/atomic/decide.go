@@ -21,7 +21,9 @@ func (w *World) decide(p *process) {
 		return
 	}
 	waits := sorted(p.epochs) // with its own deployment
-	d.records[p.id] = record{committed: true, waits: slices.DeleteFunc(waits, func(x int) bool { return x == p.at && w.TellsOthersOnly })}
+	d.records[p.id] = record{committed: true, waits: slices.DeleteFunc(waits, func(x int) bool {
+		return x == p.at && w.TellsOthersOnly
+	})}
 	w.committed(p)
 	if p.purges != 0 {
 		w.purged(p)
@@ -230,7 +232,8 @@ func (w *World) Forget(at int, id ID) {
 // Tell tells the participants of a deletion again.
 func (w *World) Tell(at int, id ID) {
 	for _, x := range w.waits(at, id) {
-		w.send(message{kind: "told", id: id, from: at, to: x, epoch: w.db[at].epoch, verdict: w.db[at].records[id].verdict()})
+		w.send(message{kind: "told", id: id, from: at, to: x, epoch: w.db[at].epoch,
+			verdict: w.db[at].records[id].verdict()})
 	}
 }
 

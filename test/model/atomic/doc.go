@@ -49,8 +49,8 @@
 //     of an undecided deletion.
 //   - F7. A Freeze of a decommissioned coordinator is refused under the lock that the decommissioning takes:
 //     it may reach a third deployment late, and its rows would stay for ever. One of an older epoch than is
-//     known is refused as well: C would answer "aborted", and a row that was opened after R4 does not come again.
-//     A participant that is known to be decommissioned aborts D, also when it has answered everything:
+//     known is refused as well: C would answer "aborted", and a row that was opened after R4 does not come
+//     again. A participant that is known to be decommissioned aborts D, also when it has answered everything:
 //     members behind it refer to nothing any more, and stay.
 //   - F8. A Freeze because of a target of a third deployment, neither C's nor its own, is verified there: a
 //     row of D for the target exists, tentative or lasting, or the target is marked or gone. Otherwise, and
@@ -122,9 +122,10 @@
 //   - S2. "Scheduled" is told until each participant has acknowledged it, and answered to one that asks. Its
 //     rows ask nothing more then, however late it is, until a restore of either database (R2, R4). An
 //     acknowledgement counts for the verdict that it was sent for.
-//   - S3. The purge is an atomic deletion of its own: it freezes and looks again, since a participant may have
-//     lost rows in the meantime. Its decision also makes the record of the scheduled one "committed", in the
-//     same transaction, and fails when it is not "scheduled" any more. So no member is open between the two.
+//   - S3. The purge is an atomic deletion of its own: it freezes and looks again, since a participant may
+//     have lost rows in the meantime. Its decision also makes the record of the scheduled one "committed", in
+//     the same transaction, and fails when it is not "scheduled" any more. So no member is open between the
+//     two.
 //   - S4. To undelete is to make the record "aborted". It is told until each participant has acknowledged it:
 //     nobody asks.
 //   - S5. A restore of the coordinator may lose that it has undeleted. In its new epoch it tells "scheduled"
@@ -134,13 +135,15 @@
 //
 //   - R1. A restore of the coordinator to before a committed decision loses it, as any commit: some members
 //     may be marked, the others are opened.
-//   - R2. A restored participant has the rows of its copy. A comparison brings back none. All count as expired:
-//     the tentative ones ask, and are made lasting while the decision is kept, and opened later. The lasting
-//     ones are left to L4.
-//   - R3. A coordinator that recovers aborts its undecided deletions, and keeps the scheduled ones of its copy.
-//   - R4. The comparison of a restored coordinator makes all rows of its deletions in the database that compares
-//     tentative and expired: the coordinator is asked for each decision, and answers "aborted" for one that it
-//     has lost. Its own copy has no lasting row of a lost decision. A decision is told with the epoch of the
-//     coordinator, and refused where a later one is known, by itself as well: a late "committed" of a lost
-//     decision would make the row of its root lasting, which no mark takes, and which names no target.
+//   - R2. A restored participant has the rows of its copy. A comparison brings back none. All count as
+//     expired: the tentative ones ask, and are made lasting while the decision is kept, and opened later. The
+//     lasting ones are left to L4.
+//   - R3. A coordinator that recovers aborts its undecided deletions, and keeps the scheduled ones of its
+//     copy.
+//   - R4. The comparison of a restored coordinator makes all rows of its deletions in the database that
+//     compares tentative and expired: the coordinator is asked for each decision, and answers "aborted" for
+//     one that it has lost. Its own copy has no lasting row of a lost decision. A decision is told with the
+//     epoch of the coordinator, and refused where a later one is known, by itself as well: a late "committed"
+//     of a lost decision would make the row of its root lasting, which no mark takes, and which names no
+//     target.
 package atomic

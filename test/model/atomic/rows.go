@@ -13,7 +13,8 @@ type row struct {
 	entries            []int // only for a mistake: what was read in the transaction of the freeze
 }
 
-// due reports whether a row is looked at from time to time: its deletion has expired here, or there was a restore.
+// due reports whether a row is looked at from time to time: its deletion has expired here, or there was a
+// restore.
 func (w *World) due(x int, id ID, r row) bool { return w.expired[id][x] && !r.kept || r.asks }
 
 // frozen reports whether any deletion freezes a resource.

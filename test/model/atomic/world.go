@@ -25,17 +25,22 @@ const (
 // Mistakes are planted one at a time.
 type Mistakes struct {
 	// Freezing.
-	RightsNotEnded, ChecksBeforeLock, EntriesBeforeResolution, RepeatedNamesInserted, UndecidedIsRead, DecommissionedFreezes, FreezesBesideRecovery, RepeatedIsTentative, ExpiredFreezes, AnyEpochFreezes bool
+	RightsNotEnded, ChecksBeforeLock, EntriesBeforeResolution, RepeatedNamesInserted, UndecidedIsRead,
+	DecommissionedFreezes, FreezesBesideRecovery, RepeatedIsTentative, ExpiredFreezes, AnyEpochFreezes bool
 	// Writers.
 	OwnReferencesChange, FrozenTakesUnset, WritersCheckBeforeLock, FrozenGrants, LateGrants, ComparisonsWait bool
 	// Decision.
-	DecidesWithoutCompeting, AnswersWithoutRecord, EpochsNotCompared, LaterEpochReplaces, ParticipantsMayLeave, OwnEpochNotCompared, ExcusesUnfrozen bool
+	DecidesWithoutCompeting, AnswersWithoutRecord, EpochsNotCompared, LaterEpochReplaces, ParticipantsMayLeave,
+	OwnEpochNotCompared, ExcusesUnfrozen bool
 	// Outcome.
-	OpenedByTime, NeverAsks, EpochBeforeRecord, EpochBeforeForgotten, RootRemovedIsDone, ForgetsCommittedEarly, ForgottenCommits, TellsOthersOnly bool
+	OpenedByTime, NeverAsks, EpochBeforeRecord, EpochBeforeForgotten, RootRemovedIsDone, ForgetsCommittedEarly,
+	ForgottenCommits, TellsOthersOnly bool
 	// Lasting rows.
-	CommittedOpens, ConfirmsBeforeItLasts, AbortedOpensAll, OverOpensLasting, LastingAsks, MarkDropsOwnRow, BrokenStays, MarkedIsBroken, GoneHolds, ReleasedHolds, AnyEpochTells bool
+	CommittedOpens, ConfirmsBeforeItLasts, AbortedOpensAll, OverOpensLasting, LastingAsks, MarkDropsOwnRow, BrokenStays,
+	MarkedIsBroken, GoneHolds, ReleasedHolds, AnyEpochTells bool
 	// Scheduled deletions.
-	ScheduledIsUndecided, UndeleteIsToldOnce, PurgeDoesNotCompete, PurgeDoesNotFreeze, PurgeEndsNothing, KeptAsksNever, AnyAcknowledgementCounts, RestoreSchedulesOnce bool
+	ScheduledIsUndecided, UndeleteIsToldOnce, PurgeDoesNotCompete, PurgeDoesNotFreeze, PurgeEndsNothing, KeptAsksNever,
+	AnyAcknowledgementCounts, RestoreSchedulesOnce bool
 }
 
 type reference struct {
@@ -101,8 +106,10 @@ type database struct {
 
 func (d *database) copied() *database {
 	c := *d
-	c.resources, c.rows, c.blockades, c.entries = maps.Clone(d.resources), map[UID]map[ID]row{}, maps.Clone(d.blockades), maps.Clone(d.entries)
-	c.rights, c.closes, c.records, c.knows, c.left = maps.Clone(d.rights), maps.Clone(d.closes), maps.Clone(d.records), maps.Clone(d.knows), maps.Clone(d.left)
+	c.resources, c.rows, c.blockades, c.entries = maps.Clone(d.resources), map[UID]map[ID]row{},
+		maps.Clone(d.blockades), maps.Clone(d.entries)
+	c.rights, c.closes, c.records, c.knows, c.left = maps.Clone(d.rights), maps.Clone(d.closes), maps.Clone(d.records),
+		maps.Clone(d.knows), maps.Clone(d.left)
 	c.closed = maps.Clone(d.closed)
 	for uid, rows := range d.rows {
 		c.rows[uid] = maps.Clone(rows)
@@ -159,13 +166,16 @@ type begin struct {
 // New makes a world of deployments, the first of which has two resources, and the others one.
 func New(deployments int, pick func(n int) int, m Mistakes) *World {
 	w := &World{
-		Mistakes: m, pick: pick, decommissioned: map[int]bool{}, home: map[UID]int{}, processes: map[ID]*process{}, begun: map[ID]begin{}, expired: map[ID]map[int]bool{},
+		Mistakes: m, pick: pick, decommissioned: map[int]bool{}, home: map[UID]int{}, processes: map[ID]*process{},
+		begun: map[ID]begin{}, expired: map[ID]map[int]bool{},
 		bystander: newBystander(),
 	}
 	for d := range deployments {
 		w.db = append(w.db, &database{
-			epoch: 1, resources: map[UID]resource{}, rows: map[UID]map[ID]row{}, blockades: map[int]blockade{}, entries: map[entry]bool{}, rights: map[UID]bool{},
-			closes: map[UID]int{}, records: map[ID]record{}, closed: map[ID]bool{}, knows: map[int]int{}, left: map[int]bool{},
+			epoch: 1, resources: map[UID]resource{}, rows: map[UID]map[ID]row{}, blockades: map[int]blockade{},
+			entries: map[entry]bool{}, rights: map[UID]bool{},
+			closes: map[UID]int{}, records: map[ID]record{}, closed: map[ID]bool{}, knows: map[int]int{},
+			left: map[int]bool{},
 		})
 		w.create(d)
 		for o := range deployments {

@@ -19,7 +19,8 @@ func (w *World) Begin(at int, holder, to UID, b Behaviour) {
 	if w.decommissioned[at] || w.decommissioned[home] || d.left[home] || w.db[home].left[at] {
 		return
 	}
-	wr := &write{at: at, holder: holder, fresh: holder == 0, ref: reference{to: to, b: b}, under: -1, epochs: [2]int{d.epoch, d.knows[home]}}
+	wr := &write{at: at, holder: holder, fresh: holder == 0, ref: reference{to: to, b: b}, under: -1,
+		epochs: [2]int{d.epoch, d.knows[home]}}
 	switch {
 	case home == at:
 	case d.rights[to] && b != Block:
@@ -59,7 +60,8 @@ func (w *World) free(wr *write) bool {
 	if w.home[wr.ref.to] == wr.at && !w.takes(wr.at, wr.ref) {
 		return false
 	}
-	return (wr.fresh || w.changes(wr.at, wr.holder)) && (wr.under < 0 || d.rights[wr.ref.to] && d.closes[wr.ref.to] == wr.under)
+	return (wr.fresh || w.changes(wr.at, wr.holder)) && (wr.under < 0 || d.rights[wr.ref.to] &&
+		d.closes[wr.ref.to] == wr.under)
 }
 
 // changes reports whether the references of a holder may change.
@@ -144,7 +146,8 @@ func (w *World) Settle(a, attempt int) bool {
 func (w *World) grant(a, x int, to UID, b Behaviour) {
 	d := w.db[a]
 	if d.active(to) && (!d.frozen(to) || w.FrozenGrants || w.FrozenTakesUnset && b == Unset) {
-		w.send(message{kind: "grant", from: a, to: x, uid: to, epoch: d.epoch, own: w.db[x].epoch, turn: w.db[x].closes[to]})
+		w.send(message{kind: "grant", from: a, to: x, uid: to, epoch: d.epoch, own: w.db[x].epoch,
+			turn: w.db[x].closes[to]})
 	}
 }
 
@@ -153,7 +156,8 @@ func (w *World) Confirm(x int, h UID, i int) {
 	r := w.db[x].resources[h].refs[i]
 	a := w.home[r.to]
 	d := w.db[a]
-	if a != x && !w.decommissioned[a] && !d.recovering && !w.db[x].recovering && r.b != Block && d.entries[entry{r.to, x}] {
+	if a != x && !w.decommissioned[a] && !d.recovering && !w.db[x].recovering && r.b != Block &&
+		d.entries[entry{r.to, x}] {
 		w.grant(a, x, r.to, r.b)
 	}
 }
@@ -356,7 +360,8 @@ func (w *World) Learn(x, gone int) {
 		}
 	}
 	for _, h := range sorted(d.resources) {
-		w.dropRefs(x, h, func(r reference) bool { return w.home[r.to] == gone && (r.b != Cascade || w.chance(2)) }) // or it dangles
+		// or it dangles
+		w.dropRefs(x, h, func(r reference) bool { return w.home[r.to] == gone && (r.b != Cascade || w.chance(2)) })
 	}
 	w.openRowsOf(x, gone)
 }

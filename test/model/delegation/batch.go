@@ -32,7 +32,8 @@ func (t *task) batch(wanted map[int]UID) (left []member) {
 	var in []member
 	version, epoch := w.x.version, w.x.epoch
 	for _, holder := range slices.Sorted(maps.Keys(wanted)) {
-		m := member{holder: holder, uid: wanted[holder], behaviour: w.x.behaviour(holder), before: w.x.references[holder]}
+		m := member{holder: holder, uid: wanted[holder], behaviour: w.x.behaviour(holder),
+			before: w.x.references[holder]}
 		if m.before.uid != m.uid {
 			in = append(in, m)
 		}
@@ -58,7 +59,8 @@ func (t *task) batch(wanted map[int]UID) (left []member) {
 			w.drop(m.holder)
 			w.x.references[m.holder] = reference{uid: m.uid, behaviour: m.behaviour, delegated: true}
 			w.underReleased(m.holder)
-			w.note("holder %d refers to %d under the %s right, in a batch of %d", m.holder, m.uid, m.behaviour, len(stored))
+			w.note("holder %d refers to %d under the %s right, in a batch of %d", m.holder, m.uid, m.behaviour,
+				len(stored))
 		}
 		if len(stored) > 1 {
 			w.seen["batch"]++
@@ -79,12 +81,14 @@ func (t *task) rights(members []member) map[int]bool {
 	return counts
 }
 
-// lockAll locks the rows of the rights and of the holders. A member of which a row is locked elsewhere, or about to end, is left.
+// lockAll locks the rows of the rights and of the holders. A member of which a row is locked elsewhere, or
+// about to end, is left.
 func (t *task) lockAll(members []member, left *[]member) (in []member) {
 	w := t.w
 	free := func(name string, alone bool) bool {
 		l := w.lockOf(name)
-		return (l.exclusive == nil || l.exclusive == t) && (!alone || len(l.shared) == 0 || len(l.shared) == 1 && l.shared[t])
+		return (l.exclusive == nil || l.exclusive == t) && (!alone || len(l.shared) == 0 || len(l.shared) == 1 &&
+			l.shared[t])
 	}
 	for _, m := range members {
 		if w.x.ending[m.uid] || !free(row(m.uid), false) {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// present reports whether both deployments know each other's epoch, and have compared since: before that a reference may be
-// lost, or come back.
+// present reports whether both deployments know each other's epoch, and have compared since: before that a
+// reference may be lost, or come back.
 func (w *World) present() bool {
 	return w.a.peer == w.x.epoch && w.x.peer == w.a.epoch && !w.a.unconfirmed && !w.a.uncompared
 }
@@ -72,7 +72,8 @@ func (w *World) atRest() {
 	for holder, r := range w.x.references {
 		st := w.a.state[r.uid]
 		switch {
-		case w.dangles(holder, r) && (r.behaviour == Acting || st != active): // X has heard of a released proxy, and establishes its references anew
+		case w.dangles(holder, r) && (r.behaviour == Acting || st != active):
+			// X has heard of a released proxy, and establishes its references anew
 			w.seen["forsaken"]++
 		case r.dangling:
 			w.seen["dangling"]++
@@ -134,7 +135,8 @@ func (w *World) rest() {
 			return
 		}
 		if round == 80 {
-			w.note("what is left: work %v, notices %v, peers %d/%d %d/%d", w.x.work, w.a.notices, w.a.peer, w.x.epoch, w.x.peer, w.a.epoch)
+			w.note("what is left: work %v, notices %v, peers %d/%d %d/%d", w.x.work, w.a.notices, w.a.peer, w.x.epoch,
+				w.x.peer, w.a.epoch)
 		}
 		for _, k := range sortedWork(w.x.work) {
 			w.start("work", func(t *task) { t.do(k) })
@@ -165,7 +167,8 @@ func (w *World) quiet() bool {
 	for _, b := range w.a.blockades {
 		tentative = tentative || b.tentative
 	}
-	return w.present() && len(w.x.work) == 0 && len(w.a.notices) == 0 && len(w.a.endings) == 0 && !tentative && !w.a.doubts()
+	return w.present() && len(w.x.work) == 0 && len(w.a.notices) == 0 && len(w.a.endings) == 0 && !tentative &&
+		!w.a.doubts()
 }
 
 func sortedWork(all map[work]bool) []work {

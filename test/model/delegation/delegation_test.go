@@ -134,7 +134,8 @@ func once(seed uint64, m Mistakes, traced bool) *World {
 	return w
 }
 
-// Messages are lost, repeated and late, processes pause, and deployments fail over, tidy up and switch their versions.
+// Messages are lost, repeated and late, processes pause, and deployments fail over, tidy up and switch their
+// versions.
 func TestDelegationsOnManySchedules_I1_I3_I8_I13_I28_I30_I31_I32(t *testing.T) {
 	t.Parallel()
 	began, seen := time.Now(), map[string]int{}
@@ -161,13 +162,18 @@ func TestDelegationsOnManySchedules_I1_I3_I8_I13_I28_I30_I31_I32(t *testing.T) {
 	}
 	all.Wait()
 	t.Logf("%.0f schedules a second; %v", float64(*schedules)/time.Since(began).Seconds(), seen)
-	for _, what := range []string{"acting right taken", "block right taken", "acting written", "block written", "batch", "written beside a deletion", "held", "deleted", "removed", "dangling", "entry released", "forsaken", "insisted", "taken back", "entry left", "entry used", "entry taken again", "unused right taken", "unused right used", "unconfirmed released"} {
-		require.GreaterOrEqual(t, seen[what], *schedules/1000, "%s is too rare: %v", what, slices.Sorted(maps.Keys(seen)))
+	for _, what := range []string{"acting right taken", "block right taken", "acting written", "block written", "batch",
+		"written beside a deletion", "held", "deleted", "removed", "dangling", "entry released", "forsaken", "insisted",
+		"taken back", "entry left", "entry used", "entry taken again", "unused right taken", "unused right used",
+		"unconfirmed released"} {
+		require.GreaterOrEqual(t, seen[what], *schedules/1000, "%s is too rare: %v", what,
+			slices.Sorted(maps.Keys(seen)))
 	}
 }
 
-// grantsAfterClose is a schedule that chance finds once in hundreds of thousands: a blocking reference that was established before
-// its target was marked is confirmed after X has closed the target, which has an entry for other references.
+// grantsAfterClose is a schedule that chance finds once in hundreds of thousands: a blocking reference that
+// was established before its target was marked is confirmed after X has closed the target, which has an entry
+// for other references.
 func grantsAfterClose(m Mistakes) *World {
 	w := New(1, m)
 	w.calm = true
@@ -206,8 +212,8 @@ func grantsAfterClose(m Mistakes) *World {
 	return w
 }
 
-// takesLate is another one: the answer to a confirm grants the acting right, and X takes it after it has closed the target; tidies: and
-// has removed the row.
+// takesLate is another one: the answer to a confirm grants the acting right, and X takes it after it has
+// closed the target; tidies: and has removed the row.
 func takesLate(m Mistakes, tidies bool) *World {
 	w := New(1, m)
 	w.calm = true
@@ -236,7 +242,8 @@ func takesLate(m Mistakes, tidies bool) *World {
 	return w
 }
 
-// releasedEarly is a schedule in which X is asked to close a target before the mark, and gets the acting right anew until the entry is released.
+// releasedEarly is a schedule in which X is asked to close a target before the mark, and gets the acting
+// right anew until the entry is released.
 func releasedEarly(m Mistakes) *World {
 	w := New(1, m)
 	w.calm = true
@@ -263,7 +270,8 @@ func releasedEarly(m Mistakes) *World {
 	return w
 }
 
-// releasedBlocking is another one: nothing stands under the right to block a target when its entry is released.
+// releasedBlocking is another one: nothing stands under the right to block a target when its entry is
+// released.
 func releasedBlocking(m Mistakes) *World {
 	w := New(1, m)
 	w.calm = true
@@ -290,7 +298,8 @@ func releasedBlocking(m Mistakes) *World {
 	return w
 }
 
-// releasedUnconfirmed is a schedule in which a right is used after its proxy was released, because X had never confirmed it.
+// releasedUnconfirmed is a schedule in which a right is used after its proxy was released, because X had
+// never confirmed it.
 func releasedUnconfirmed(m Mistakes) *World {
 	w := New(1, m)
 	w.calm = true
@@ -423,7 +432,8 @@ func TestTheModelOfDelegationsFindsMistakes_I30_I31_I32(t *testing.T) {
 			t.Parallel()
 			var m Mistakes
 			reflect.ValueOf(&m).Elem().Field(i).SetBool(true)
-			for _, w := range []*World{grantsAfterClose(m), takesLate(m, false), takesLate(m, true), releasedEarly(m), releasedBlocking(m), releasedUnconfirmed(m), entryGrants(m), entryOfLost(m), entryConfirmed(m)} {
+			for _, w := range []*World{grantsAfterClose(m), takesLate(m, false), takesLate(m, true), releasedEarly(m),
+				releasedBlocking(m), releasedUnconfirmed(m), entryGrants(m), entryOfLost(m), entryConfirmed(m)} {
 				if len(w.broken) > 0 {
 					return
 				}

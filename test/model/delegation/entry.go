@@ -1,7 +1,7 @@
 package delegation
 
-// lookAtEntry looks whether X still uses the entry of a target, and removes it if not. The look is stored before X is asked, under the lock that
-// confirms share: a confirm that follows takes it away.
+// lookAtEntry looks whether X still uses the entry of a target, and removes it if not. The look is stored
+// before X is asked, under the lock that confirms share: a confirm that follows takes it away.
 func (w *World) lookAtEntry(uid UID) {
 	a := w.a
 	if !a.entries[uid] || a.state[uid] != active {
@@ -43,8 +43,8 @@ func (w *World) acts(uid UID) bool {
 	return false
 }
 
-// unused ends the acting right to a target for A if nothing here uses it, and answers whether that is so. It looks under the lock of the row, so that it
-// sees all that was written under the right, and nothing follows.
+// unused ends the acting right to a target for A if nothing here uses it, and answers whether that is so. It
+// looks under the lock of the row, so that it sees all that was written under the right, and nothing follows.
 func (t *task) unused(m message) {
 	w, own := t.w, t.w.x.epoch
 	if w.acts(m.uid) {

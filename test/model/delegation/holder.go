@@ -117,7 +117,8 @@ func (t *task) unchanged(holder int, before reference, version int, epoch Epoch)
 	return w.x.references[holder] == before && w.x.version == version && w.x.epoch == epoch
 }
 
-// delegated writes a reference under a right: the row shared, then the check. The turn is for the bystander alone.
+// delegated writes a reference under a right: the row shared, then the check. The turn is for the bystander
+// alone.
 func (t *task) delegated(holder int, uid UID, before reference, version int, epoch Epoch) bool {
 	w := t.w
 	t.share("version")
@@ -146,7 +147,8 @@ func (t *task) exact(holder int, uid UID, before reference, version int, epoch E
 	w := t.w
 	b, theirs, attempt := w.x.behaviour(holder), w.x.peer, w.number()
 	if uid != 0 {
-		answer := t.ask(message{kind: "establish", uid: uid, holder: holder, attempt: attempt, behaviour: b, own: epoch})
+		answer := t.ask(message{kind: "establish", uid: uid, holder: holder, attempt: attempt, behaviour: b,
+			own: epoch})
 		if answer == nil || answer.verdict != "" {
 			return answer != nil // a blockade that may be there is resolved
 		}
@@ -205,7 +207,8 @@ func (t *task) do(k work) {
 	case confirm:
 		t.confirm(k)
 	case release:
-		if a := t.ask(message{kind: "release", holder: k.holder, attempt: k.attempt, uid: k.uid, own: w.x.epoch}); a != nil && a.verdict == "" {
+		if a := t.ask(message{kind: "release", holder: k.holder, attempt: k.attempt, uid: k.uid,
+			own: w.x.epoch}); a != nil && a.verdict == "" {
 			finish()
 		}
 	case acquire:
@@ -255,15 +258,16 @@ func (t *task) confirm(k work) {
 	})
 }
 
-// wants makes X acquire the right to block a target that it has a row of: because of a blocking reference, or (holder 1) before there is any.
+// wants makes X acquire the right to block a target that it has a row of: because of a blocking reference, or
+// (holder 1) before there is any.
 func (w *World) wants(uid UID) {
 	if _, ok := w.x.targets[uid]; ok && !w.may(uid, Block) {
 		w.x.work[work{kind: acquire, uid: uid, holder: w.r.IntN(2)}] = true
 	}
 }
 
-// acquire writes the proxy's reference, as an exact write does: established, then committed with the decision on its attempt, unless
-// the row has another turn than before the question. It replaces the proxy of before.
+// acquire writes the proxy's reference, as an exact write does: established, then committed with the decision
+// on its attempt, unless the row has another turn than before the question. It replaces the proxy of before.
 func (t *task) acquire(k work) {
 	w := t.w
 	before, own, attempt, unused := w.x.targets[k.uid], w.x.epoch, w.number(), k.holder == 1
@@ -350,8 +354,8 @@ func (w *World) holds(uid UID) bool {
 	return false
 }
 
-// look returns the right when nothing that was written under it is left: under the lock of the row, in a statement of its own, so
-// that every write under the right is seen, and none follows.
+// look returns the right when nothing that was written under it is left: under the lock of the row, in a
+// statement of its own, so that every write under the right is seen, and none follows.
 func (t *task) look(k work) {
 	w := t.w
 	if !t.ending(k.uid) {
@@ -360,7 +364,8 @@ func (t *task) look(k work) {
 	t.free(k.uid, func() { delete(w.x.work, k) })
 }
 
-// free ends the right to block, and releases the proxy, when nothing is left that was written under it. It holds the lock.
+// free ends the right to block, and releases the proxy, when nothing is left that was written under it. It
+// holds the lock.
 func (t *task) free(uid UID, also func()) (free bool) {
 	w := t.w
 	if w.ReleaseBeforeEnd {
@@ -398,7 +403,8 @@ func (w *World) freed(uid UID, free bool) {
 	w.x.targets[uid] = row
 }
 
-// close acts upon deletions of A: the rights end before holders are looked for, and nothing is acknowledged that is not closed.
+// close acts upon deletions of A: the rights end before holders are looked for, and nothing is acknowledged
+// that is not closed.
 func (t *task) close(m message) {
 	w := t.w
 	except := map[UID]bool{}
@@ -522,7 +528,8 @@ func (t *task) resolved(m message) {
 }
 
 func (w *World) answerBlockade(m message, own Epoch, verdict string) {
-	w.send(message{kind: "resolved", theirs: m.theirs, holder: m.holder, attempt: m.attempt, uid: m.uid, verdict: verdict, own: own})
+	w.send(message{kind: "resolved", theirs: m.theirs, holder: m.holder, attempt: m.attempt, uid: m.uid,
+		verdict: verdict, own: own})
 }
 
 // tidy removes the row of a target that nothing refers to, and that no message is about.
@@ -627,7 +634,8 @@ func (t *task) checked(holder int, r reference, own Epoch) bool {
 func (t *task) again(holder int, r reference) bool {
 	w := t.w
 	attempt, own := w.number(), w.x.epoch
-	a := t.ask(message{kind: "establish", uid: r.uid, holder: holder, attempt: attempt, behaviour: r.behaviour, own: own})
+	a := t.ask(message{kind: "establish", uid: r.uid, holder: holder, attempt: attempt,
+		behaviour: r.behaviour, own: own})
 	if a == nil || a.verdict != "" {
 		return false
 	}
@@ -655,7 +663,8 @@ func (t *task) again(holder int, r reference) bool {
 	return done
 }
 
-// checkClosed compares the references under the right to block a target that X has closed: an operator of A may have released its proxy.
+// checkClosed compares the references under the right to block a target that X has closed: an operator of A
+// may have released its proxy.
 func (t *task) checkClosed(k work) {
 	w, own := t.w, t.w.x.epoch
 	for holder := range holdersOfX {

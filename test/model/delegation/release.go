@@ -1,7 +1,8 @@
 package delegation
 
-// releaseEntry is an operator of A who releases the entry of X of a target in DELETING: it no longer waits for X, and X is not told. X is asked
-// to close the target first, which ends both rights. The question comes after the mark: nothing is granted from then on.
+// releaseEntry is an operator of A who releases the entry of X of a target in DELETING: it no longer waits
+// for X, and X is not told. X is asked to close the target first, which ends both rights. The question comes
+// after the mark: nothing is granted from then on.
 func (w *World) releaseEntry(uid UID) {
 	w.start("release entry", func(t *task) {
 		epoch, notice := w.a.epoch, w.a.notices[uid]
@@ -11,7 +12,8 @@ func (w *World) releaseEntry(uid UID) {
 		insists := false
 		if !w.EntryReleasedWithoutClose {
 			answer := t.ask(message{kind: "close", uid: uid, theirs: epoch, own: w.a.peer})
-			if insists = answer == nil && !w.calm && w.chance(2); !insists && (answer == nil || answer.own != w.a.peer) {
+			if insists = answer == nil && !w.calm && w.chance(2); !insists &&
+				(answer == nil || answer.own != w.a.peer) {
 				return
 			}
 		}
@@ -38,8 +40,8 @@ func (w *World) releaseEntry(uid UID) {
 	})
 }
 
-// insist is an operator of A who releases an entry although X has not answered: X may go on writing under its acting right. A asks again until it
-// answers.
+// insist is an operator of A who releases an entry although X has not answered: X may go on writing under its
+// acting right. A asks again until it answers.
 func (w *World) insist(uid UID) {
 	w.seen["insisted"]++
 	w.insisted[uid] = true
@@ -48,7 +50,8 @@ func (w *World) insist(uid UID) {
 	}
 }
 
-// takeBack is an operator of A who takes back the rights to a target, until X has ended them. They may be given again.
+// takeBack is an operator of A who takes back the rights to a target, until X has ended them. They may be
+// given again.
 func (w *World) takeBack(uid UID) {
 	if w.a.state[uid] == active {
 		w.a.endings[uid] = true
@@ -56,8 +59,8 @@ func (w *World) takeBack(uid UID) {
 	}
 }
 
-// endRights asks X once to end its rights to a target. A late or repeated question ends rights that X may ask for again. The answer needs no epoch:
-// in a new one of either database the rights do not count.
+// endRights asks X once to end its rights to a target. A late or repeated question ends rights that X may ask
+// for again. The answer needs no epoch: in a new one of either database the rights do not count.
 func (w *World) endRights(uid UID) {
 	w.start("end rights", func(t *task) {
 		a := w.a
@@ -67,8 +70,8 @@ func (w *World) endRights(uid UID) {
 	})
 }
 
-// forsake is a bystander who sees which references dangle by the operator's decision. A tentative blockade makes another entry when it is
-// confirmed.
+// forsake is a bystander who sees which references dangle by the operator's decision. A tentative blockade
+// makes another entry when it is confirmed.
 func (w *World) forsake(uid UID) {
 	for holder, r := range w.x.references {
 		if r.uid != uid || r.behaviour == Block || r.dangling || w.a.blockades[key{holder, r.attempt, uid}].tentative {
@@ -108,7 +111,8 @@ func (t *task) closeFor(m message) {
 	w.answer(m, message{own: own})
 }
 
-// releaseUnconfirmed is an operator of A who releases the proxies of a target that X has never confirmed: X does not answer. X is asked to end its rights until it has.
+// releaseUnconfirmed is an operator of A who releases the proxies of a target that X has never confirmed: X
+// does not answer. X is asked to end its rights until it has.
 func (w *World) releaseUnconfirmed(uid UID) {
 	for k, b := range w.a.blockades {
 		if k.uid != uid || k.holder != proxy || !b.tentative {
@@ -130,7 +134,8 @@ func (w *World) releaseUnconfirmed(uid UID) {
 	w.finalise()
 }
 
-// underReleased is a bystander who sees which references are written under a right whose proxy an operator of A has released, before X has heard of it.
+// underReleased is a bystander who sees which references are written under a right whose proxy an operator of
+// A has released, before X has heard of it.
 func (w *World) underReleased(holder int) {
 	r := w.x.references[holder]
 	switch {

@@ -60,8 +60,10 @@ func (a *targets) doubts() bool {
 
 func (a *targets) copy() *targets {
 	c := *a
-	c.state, c.closing, c.blockades, c.closed = maps.Clone(a.state), map[UID]int{}, maps.Clone(a.blockades), maps.Clone(a.closed)
-	c.doubted, c.entries, c.looks, c.notices, c.endings = maps.Clone(a.doubted), maps.Clone(a.entries), maps.Clone(a.looks), maps.Clone(a.notices), maps.Clone(a.endings)
+	c.state, c.closing, c.blockades, c.closed = maps.Clone(a.state), map[UID]int{}, maps.Clone(a.blockades),
+		maps.Clone(a.closed)
+	c.doubted, c.entries, c.looks, c.notices, c.endings = maps.Clone(a.doubted), maps.Clone(a.entries),
+		maps.Clone(a.looks), maps.Clone(a.notices), maps.Clone(a.endings)
 	return &c
 }
 
@@ -276,11 +278,13 @@ func (w *World) finalise() {
 // resolve asks X about blockades.
 func (w *World) resolve(keys []key, sweeps bool) {
 	for _, k := range keys {
-		w.send(message{kind: "resolve", sweeps: sweeps, holder: k.holder, attempt: k.attempt, uid: k.uid, theirs: w.a.epoch, own: w.a.peer})
+		w.send(message{kind: "resolve", sweeps: sweeps, holder: k.holder, attempt: k.attempt, uid: k.uid,
+			theirs: w.a.epoch, own: w.a.peer})
 	}
 }
 
-// remove is a user's delete: it asks about undecided attempts, recalls rights, and looks again, until it is refused, accepted, or gives up.
+// remove is a user's delete: it asks about undecided attempts, recalls rights, and looks again, until it is
+// refused, accepted, or gives up.
 func (w *World) remove(uid UID) {
 	w.start("delete", func(t *task) {
 		epoch := w.a.epoch
@@ -299,7 +303,9 @@ func (w *World) remove(uid UID) {
 			switch {
 			case len(confirmed) > 0:
 				return
-			case len(tentative) == 0 || w.MarkWithoutRecall && !slices.ContainsFunc(tentative, func(k key) bool { return k.holder != proxy }):
+			case len(tentative) == 0 || w.MarkWithoutRecall && !slices.ContainsFunc(tentative, func(k key) bool {
+				return k.holder != proxy
+			}):
 				w.accepted(uid)
 				w.mark(uid)
 				return

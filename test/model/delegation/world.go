@@ -1,9 +1,11 @@
-// Package delegation is a model of delegations: rights of a holder's deployment to refer to targets of another one without
-// asking. Deployment A has the targets, deployment X the holders. The processes of X run as coroutines that pause between any two
-// statements of a transaction, with their locks, so that a schedule also has commits that come late. Messages are lost, repeated
-// and late; both databases fail over to an earlier copy; X switches its version; X removes rows that it does not need.
+// Package delegation is a model of delegations: rights of a holder's deployment to refer to targets of
+// another one without asking. Deployment A has the targets, deployment X the holders. The processes of X run
+// as coroutines that pause between any two statements of a transaction, with their locks, so that a schedule
+// also has commits that come late. Messages are lost, repeated and late; both databases fail over to an
+// earlier copy; X switches its version; X removes rows that it does not need.
 //
-// The exact protocol (establish, confirm, resolve, release) is there as far as delegations meet it; package model has all of it.
+// The exact protocol (establish, confirm, resolve, release) is there as far as delegations meet it; package
+// model has all of it.
 package delegation
 
 import (
@@ -32,19 +34,24 @@ const (
 	Block
 )
 
-// proxy is the holder that stands for all references of X under the right to block a target. Its blockade is the record of the
-// right at A: the exact protocol establishes, confirms, resolves and releases it.
+// proxy is the holder that stands for all references of X under the right to block a target. Its blockade is
+// the record of the right at A: the exact protocol establishes, confirms, resolves and releases it.
 const proxy = -1
 
 func (b Behaviour) String() string { return [...]string{"acting", "block"}[b] }
 
 // Mistakes that can be planted, to see that the checks find them.
 type Mistakes struct {
-	GrantAfterClose, GrantWithoutTurn, MarkWithoutRecall, GrantOfLostEpoch, ReturnBeforeLook, ReleaseBeforeEnd, FreeWithoutEnd, HeldAsFree,
-	CloseWithoutWaiting, UnknownAsConfirmed, RowMadeByAnswer, OneRightIncludes, ActsBeforeClose, AcknowledgesUnclosed, SwitchKeepsDelegated,
-	EarlierProxyKept, ProxyUnknownIsGone, EndsWithoutLook, FinalisesBesideProxy, CascadeTellsEntriesOnly, ChecksBeforeLocks,
-	NeighboursRightCounts, EntryReleasedWithoutClose, EntryAskedBeforeMark, ClosesWithoutTurn, EntryEndsActingOnly, UnansweredIsForgotten,
-	EntryLeavesBesideConfirm, LeavingEntryGrants, UnusedLooksFirst, UnusedKeepsRight, EntryLeavesInAnotherEpoch, UnusedIsGone,
+	GrantAfterClose, GrantWithoutTurn, MarkWithoutRecall, GrantOfLostEpoch, ReturnBeforeLook, ReleaseBeforeEnd,
+	FreeWithoutEnd, HeldAsFree,
+	CloseWithoutWaiting, UnknownAsConfirmed, RowMadeByAnswer, OneRightIncludes, ActsBeforeClose, AcknowledgesUnclosed,
+	SwitchKeepsDelegated,
+	EarlierProxyKept, ProxyUnknownIsGone, EndsWithoutLook, FinalisesBesideProxy, CascadeTellsEntriesOnly,
+	ChecksBeforeLocks,
+	NeighboursRightCounts, EntryReleasedWithoutClose, EntryAskedBeforeMark, ClosesWithoutTurn, EntryEndsActingOnly,
+	UnansweredIsForgotten,
+	EntryLeavesBesideConfirm, LeavingEntryGrants, UnusedLooksFirst, UnusedKeepsRight, EntryLeavesInAnotherEpoch,
+	UnusedIsGone,
 	ReleasedRightGoesOn, ClosedIsNotChecked bool
 }
 
@@ -74,14 +81,17 @@ type World struct {
 
 // New makes a world with two targets and three holders without references.
 func New(seed uint64, m Mistakes) *World {
-	w := &World{Mistakes: m, r: rand.New(rand.NewPCG(seed, seed)), calls: map[int]*message{}, locks: map[string]*lock{}, seen: map[string]int{}, forsaken: map[int]reference{}, insisted: map[UID]bool{}, released: map[int]bool{}}
+	w := &World{Mistakes: m, r: rand.New(rand.NewPCG(seed, seed)), calls: map[int]*message{}, locks: map[string]*lock{},
+		seen: map[string]int{}, forsaken: map[int]reference{}, insisted: map[UID]bool{}, released: map[int]bool{}}
 	w.a = &targets{
-		epoch: 1, peer: 1, state: map[UID]state{}, closing: map[UID]int{}, blockades: map[key]blockade{}, closed: map[int]bool{},
+		epoch: 1, peer: 1, state: map[UID]state{}, closing: map[UID]int{}, blockades: map[key]blockade{},
+		closed:  map[int]bool{},
 		entries: map[UID]bool{}, looks: map[UID]int{}, notices: map[UID]int{}, endings: map[UID]bool{},
 	}
 	w.x = &holders{
-		epoch: 1, peer: 1, references: map[int]reference{}, targets: map[UID]target{}, ending: map[UID]bool{}, decided: map[int]bool{},
-		work: map[work]bool{},
+		epoch: 1, peer: 1, references: map[int]reference{}, targets: map[UID]target{}, ending: map[UID]bool{},
+		decided: map[int]bool{},
+		work:    map[work]bool{},
 	}
 	w.next = 1
 	for range 2 {
@@ -90,7 +100,8 @@ func New(seed uint64, m Mistakes) *World {
 	return w
 }
 
-// number is a number that was never given out: the sequences of a database skip far ahead when an epoch begins.
+// number is a number that was never given out: the sequences of a database skip far ahead when an epoch
+// begins.
 func (w *World) number() int { w.next++; return w.next }
 
 func (w *World) chance(of int) bool { return w.r.IntN(of) == 0 }
@@ -181,7 +192,8 @@ func (t *task) share(name string) {
 // exclude takes a lock alone, and reports whether it had it within the lock timeout.
 func (t *task) exclude(name string) bool {
 	l := t.w.lockOf(name)
-	for t.inTx = true; l.exclusive != nil && l.exclusive != t || len(l.shared) > 1 || len(l.shared) == 1 && !l.shared[t]; {
+	for t.inTx = true; l.exclusive != nil && l.exclusive != t || len(l.shared) > 1 || len(l.shared) == 1 &&
+		!l.shared[t]; {
 		if !t.w.calm && t.w.chance(6) {
 			t.unlock()
 			return false
@@ -272,7 +284,8 @@ func (w *World) deliver(i int, again bool) {
 }
 
 func (m message) String() string {
-	return fmt.Sprintf("%s call %d uid %d holder %d attempt %d epochs %d %d %s %v", m.kind, m.call, m.uid, m.holder, m.attempt, m.theirs, m.own, m.verdict, m.uids)
+	return fmt.Sprintf("%s call %d uid %d holder %d attempt %d epochs %d %d %s %v", m.kind, m.call, m.uid, m.holder,
+		m.attempt, m.theirs, m.own, m.verdict, m.uids)
 }
 
 // failover replaces a database by an earlier copy of it, or by itself, under a new epoch.

@@ -13,14 +13,15 @@ type HolderMistakes struct {
 	DeniesBeforeItsEpochIsKnown, CommitsOfLostEpochs, NothingIsCompared, UndecidedIsGone bool
 	LaterEpochIsRefused, LaterEpochIsTaken, LaterEpochIsOutdoneSilently                  bool
 	// Of the target's deployment.
-	AnnouncerIsNotAwaited, OldVerdictsCount, OldReleasesCount, OldConfirmationsCount, OwnKindsAreHeld, KindsOfTheFirstEpochStay bool
+	AnnouncerIsNotAwaited, OldVerdictsCount, OldReleasesCount, OldConfirmationsCount, OwnKindsAreHeld,
+	KindsOfTheFirstEpochStay bool
 }
 
 // kinds are the kinds of targets, with one target each.
 const kinds = 2
 
-// holderDatabase is the database of the holder's deployment. It has at most one reference to each target, which is the attempt that has
-// established it.
+// holderDatabase is the database of the holder's deployment. It has at most one reference to each target,
+// which is the attempt that has established it.
 type holderDatabase struct {
 	epoch     int
 	reference [kinds]int // 0: none
@@ -50,10 +51,10 @@ type holderMessage struct {
 }
 
 // HolderWorld models the restore of a holder's database, in which references may stand by earlier attempts,
-// or be lost; the clock of the restored one may be behind; and a thief of the certificate may announce an epoch in the name of the holder's
-// deployment, and answer at its address. The registry knows both deployments. Messages are lost, repeated and late. While the holder's
-// deployment has not compared, targets are kept whose kind it refers to in the epoch that it has announced,
-// and no others.
+// or be lost; the clock of the restored one may be behind; and a thief of the certificate may announce an
+// epoch in the name of the holder's deployment, and answer at its address. The registry knows both
+// deployments. Messages are lost, repeated and late. While the holder's deployment has not compared, targets
+// are kept whose kind it refers to in the epoch that it has announced, and no others.
 type HolderWorld struct {
 	HolderMistakes
 	r            *rand.Rand
@@ -79,14 +80,16 @@ type HolderWorld struct {
 // NewHolder makes a world in which the targets exist, and the holder refers to none.
 func NewHolder(seed uint64, m HolderMistakes) *HolderWorld {
 	w := &HolderWorld{
-		HolderMistakes: m, r: rand.New(rand.NewPCG(seed, 2)), began: map[int]int{}, of: map[int]int{}, blockades: map[int]bool{}, closed: map[int]bool{}, count: map[string]int{},
+		HolderMistakes: m, r: rand.New(rand.NewPCG(seed, 2)), began: map[int]int{}, of: map[int]int{},
+		blockades: map[int]bool{}, closed: map[int]bool{}, count: map[string]int{},
 	}
 	w.here = holderDatabase{epoch: w.number(), decided: map[int]bool{}, announced: true, compared: true}
 	w.knows, w.backup = w.here.epoch, w.here.clone()
 	return w
 }
 
-// number returns a number for an attempt, or for an epoch that is later than all before. Between two are the epochs of clocks that are behind.
+// number returns a number for an attempt, or for an epoch that is later than all before. Between two are the
+// epochs of clocks that are behind.
 func (w *HolderWorld) number() int { w.last += 100; return w.last }
 
 func (w *HolderWorld) report(format string, args ...any) {
@@ -209,7 +212,8 @@ func (w *HolderWorld) blockaded(k int) bool {
 	return false
 }
 
-// Restore puts the backup in the place of the holder's database, in a new epoch, which is earlier than the lost one where the clock is behind.
+// Restore puts the backup in the place of the holder's database, in a new epoch, which is earlier than the
+// lost one where the clock is behind.
 func (w *HolderWorld) Restore() {
 	epoch := w.here.epoch - 1
 	if w.r.IntN(4) > 0 {
@@ -223,8 +227,9 @@ func (w *HolderWorld) Restore() {
 	w.count["restored"]++
 }
 
-// Announce tells the epoch, until it is known. Who is told of a later one calls back, and is answered with the epoch and the kinds that the database refers
-// to; who knows a later one says so. The call, its answer, and the answer to the announcement may be lost: then it is told again.
+// Announce tells the epoch, until it is known. Who is told of a later one calls back, and is answered with
+// the epoch and the kinds that the database refers to; who knows a later one says so. The call, its answer,
+// and the answer to the announcement may be lost: then it is told again.
 func (w *HolderWorld) Announce() {
 	if w.here.announced {
 		return
@@ -244,8 +249,9 @@ func (w *HolderWorld) Announce() {
 	})
 }
 
-// Impostor announces an epoch in the name of the holder's deployment, and answers at its address, to hold deletes up. With the certificate it could also
-// release each blockade of that deployment, which nothing prevents.
+// Impostor announces an epoch in the name of the holder's deployment, and answers at its address, to hold
+// deletes up. With the certificate it could also release each blockade of that deployment, which nothing
+// prevents.
 func (w *HolderWorld) Impostor() {
 	held := w.waits
 	held[w.r.IntN(kinds)] = true
@@ -253,7 +259,8 @@ func (w *HolderWorld) Impostor() {
 	w.count["impostor"]++
 }
 
-// outdo begins an epoch that is later than one that the targets' deployment knows and this database does not: it has lost it, or never begun it.
+// outdo begins an epoch that is later than one that the targets' deployment knows and this database does not:
+// it has lost it, or never begun it.
 func (w *HolderWorld) outdo(known int) {
 	if known <= w.here.epoch {
 		return
@@ -268,8 +275,8 @@ func (w *HolderWorld) outdo(known int) {
 	}
 }
 
-// Confirm tells the holder's deployment that the targets' one has compared its own references in the epoch that it knows. It is told again until it is
-// heard of.
+// Confirm tells the holder's deployment that the targets' one has compared its own references in the epoch
+// that it knows. It is told again until it is heard of.
 func (w *HolderWorld) Confirm() {
 	if !w.confirming {
 		return
@@ -309,7 +316,8 @@ func (w *HolderWorld) answer(epoch int) {
 	}
 }
 
-// Compare compares the references with the targets' deployment, in the epoch that was announced, and establishes them again under new attempts.
+// Compare compares the references with the targets' deployment, in the epoch that was announced, and
+// establishes them again under new attempts.
 func (w *HolderWorld) Compare() {
 	if !w.here.announced || w.here.compared {
 		return
@@ -329,7 +337,8 @@ func (w *HolderWorld) Compare() {
 		if epoch == w.knows || w.OldConfirmationsCount {
 			w.waits = [kinds]bool{}
 		}
-		if epoch == w.knows && w.knows == w.here.epoch && !w.here.compared { // from now on its references keep their targets
+		// from now on its references keep their targets
+		if epoch == w.knows && w.knows == w.here.epoch && !w.here.compared {
 			w.here.compared = true
 			for k, a := range w.here.reference {
 				w.wanted[k] = a != 0 && !w.here.dangling[k]

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// referring is a world at which chance arrives too seldom: the database has a reference that was dropped, and possibly made anew, since its
-// backup, and messages about that are late.
+// referring is a world at which chance arrives too seldom: the database has a reference that was dropped, and
+// possibly made anew, since its backup, and messages about that are late.
 func referring(seed uint64, m HolderMistakes) *HolderWorld {
 	w := NewHolder(seed, m)
 	if seed%4 == 0 {

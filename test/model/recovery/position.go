@@ -1,7 +1,7 @@
 package recovery
 
-// position is a place in the history of the target's database: the last number that was taken in an epoch. The watches of its
-// deletions tell it, and the other deployments keep the newest one.
+// position is a place in the history of the target's database: the last number that was taken in an epoch.
+// The watches of its deletions tell it, and the other deployments keep the newest one.
 type position struct{ epoch, mark int }
 
 // bookmark is a message of a watch. It says the position of the database; with a mistake it says another one.
@@ -59,7 +59,8 @@ func (w *World) endWatches() {
 	}
 }
 
-// Watch opens a watch of the deletions, which tells the stored position. One that is ahead of the database ends its epoch.
+// Watch opens a watch of the deletions, which tells the stored position. One that is ahead of the database
+// ends its epoch.
 func (w *World) Watch(d, i int) {
 	if !w.came[d] {
 		return
@@ -85,8 +86,9 @@ func (w *World) Watch(d, i int) {
 	h.of[i] = watch{open: true, told: h.stored, opened: w.a.position()}
 }
 
-// FirstPosition lets a deployment that has stored no position of the target's database, and is about to refer to it, ask for one: it shows later that
-// the database has lost the deployment. It returns false when it has none.
+// FirstPosition lets a deployment that has stored no position of the target's database, and is about to refer
+// to it, ask for one: it shows later that the database has lost the deployment. It returns false when it has
+// none.
 func (w *World) FirstPosition(d int) bool {
 	h := &w.watching[d]
 	if h.stored != (position{}) {

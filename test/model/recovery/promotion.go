@@ -41,7 +41,8 @@ type Hazards struct {
 
 // AnswerMistakes can be planted in a PromotionWorld whose evidence is KindsOfAnswers.
 type AnswerMistakes struct {
-	KindsAreReadFirst, OnlyKeptRowsCount, AnswersOfAnyEpochCount, KindsOfTheFirstEpochStay, SilentDeploymentsReferToNothing bool
+	KindsAreReadFirst, OnlyKeptRowsCount, AnswersOfAnyEpochCount, KindsOfTheFirstEpochStay,
+	SilentDeploymentsReferToNothing bool
 }
 
 // PositionMistakes can be planted in a PromotionWorld whose evidence is PositionsOfAllMessages.
@@ -194,7 +195,8 @@ type PromotionWorld struct {
 
 // NewPromotion makes a world in which both deployments have heard of the first epoch.
 func NewPromotion(seed uint64, e Evidence, h Hazards) *PromotionWorld {
-	w := &PromotionWorld{Hazards: h, evidence: e, r: rand.New(rand.NewPCG(seed, 3)), waiting: map[int]bool{}, count: map[string]int{}}
+	w := &PromotionWorld{Hazards: h, evidence: e, r: rand.New(rand.NewPCG(seed, 3)), waiting: map[int]bool{},
+		count: map[string]int{}}
 	w.names = w.standbys()
 	w.append(record{begins: &beginning{epoch: w.next()}})
 	first, _ := w.state(w.primary())
@@ -255,7 +257,9 @@ func (w *PromotionWorld) Replicate() {
 	w.caughtUp = w.caughtUp || !lacking(0) && !lacking(1) && !lacking(2)
 	for _, r := range w.primary().log {
 		for k, named := range w.names {
-			if w.waiting[r.id] && named && slices.ContainsFunc(w.nodes[k].log, func(o record) bool { return o.id == r.id }) {
+			if w.waiting[r.id] && named && slices.ContainsFunc(w.nodes[k].log, func(o record) bool {
+				return o.id == r.id
+			}) {
 				delete(w.waiting, r.id)
 			}
 		}
@@ -487,7 +491,8 @@ func (w *PromotionWorld) Ask() {
 	same := knew == now.was || w.NumbersOfAnyEpochCount
 	finished := !now.unfinished[d] || w.UnfinishedComparisonsAreOver
 	switch {
-	case w.evidence == MarksUnderSynchronousReplication && knew == now.was && finished && mark <= now.mark && now.waited,
+	case w.evidence == MarksUnderSynchronousReplication && knew == now.was && finished && mark <= now.mark &&
+		now.waited,
 		w.evidence == PositionsOfAllMessages && same && finished && fits:
 		if w.excuse(d); w.OneAnswerIsEnough {
 			w.excuse(1 - d)
@@ -517,7 +522,8 @@ func (w *PromotionWorld) Learn() {
 	}
 	s := w.primary()
 	now, waits := w.state(s)
-	if w.evidence == KindsOfAnswers && !s.promoted && waits[a.by].on && (a.epoch == now.epoch || w.AnswersOfAnyEpochCount) {
+	if w.evidence == KindsOfAnswers && !s.promoted && waits[a.by].on &&
+		(a.epoch == now.epoch || w.AnswersOfAnyEpochCount) {
 		w.append(record{answered: 1 + a.by, refersTo: a.refersTo})
 	}
 }

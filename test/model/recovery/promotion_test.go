@@ -102,7 +102,9 @@ func TestMarksAndSynchronousReplicationDoNotShowThatNothingIsLost_I2(t *testing.
 		require.Greater(t, hold(t, MarksUnderSynchronousReplication, Hazards{})["excused"], schedules)
 	})
 	each(t, func(t *testing.T, h Hazards) {
-		found(t, "I2", func(seed uint64) *PromotionWorld { return NewPromotion(seed, MarksUnderSynchronousReplication, h) })
+		found(t, "I2", func(seed uint64) *PromotionWorld {
+			return NewPromotion(seed, MarksUnderSynchronousReplication, h)
+		})
 	})
 }
 

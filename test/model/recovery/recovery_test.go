@@ -11,8 +11,9 @@ import (
 
 const schedules = 20_000
 
-// begun is a world at which chance arrives too seldom: the target's database is restored to before a holder referred to it, after an
-// empty database was met; or to before the late deployment came, and possibly the registry's as well.
+// begun is a world at which chance arrives too seldom: the target's database is restored to before a holder
+// referred to it, after an empty database was met; or to before the late deployment came, and possibly the
+// registry's as well.
 func begun(seed uint64, m Mistakes) *World {
 	w := New(seed, m)
 	if seed%8 == 4 {
@@ -46,7 +47,8 @@ func (w *World) change() {
 	w.list(target, l)
 }
 
-// copied is a world in which positions were told, and an older copy of the database is in its place, possibly from an earlier epoch.
+// copied is a world in which positions were told, and an older copy of the database is in its place, possibly
+// from an earlier epoch.
 func copied(seed uint64, m Mistakes) *World {
 	w := New(seed, m)
 	w.backup = w.a.clone()
@@ -125,7 +127,8 @@ func play(seed uint64, m Mistakes) *World {
 		w.Attack,
 		func() { w.backup = w.a.clone() },
 		func() {
-			w.list(target, listing{database: w.databases[target], appliedIn: w.registry.server, disabled: w.r.IntN(2) == 0})
+			w.list(target, listing{database: w.databases[target], appliedIn: w.registry.server,
+				disabled: w.r.IntN(2) == 0})
 		}, // a change like any other
 	}
 	for range 60 {
@@ -142,7 +145,8 @@ func play(seed uint64, m Mistakes) *World {
 	return w
 }
 
-// Both databases are restored, in any order and to any moment; nothing is deleted beside a reference, and everything comes to rest.
+// Both databases are restored, in any order and to any moment; nothing is deleted beside a reference, and
+// everything comes to rest.
 func TestRecoveriesBesideARestoredRegistry_I2_I8_I13_I15(t *testing.T) {
 	t.Parallel()
 	count := map[string]int{}

@@ -2,9 +2,12 @@ package recovery
 
 import "maps"
 
-// registry is the registry's database. Its copies have the history of the original up to the moment at which they were made.
+// registry is the registry's database. Its copies have the history of the original up to the moment at which
+// they were made.
 type registry struct {
-	server   int // the identity of the database server: another one after a failover or a restore, the same for a copy of its files
+	// the identity of the database server: another one after a failover or a restore, the same for a copy of
+	// its files
+	server   int
 	revision int
 	part     int         // of the history; each start of a registry server begins one, and each notice of an older copy
 	ended    map[int]int // the last revision of each earlier part
@@ -38,8 +41,8 @@ func (w *World) list(d int, l listing) {
 	}
 }
 
-// Come lets an operator describe a deployment, which registers. The open watches deliver it to all: the limit that docs/protocol/identities.md names, that no
-// deployment which remembers it speaks, is not played.
+// Come lets an operator describe a deployment, which registers. The open watches deliver it to all: the limit
+// that docs/protocol/identities.md names, that no deployment which remembers it speaks, is not played.
 func (w *World) Come(d int) {
 	w.came[d] = true
 	w.list(d, listing{database: w.databases[d], appliedIn: w.registry.server})
@@ -59,7 +62,8 @@ func (w *World) Disable(d int, disabled bool) {
 // Restart starts the registry's server anew, over the same database.
 func (w *World) Restart() { w.beginPart() }
 
-// RestoreRegistry puts the backup in the registry's place. A copy of the server's files has the identity of the original.
+// RestoreRegistry puts the backup in the registry's place. A copy of the server's files has the identity of
+// the original.
 func (w *World) RestoreRegistry(copied bool) {
 	w.registry = w.registryBackup.clone()
 	if !copied {
@@ -88,8 +92,8 @@ func (w *World) ApplyListed() {
 	w.careless = true
 }
 
-// vouches reports whether the list of deployments is complete: an operator has applied each of them on this server, and each that runs has told its
-// position since this server began.
+// vouches reports whether the list of deployments is complete: an operator has applied each of them on this
+// server, and each that runs has told its position since this server began.
 func (w *World) vouches() bool {
 	r := w.registry
 	for d, l := range r.listed {
@@ -116,8 +120,8 @@ func (w *World) isLost(s seen) bool {
 	return !known || s.revision > last
 }
 
-// hear compares the position of a deployment with the registry's history. A registry that has lost commits vouches for nothing until all deployments
-// are applied again.
+// hear compares the position of a deployment with the registry's history. A registry that has lost commits
+// vouches for nothing until all deployments are applied again.
 func (w *World) hear(d int) {
 	if w.isLost(w.seen[d]) {
 		for d, l := range w.registry.listed {

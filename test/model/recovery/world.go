@@ -4,7 +4,8 @@
 // refer to by BLOCK references, stands for all. HolderWorld models the restores of a holder's deployment by
 // itself; PromotionWorld the log of a database with standbys, what a promoted one lacks, and what shows that.
 //
-// It models docs/protocol/recovery.md and docs/protocol/identities.md, and not the implementation: the other tests show that the two agree.
+// It models docs/protocol/recovery.md and docs/protocol/identities.md, and not the implementation: the other
+// tests show that the two agree.
 package recovery
 
 import (
@@ -14,8 +15,8 @@ import (
 	"slices"
 )
 
-// The deployments. The late one comes during the schedule: backups of before do not know it. The stranger never comes: it has a certificate, and
-// nothing at the target's deployment.
+// The deployments. The late one comes during the schedule: backups of before do not know it. The stranger
+// never comes: it has a certificate, and nothing at the target's deployment.
 const (
 	target = iota
 	holder
@@ -38,7 +39,8 @@ type Mistakes struct {
 	// Of the holders' deployments.
 	DisabledIsNo, CommitsInAnyEpoch, EstablishesWithoutAPosition bool
 	// Of positions: the target's deployment, then the holders'.
-	OwnMarkIsNotCompared, AheadIsResetAlone, LaterEpochsShowNothing, EachOtherEpochIsLater, BookmarksBeforeTheDisk, IdleBookmarksStay,
+	OwnMarkIsNotCompared, AheadIsResetAlone, LaterEpochsShowNothing, EachOtherEpochIsLater, BookmarksBeforeTheDisk,
+	IdleBookmarksStay,
 	UntoldPositionsAreReplaced, PositionsAreInMemory, KnownEpochIsRefused bool
 }
 
@@ -90,8 +92,8 @@ type World struct {
 	seen                     [deployments]seen
 	came                     map[int]bool
 	bag                      []confirmation
-	// careless: an operator has vouched for a list that may lack a deployment. Then only those count of which the target's
-	// deployment has heard since its recovery began.
+	// careless: an operator has vouched for a list that may lack a deployment. Then only those count of which
+	// the target's deployment has heard since its recovery began.
 	careless bool
 	heardOf  map[int]bool
 	excused  map[int]bool // of whom it had not heard when the target was deleted
@@ -102,9 +104,12 @@ type World struct {
 
 // New makes a world in which the target's deployment and one holder's run.
 func New(seed uint64, m Mistakes) *World {
-	w := &World{Mistakes: m, r: rand.New(rand.NewPCG(seed, 1)), came: map[int]bool{}, heardOf: map[int]bool{}, excused: map[int]bool{}, count: map[string]int{}}
-	w.registry = registry{server: w.number(), part: w.number(), ended: map[int]int{}, listed: map[int]listing{}, heardIn: map[int]int{}}
-	w.a = database{epoch: w.number(), blockades: map[int]bool{}, unconfirmed: map[int]bool{}, countedIn: map[int]int{}, met: map[int]int{}, related: map[int]bool{}}
+	w := &World{Mistakes: m, r: rand.New(rand.NewPCG(seed, 1)), came: map[int]bool{}, heardOf: map[int]bool{},
+		excused: map[int]bool{}, count: map[string]int{}}
+	w.registry = registry{server: w.number(), part: w.number(), ended: map[int]int{}, listed: map[int]listing{},
+		heardIn: map[int]int{}}
+	w.a = database{epoch: w.number(), blockades: map[int]bool{}, unconfirmed: map[int]bool{}, countedIn: map[int]int{},
+		met: map[int]int{}, related: map[int]bool{}}
 	for d := range w.databases {
 		w.databases[d] = w.number()
 		w.holdings[d].knows = w.a.epoch
@@ -123,7 +128,8 @@ func sorted[V any](m map[int]V) []int { return slices.Sorted(maps.Keys(m)) }
 // Establish begins a write of a reference: it leaves a blockade at the target.
 func (w *World) Establish(d int) {
 	h := &w.holdings[d]
-	if !w.came[d] || h.refers || h.dangling || h.established != 0 || !w.call(d, w.databases[d]) || w.a.deleted || w.known[d].disabled {
+	if !w.came[d] || h.refers || h.dangling || h.established != 0 || !w.call(d, w.databases[d]) || w.a.deleted ||
+		w.known[d].disabled {
 		return
 	}
 	if !w.EstablishesWithoutAPosition && !w.FirstPosition(d) {
@@ -217,7 +223,8 @@ func (w *World) await(d int) {
 	}
 }
 
-// take takes the newest environment. A deployment that appears in it after the recovery has begun is waited for from then on.
+// take takes the newest environment. A deployment that appears in it after the recovery has begun is waited
+// for from then on.
 func (w *World) take() {
 	w.known = maps.Clone(w.registry.listed)
 	if w.a.awaiting {
@@ -230,15 +237,15 @@ func (w *World) take() {
 	}
 }
 
-// isStranger reports whether a deployment is neither listed nor has anything at the target's deployment. Before the first environment of the process
-// that is unknown.
+// isStranger reports whether a deployment is neither listed nor has anything at the target's deployment.
+// Before the first environment of the process that is unknown.
 func (w *World) isStranger(d int) bool {
 	_, listed := w.known[d]
 	return w.known != nil && !listed && !w.a.related[d] && !w.a.blockades[d] && !w.a.unconfirmed[d]
 }
 
-// call is a call of another deployment, or an answer of it, with the identity of its database. It returns false when the caller is
-// not believed, or cannot be judged yet.
+// call is a call of another deployment, or an answer of it, with the identity of its database. It returns
+// false when the caller is not believed, or cannot be judged yet.
 func (w *World) call(d, database int) bool {
 	if w.isStranger(d) && !w.StrangersAreAwaited {
 		return false
@@ -276,7 +283,8 @@ func (w *World) meet(d, database int) bool {
 // database issued shows that the database has lost a deployment which followed it before: that deployment is
 // waited for. An invented position, or one that was issued to another deployment, shows nothing.
 func (w *World) Admit(d, database int, shown position, issuedTo int) bool {
-	proved := shown != (position{}) && issuedTo == d || w.InventedPositionsCount && issuedTo < 0 || w.PositionsOfOthersCount && issuedTo >= 0
+	proved := shown != (position{}) && issuedTo == d || w.InventedPositionsCount && issuedTo < 0 ||
+		w.PositionsOfOthersCount && issuedTo >= 0
 	switch {
 	case !w.isStranger(d):
 		return w.meet(d, database)
@@ -312,8 +320,8 @@ func (w *World) checkStranger() {
 	}
 }
 
-// Compare tells a deployment the epoch, if it is waited for; the deployment compares its reference with the target's database, and
-// establishes it again.
+// Compare tells a deployment the epoch, if it is waited for; the deployment compares its reference with the
+// target's database, and establishes it again.
 func (w *World) Compare(d int) {
 	h := &w.holdings[d]
 	if !w.a.unconfirmed[d] || !w.call(d, w.databases[d]) {
@@ -396,7 +404,8 @@ func (w *World) Rest() {
 		}
 	}
 	if w.a.awaiting || len(w.a.unconfirmed) > 0 {
-		w.report("I13: the target's deployment waits for %v at rest, awaiting %v", sorted(w.a.unconfirmed), w.a.awaiting)
+		w.report("I13: the target's deployment waits for %v at rest, awaiting %v", sorted(w.a.unconfirmed),
+			w.a.awaiting)
 	}
 	unknown := w.excusesCopy()
 	for d, h := range w.holdings {

@@ -2,8 +2,9 @@ package rows
 
 import "slices"
 
-// insert is a statement that names the target, in one transaction: it shares the right, or leaves a request. A strict one waits for the lock, and
-// fails without a right. One above READ COMMITTED has the rights of its snapshot.
+// insert is a statement that names the target, in one transaction: it shares the right, or leaves a request.
+// A strict one waits for the lock, and fails without a right. One above READ COMMITTED has the rights of its
+// snapshot.
 func (t *task) insert(h int, strict, repeatable bool) {
 	w, block := t.w, h%2 == 0
 	var found *right
@@ -70,7 +71,9 @@ func (t *task) grant(block bool) {
 	w := t.w
 	read := w.h.requests
 	wanted := slices.ContainsFunc(read, func(o request) bool { return o.block == block })
-	lost := slices.ContainsFunc(w.h.rights, func(r *right) bool { return r.block == block && w.lost(r) && r.state == granted })
+	lost := slices.ContainsFunc(w.h.rights, func(r *right) bool {
+		return r.block == block && w.lost(r) && r.state == granted
+	})
 	if !wanted && w.h.missing[block] == 0 && !lost {
 		return
 	}
@@ -117,7 +120,9 @@ func (t *task) store(r *right, a answer, seqs map[int]bool) {
 			return
 		}
 		w.h.missing[r.block] = a.tEpoch
-		w.h.requests = slices.DeleteFunc(w.h.requests, func(o request) bool { return o.block == r.block && (seqs[o.seq] || w.MissingTakesLaterRequests) })
+		w.h.requests = slices.DeleteFunc(w.h.requests, func(o request) bool {
+			return o.block == r.block && (seqs[o.seq] || w.MissingTakesLaterRequests)
+		})
 		w.seen["missing"]++
 		return
 	}
@@ -144,15 +149,19 @@ func (w *World) take(r *right, block bool) {
 	}
 }
 
-// actOnMissing removes the rows of a missing value, in one statement: unless a right is there, or a request that was not read before the last question.
+// actOnMissing removes the rows of a missing value, in one statement: unless a right is there, or a request
+// that was not read before the last question.
 func (t *task) actOnMissing() {
 	w := t.w
-	if w.h.missing[false] == 0 || w.h.missing[false] != w.h.tKnown && !w.MissingOutlivesAnEpoch || w.counting(false) != nil || len(w.h.requests) > 0 && !w.MissingActsBesideARequest {
+	if w.h.missing[false] == 0 || w.h.missing[false] != w.h.tKnown && !w.MissingOutlivesAnEpoch ||
+		w.counting(false) != nil || len(w.h.requests) > 0 && !w.MissingActsBesideARequest {
 		return
 	}
 	w.removeRows("missing")
 	delete(w.h.missing, false)
-	w.h.requests = slices.DeleteFunc(w.h.requests, func(o request) bool { return !o.block && w.MissingActsBesideARequest })
+	w.h.requests = slices.DeleteFunc(w.h.requests, func(o request) bool {
+		return !o.block && w.MissingActsBesideARequest
+	})
 }
 
 // removeRows removes the rows that go with their target.
@@ -169,8 +178,8 @@ func (w *World) removeRows(why string) {
 	}
 }
 
-// free ends a right to block that no row uses: a look without a lock; then the name is ending, its rights are locked, and a later statement looks
-// again. It reports whether the right has ended.
+// free ends a right to block that no row uses: a look without a lock; then the name is ending, its rights are
+// locked, and a later statement looks again. It reports whether the right has ended.
 func (t *task) free(r *right) (free, known bool) {
 	w := t.w
 	if w.refer(true) {
@@ -283,7 +292,8 @@ func (t *task) act() {
 	}
 	done := slices.ContainsFunc(h.rights, func(r *right) bool { return r.uid == u && r.state == acted })
 	if len(mine) == 0 && !done && !w.ClosesLeaveNoTrace { // there is no right: the deletion has a row all the same
-		r := &right{turn: w.number(), uid: u, state: closed, hEpoch: h.epoch, tEpoch: h.tKnown, sharers: map[*task]bool{}}
+		r := &right{turn: w.number(), uid: u, state: closed, hEpoch: h.epoch, tEpoch: h.tKnown,
+			sharers: map[*task]bool{}}
 		h.rights, mine = append(h.rights, r), append(mine, r)
 	}
 	t.pause()
@@ -295,7 +305,9 @@ func (t *task) act() {
 			return
 		}
 	}
-	if slices.ContainsFunc(h.rights, func(r *right) bool { return r.uid == u && r.state == acted }) && !w.ActsWithoutALook {
+	if slices.ContainsFunc(h.rights, func(r *right) bool {
+		return r.uid == u && r.state == acted
+	}) && !w.ActsWithoutALook {
 		w.acknowledge(t, u, tEpoch)
 		return
 	}
@@ -346,8 +358,12 @@ func (t *task) recover() {
 		return
 	}
 	for _, block := range []bool{true, false} {
-		lost := slices.ContainsFunc(w.h.rights, func(r *right) bool { return r.block == block && r.state == granted && !w.counts(r) })
-		requested := slices.ContainsFunc(w.h.rights, func(r *right) bool { return r.block == block && r.state == closed })
+		lost := slices.ContainsFunc(w.h.rights, func(r *right) bool {
+			return r.block == block && r.state == granted && !w.counts(r)
+		})
+		requested := slices.ContainsFunc(w.h.rights, func(r *right) bool {
+			return r.block == block && r.state == closed
+		})
 		old := w.h.missing[block] > 0 && w.h.missing[block] != w.h.tKnown
 		if (lost && !w.claimed(block) || old && !w.MissingOutlivesAnEpoch) && !w.ConfirmsBeforeClaims {
 			t.grant(block)

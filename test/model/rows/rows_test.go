@@ -13,8 +13,8 @@ var schedules = flag.Int("schedules", 5_000, "schedules to play")
 
 const numbers = 4 // of rows
 
-// play plays one random schedule. Each of them has weights of its own for the kinds of steps, some of which it leaves out: so rare orders of few kinds
-// come (swarm testing: Groce and others, 2012).
+// play plays one random schedule. Each of them has weights of its own for the kinds of steps, some of which
+// it leaves out: so rare orders of few kinds come (swarm testing: Groce and others, 2012).
 func play(seed uint64, m Mistakes) *World {
 	w := newWorld(seed, m)
 	defer w.kill()
@@ -134,7 +134,9 @@ func (w *World) rest() {
 		}
 		w.h.ending = false
 		for _, run := range []func(*task){
-			(*task).recover, (*task).recover, (*task).recover, func(t *task) { t.grant(true) }, func(t *task) { t.grant(false) },
+			(*task).recover, (*task).recover, (*task).recover, func(t *task) {
+				t.grant(true)
+			}, func(t *task) { t.grant(false) },
 			(*task).act, (*task).look, (*task).look, (*task).release, (*task).release, (*task).resolve, (*task).resolve,
 		} {
 			w.start(run)
@@ -180,7 +182,8 @@ func (w *World) finish() {
 	}
 }
 
-// Statements on tables without copies in any order with everything that ends a right, with crashes, lost calls, and restores of either database.
+// Statements on tables without copies in any order with everything that ends a right, with crashes, lost
+// calls, and restores of either database.
 func TestRowsWithoutCopiesOnManySchedules_I1_I3_I8_I13_I34(t *testing.T) {
 	t.Parallel()
 	seen := map[string]int{}
@@ -194,8 +197,10 @@ func TestRowsWithoutCopiesOnManySchedules_I1_I3_I8_I13_I34(t *testing.T) {
 		}
 	}
 	for _, what := range []string{
-		"written", "request", "RD001", "40001", "granted", "missing", "held", "held after the lock", "undecided", "refused", "recalled", "returned", "resolved", "deleted", "gone",
-		"removed: its target is deleted", "removed: missing", "rows came meanwhile", "another target", "acknowledged", "confirmed", "a lost right ended", "H is restored", "T is restored",
+		"written", "request", "RD001", "40001", "granted", "missing", "held", "held after the lock", "undecided",
+		"refused", "recalled", "returned", "resolved", "deleted", "gone",
+		"removed: its target is deleted", "removed: missing", "rows came meanwhile", "another target", "acknowledged",
+		"confirmed", "a lost right ended", "H is restored", "T is restored",
 	} {
 		require.Positive(t, seen[what], "%s: %v", what, seen)
 	}

@@ -53,7 +53,8 @@ func (w *World) blocked() (turns []int) {
 	return turns
 }
 
-// remove is a delete: it recalls the rights to block, outside of any transaction, and decides under the lock of the target.
+// remove is a delete: it recalls the rights to block, outside of any transaction, and decides under the lock
+// of the target.
 func (t *task) remove() {
 	w := t.w
 	u := w.t.active

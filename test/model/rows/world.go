@@ -1,7 +1,8 @@
-// Package rows models attached tables that keep no copy of their rows: a row refers because it is there, and a right stands for the target.
-// Statements share rights or leave requests; a granter asks for rights; everything that ends a right interleaves with them: a recall, a return, a
-// deletion that is closed and acted upon. Calls are lost, repeated and late, processes die between two steps, and either database is replaced by
-// an earlier copy of itself.
+// Package rows models attached tables that keep no copy of their rows: a row refers because it is there, and
+// a right stands for the target. Statements share rights or leave requests; a granter asks for rights;
+// everything that ends a right interleaves with them: a recall, a return, a deletion that is closed and acted
+// upon. Calls are lost, repeated and late, processes die between two steps, and either database is replaced
+// by an earlier copy of itself.
 //
 // Rules that schedules have taught, besides the expected ones: the close of a deletion ends the questions
 // that are open, because an answer may name the deleted target; an answer that a target is missing counts for
@@ -110,7 +111,8 @@ type World struct {
 func newWorld(seed uint64, m Mistakes) *World {
 	w := &World{
 		Mistakes: m, r: rand.New(rand.NewPCG(seed, 17)), seen: map[string]int{},
-		h: &holders{rows: map[int]uid{}, meant: map[int]uid{}, missing: map[bool]int{}, releases: map[int]bool{}, epoch: 1, tKnown: 1},
+		h: &holders{rows: map[int]uid{}, meant: map[int]uid{}, missing: map[bool]int{}, releases: map[int]bool{},
+			epoch: 1, tKnown: 1},
 		t: &targets{grants: map[int]grant{}, released: map[int]bool{}, epoch: 1, hKnown: 1, confirms: true},
 	}
 	w.n = 1
@@ -134,7 +136,8 @@ func (w *World) report(format string, args ...any) {
 // copied returns a backup of the database, which has no locks.
 func (h *holders) copied() *holders {
 	c := *h
-	c.rows, c.meant, c.missing, c.releases, c.requests = maps.Clone(h.rows), maps.Clone(h.meant), maps.Clone(h.missing), maps.Clone(h.releases), slices.Clone(h.requests)
+	c.rows, c.meant, c.missing, c.releases, c.requests = maps.Clone(h.rows), maps.Clone(h.meant), maps.Clone(h.missing),
+		maps.Clone(h.releases), slices.Clone(h.requests)
 	c.rights = nil
 	for _, r := range h.rights {
 		one := *r
@@ -184,10 +187,14 @@ func (w *World) refer(block bool) bool {
 func (w *World) covered() {
 	for h := range w.h.rows {
 		block := h%2 == 0
-		if w.h.missing[block] > 0 || slices.ContainsFunc(w.h.requests, func(o request) bool { return o.block == block }) {
+		if w.h.missing[block] > 0 || slices.ContainsFunc(w.h.requests, func(o request) bool {
+			return o.block == block
+		}) {
 			continue
 		}
-		if !slices.ContainsFunc(w.h.rights, func(r *right) bool { return r.block == block && (w.counts(r) || w.lost(r)) }) {
+		if !slices.ContainsFunc(w.h.rights, func(r *right) bool {
+			return r.block == block && (w.counts(r) || w.lost(r))
+		}) {
 			w.report("I34: row %d has neither a right, nor a request, nor a missing value", h)
 		}
 	}
@@ -281,7 +288,8 @@ func (t *task) lock(r *right) bool {
 	return true
 }
 
-// call runs the effect of a call in the other database. It may be lost before, or its answer may be; it may arrive again later.
+// call runs the effect of a call in the other database. It may be lost before, or its answer may be; it may
+// arrive again later.
 func (t *task) call(effect func()) bool {
 	w := t.w
 	t.pause()

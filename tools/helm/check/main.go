@@ -1,5 +1,5 @@
-// Command check decodes rendered manifests strictly into the types of Kubernetes and of the Prometheus operator: an unknown kind, an unknown
-// or repeated field, and a value of another type are errors.
+// Command check decodes rendered manifests strictly into the types of Kubernetes and of the Prometheus
+// operator: an unknown kind, an unknown or repeated field, and a value of another type are errors.
 package main
 
 import (

@@ -94,7 +94,8 @@ func (r *report) add(e event) {
 	}
 }
 
-// endOpen counts the tests of a package that ended with its process as failed: they have no event of their own.
+// endOpen counts the tests of a package that ended with its process as failed: they have no event of their
+// own.
 func (r *report) endOpen(packageName string) {
 	for name, output := range r.open {
 		if test, ours := strings.CutPrefix(name, packageName+" "); ours && test != "" {
@@ -162,7 +163,9 @@ func reason(output []string) string {
 
 // isFlaky reports whether a test failed in one run and passed in the last.
 func isFlaky(runs []run) bool {
-	return runs[len(runs)-1].result == "pass" && slices.ContainsFunc(runs, func(one run) bool { return one.result == "fail" })
+	return runs[len(runs)-1].result == "pass" && slices.ContainsFunc(runs, func(one run) bool {
+		return one.result == "fail"
+	})
 }
 
 func failed(runs []run) bool { return runs[len(runs)-1].result == "fail" }
@@ -181,7 +184,9 @@ func (r *report) outputs(title string, is func([]run) bool) string {
 		}
 		fmt.Fprintf(&out, "\n"+title+"\n", name)
 		for i, one := range runs {
-			lines := slices.DeleteFunc(slices.Clone(one.output), func(line string) bool { return strings.HasPrefix(strings.TrimSpace(line), "{") })
+			lines := slices.DeleteFunc(slices.Clone(one.output), func(line string) bool {
+				return strings.HasPrefix(strings.TrimSpace(line), "{")
+			})
 			if left := len(lines) - maxOutput; left > 0 {
 				lines = append([]string{fmt.Sprintf("(%d lines before)\n", left)}, lines[left:]...)
 			}

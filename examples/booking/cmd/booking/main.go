@@ -1,5 +1,6 @@
-// Command booking runs one process of the application. Its first arguments are a client.yaml, the connection string of the deployment's
-// database as a user with the role NAME_application, and the folder of its certificate.
+// Command booking runs one process of the application. Its first arguments are a client.yaml, the connection
+// string of the deployment's database as a user with the role NAME_application, and the folder of its
+// certificate.
 package main
 
 import (

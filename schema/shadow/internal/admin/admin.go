@@ -1,4 +1,5 @@
-// Package admin changes a deployment: version switches, kept environments, decommissioned deployments; and tidies up.
+// Package admin changes a deployment: version switches, kept environments, decommissioned deployments; and
+// tidies up.
 package admin
 
 import (
@@ -28,6 +29,7 @@ type Admin struct {
 }
 
 // New returns the Admin of a database, which uses the given rooms.
-func New(g *gate.Gate, p *prepare.Preparer, w *write.Writer, c *cascade.Actor, f *follow.Follower, v *verify.Verifier, r *rights.Rights) *Admin {
+func New(g *gate.Gate, p *prepare.Preparer, w *write.Writer, c *cascade.Actor, f *follow.Follower, v *verify.Verifier,
+	r *rights.Rights) *Admin {
 	return &Admin{DB: g.DB, Deriver: newDeriver(g, p, w), gate: g, cascade: c, follow: f, verify: v, rights: r}
 }

@@ -28,24 +28,27 @@ WITH said AS (
 INSERT INTO dbcontroller.work (action, shard, deployment_id) SELECT {clean_up_decommissioned}, $5, deployment_id FROM said`)
 
 // Decommission decommissions another deployment: after its commit no reference to or from that deployment is
-// established, and none of its resources becomes an owner or an ownee here. CleanUpDecommissioned, which it adds as
-// work, removes the stored rows. A second call changes nothing: the first decision counts. It fails with *InvalidError.
+// established, and none of its resources becomes an owner or an ownee here. CleanUpDecommissioned, which it
+// adds as work, removes the stored rows. A second call changes nothing: the first decision counts. It fails
+// with *InvalidError.
 func (s *Admin) Decommission(ctx context.Context, d gate.Decommissioned) error {
 	switch {
 	case d.Deployment == s.Self:
-		return &peer.InvalidError{Resource: "deployment", Err: errors.New("a deployment cannot decommission itself: call the other deployments")}
+		return &peer.InvalidError{Resource: "deployment",
+			Err: errors.New("a deployment cannot decommission itself: call the other deployments")}
 	case d.Blocking != schema.Unset && d.Blocking != schema.CascadeDelete:
 		return &peer.InvalidError{Resource: "blocking", Err: errors.New("want UNSET or CASCADE_DELETE")}
 	case d.Reason == "" || len(d.Reason) > 1000:
-		return &peer.InvalidError{Resource: "reason", Err: errors.New("want 1 to 1000 characters; the reason is stored with the decision")}
+		return &peer.InvalidError{Resource: "reason",
+			Err: errors.New("want 1 to 1000 characters; the reason is stored with the decision")}
 	}
 	id, err := s.Names.Deployment(ctx, d.Deployment)
 	if err != nil {
 		return err
 	}
 	err = s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
-		// Exclusive version lock: writes, establishes and owner checks hold it shared, and read the decommissioned
-		// deployments after they have it.
+		// Exclusive version lock: writes, establishes and owner checks hold it shared, and read the
+		// decommissioned deployments after they have it.
 		if _, err := tx.Exec(ctx, gate.LockVersionSQL, gate.VersionLock); err != nil {
 			return err
 		}
@@ -57,7 +60,8 @@ func (s *Admin) Decommission(ctx context.Context, d gate.Decommissioned) error {
 	if err != nil {
 		return fmt.Errorf("decommission %s: %w", d.Deployment, err)
 	}
-	s.Log.Warn("a deployment is decommissioned", zap.Stringer("deployment", d.Deployment), zap.String("by", d.By), zap.String("reason", d.Reason), requestid.Field(ctx))
+	s.Log.Warn("a deployment is decommissioned", zap.Stringer("deployment", d.Deployment), zap.String("by", d.By),
+		zap.String("reason", d.Reason), requestid.Field(ctx))
 	return s.gate.LoadDecommissioned(ctx)
 }
 
@@ -88,8 +92,10 @@ SELECT (SELECT count(DISTINCT holder_id) FROM referring WHERE behaviour IN ({cas
 
 // PlanDecommission counts the effects of Decommission here, and changes nothing. A deployment that is not
 // known here has no part.
-func (s *Admin) PlanDecommission(ctx context.Context, of schema.DeploymentID, blocking schema.Behaviour) (p DecommissionPlan, err error) {
-	err = s.Pool.QueryRow(ctx, planDecommissionSQL, of.Service, of.Region, int16(blocking), DecommissionCounted).Scan(&p.Deleted, &p.Unset, &p.Dangling, &p.Owned, &p.Released)
+func (s *Admin) PlanDecommission(ctx context.Context, of schema.DeploymentID,
+	blocking schema.Behaviour) (p DecommissionPlan, err error) {
+	err = s.Pool.QueryRow(ctx, planDecommissionSQL, of.Service, of.Region, int16(blocking), DecommissionCounted).
+		Scan(&p.Deleted, &p.Unset, &p.Dangling, &p.Owned, &p.Released)
 	if err != nil {
 		return p, fmt.Errorf("plan the decommissioning of %s: %w", of, err)
 	}
@@ -109,7 +115,8 @@ SELECT DISTINCT id FROM (
     (SELECT owner_id FROM dbcontroller.ownee_entry WHERE deployment_id = $1 AND owner_id > $2 ORDER BY owner_id LIMIT $3)
 ) AS t ORDER BY id LIMIT $3`
 
-	// Establish, Confirm and deletes lock the shadow: their rows are committed before this statement, or refused.
+	// Establish, Confirm and deletes lock the shadow: their rows are committed before this statement, or
+	// refused.
 	lockDecommissionedTargetsSQL = `SELECT FROM dbcontroller.shadow WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
 
 	decommissionedOwneesSQL = `
@@ -139,7 +146,8 @@ DELETE FROM dbcontroller.work w WHERE w.deployment_id = $1
 )
 
 var (
-	// At most $4 blockades: one target can have millions. Each step has its targets looked at again, since it may be the last one.
+	// At most $4 blockades: one target can have millions. Each step has its targets looked at again, since it
+	// may be the last one.
 	cleanUpTargetsSQL = db.Codes(`
 WITH blockades AS (
     DELETE FROM dbcontroller.blockade WHERE (target_id, holder_uid, field_id, attempt) IN (
@@ -182,10 +190,10 @@ SELECT COALESCE(max(seq), 0) FROM dropped`)
 // decommissionPage is the maximum number of targets, and of foreign targets, of one step.
 const decommissionPage = 1000
 
-// CleanUpDecommissioned removes, in pages, all rows of a decommissioned deployment and all references to it: blockades, entries
-// and unacknowledged deletions of its holders are removed, references to its resources act, owner references to them are dropped,
-// and messages to it are removed. It ends when nothing is left; a later call continues. Rows of other deployments are not
-// touched.
+// CleanUpDecommissioned removes, in pages, all rows of a decommissioned deployment and all references to it:
+// blockades, entries and unacknowledged deletions of its holders are removed, references to its resources
+// act, owner references to them are dropped, and messages to it are removed. It ends when nothing is left; a
+// later call continues. Rows of other deployments are not touched.
 func (s *Admin) CleanUpDecommissioned(ctx context.Context, deployment schema.DeploymentID) error {
 	id, err := s.Names.Deployment(ctx, deployment)
 	if err != nil {
@@ -193,15 +201,19 @@ func (s *Admin) CleanUpDecommissioned(ctx context.Context, deployment schema.Dep
 	}
 	var blocking schema.Behaviour
 	// The same id in every deployment that decommissions it.
-	cause := &schema.Cause{ID: uuid.NewSHA1(uuid.NameSpaceURL, []byte("decommission/"+deployment.String())), Root: "//" + deployment.String()}
-	err = s.Pool.QueryRow(ctx, `SELECT blocking, said_by, said_at FROM dbcontroller.decommissioned WHERE deployment_id = $1`, id).Scan(&blocking, &cause.Actor, &cause.At)
+	cause := &schema.Cause{ID: uuid.NewSHA1(uuid.NameSpaceURL, []byte("decommission/"+deployment.String())),
+		Root: "//" + deployment.String()}
+	err = s.Pool.QueryRow(ctx,
+		`SELECT blocking, said_by, said_at FROM dbcontroller.decommissioned WHERE deployment_id = $1`, id).
+		Scan(&blocking, &cause.Actor, &cause.At)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return fmt.Errorf("clean up after %s: it is not decommissioned", deployment)
 	}
 	if err != nil {
 		return fmt.Errorf("clean up after %s: %w", deployment, err)
 	}
-	err = errors.Join(s.thaw(ctx, id), s.cleanUpTargets(ctx, id), s.cleanUpReferences(ctx, deployment, id, blocking, cause), s.cleanUpOwners(ctx, id, cause))
+	err = errors.Join(s.thaw(ctx, id), s.cleanUpTargets(ctx, id), s.cleanUpReferences(ctx, deployment, id, blocking,
+		cause), s.cleanUpOwners(ctx, id, cause))
 	if err != nil {
 		return fmt.Errorf("clean up after %s: %w", deployment, err)
 	}
@@ -274,7 +286,9 @@ func (s *Admin) cleanUpTargets(ctx context.Context, deployment int32) error {
 				b := &pgx.Batch{}
 				b.Queue(lockDecommissionedTargetsSQL, targets)
 				b.Queue(cleanUpTargetsSQL, deployment, targets, s.SelfID, s.Cfg.Limits.Batch)
-				b.Queue(blockadesLeftSQL, deployment, targets).QueryRow(func(row pgx.Row) error { return row.Scan(&more) })
+				b.Queue(blockadesLeftSQL, deployment, targets).QueryRow(func(row pgx.Row) error {
+					return row.Scan(&more)
+				})
 				return tx.SendBatch(ctx, b).Close()
 			})
 			if err != nil {
@@ -287,10 +301,12 @@ func (s *Admin) cleanUpTargets(ctx context.Context, deployment int32) error {
 // cleanUpReferences acts upon all references to the deployment's resources, and ends the rights to refer to
 // them, each under its lock: the order alone excludes neither a transaction that has used a right, nor one
 // with an older snapshot. The next run ends the rights that are used at the moment.
-func (s *Admin) cleanUpReferences(ctx context.Context, deployment schema.DeploymentID, id int32, blocking schema.Behaviour, cause *schema.Cause) error {
+func (s *Admin) cleanUpReferences(ctx context.Context, deployment schema.DeploymentID, id int32,
+	blocking schema.Behaviour, cause *schema.Cause) error {
 	var failed error
 	for after := int64(0); ; {
-		rows, err := s.Pool.Query(ctx, decommissionedForeignTargetsSQL, id, after, decommissionPage, s.follow.RowsRefer())
+		rows, err := s.Pool.Query(ctx, decommissionedForeignTargetsSQL, id, after, decommissionPage,
+			s.follow.RowsRefer())
 		if err != nil {
 			return err
 		}
@@ -325,7 +341,8 @@ type decommissionedTarget struct {
 }
 
 // replaceBlocking gives blocking references the behaviour that the operator chose.
-func (s *Admin) replaceBlocking(ctx context.Context, deployment int32, uids []uuid.UUID, blocking schema.Behaviour) error {
+func (s *Admin) replaceBlocking(ctx context.Context, deployment int32, uids []uuid.UUID,
+	blocking schema.Behaviour) error {
 	parent, err := s.Names.Field(ctx, schema.ParentPath)
 	if err != nil {
 		return err
@@ -357,7 +374,9 @@ func (s *Admin) replaceBlocking(ctx context.Context, deployment int32, uids []uu
 }
 
 func (s *Admin) cleanUpOwners(ctx context.Context, deployment int32, cause *schema.Cause) error {
-	change := cascade.OwnerChange{Cause: cause, Lost: func(r prepare.OwnerRow) bool { return r.DeploymentID == deployment }}
+	change := cascade.OwnerChange{Cause: cause, Lost: func(r prepare.OwnerRow) bool {
+		return r.DeploymentID == deployment
+	}}
 	var failed error
 	for after := int64(0); ; {
 		rows, err := s.Pool.Query(ctx, decommissionedOwneesSQL, deployment, after, s.Cfg.Limits.Batch)
@@ -370,7 +389,9 @@ func (s *Admin) cleanUpOwners(ctx context.Context, deployment int32, cause *sche
 		}
 		after = ownees[len(ownees)-1]
 		failed = errors.Join(failed, s.ChangeEach(ctx, ownees, func(part []int64) error {
-			return s.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) error { return s.cascade.ChangeOwners(ctx, tx, slices.Clone(part), change) })
+			return s.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) error {
+				return s.cascade.ChangeOwners(ctx, tx, slices.Clone(part), change)
+			})
 		}))
 		if ctx.Err() != nil {
 			return errors.Join(failed, ctx.Err())

@@ -23,7 +23,8 @@ import (
 const derivePage = 500
 
 const (
-	// Only from the cursor that was read: another process may have advanced the pass, or a switch replaced it.
+	// Only from the cursor that was read: another process may have advanced the pass, or a switch replaced
+	// it.
 	advanceSQL     = `UPDATE dbcontroller.work SET cursor = $2, progress = progress + $3 WHERE seq = $1 AND cursor = $4`
 	endPassSQL     = `DELETE FROM dbcontroller.work WHERE seq = $1 AND cursor = $2`
 	explainWorkSQL = `UPDATE dbcontroller.work SET reason = $2 WHERE seq = $1 AND reason IS DISTINCT FROM $2`
@@ -62,10 +63,11 @@ func newDeriver(g *gate.Gate, p *prepare.Preparer, w *write.Writer) *Deriver {
 	return &Deriver{DB: g.DB, gate: g, preparer: p, write: w}
 }
 
-// Derive derives the references of some resources from their bodies by the running version: of a page of a kind's pass, or of one
-// resource that was set aside. A new form of a reference is established at the target's deployment before the holder's
-// transaction, which drops the old form; the old form is released afterwards. A resource whose references cannot be derived now
-// (a target is missing, or its deployment does not answer) is set aside by itself, and the others of the page are derived.
+// Derive derives the references of some resources from their bodies by the running version: of a page of a
+// kind's pass, or of one resource that was set aside. A new form of a reference is established at the
+// target's deployment before the holder's transaction, which drops the old form; the old form is released
+// afterwards. A resource whose references cannot be derived now (a target is missing, or its deployment does
+// not answer) is set aside by itself, and the others of the page are derived.
 func (s *Deriver) Derive(ctx context.Context, seq int64) (peer.Derived, error) {
 	v, err := s.Current()
 	if err != nil {
@@ -74,7 +76,8 @@ func (s *Deriver) Derive(ctx context.Context, seq int64) (peer.Derived, error) {
 	d := &deriving{store: s, seq: seq, sv: s.preparer.NewSaving(v)}
 	var cursor *string
 	var stored gate.Running
-	err = s.Pool.QueryRow(ctx, selectDeriveSQL, seq).Scan(append([]any{&d.kindID, &d.one, &cursor}, stored.Into()...)...)
+	err = s.Pool.QueryRow(ctx, selectDeriveSQL, seq).
+		Scan(append([]any{&d.kindID, &d.one, &cursor}, stored.Into()...)...)
 	if cursor != nil {
 		d.cursor = *cursor
 	}
@@ -84,7 +87,8 @@ func (s *Deriver) Derive(ctx context.Context, seq int64) (peer.Derived, error) {
 	if err != nil {
 		return peer.DerivedNot, fmt.Errorf("read the derivation: %w", err)
 	}
-	// Checked before blockades are established: otherwise each try would establish some that it could not commit.
+	// Checked before blockades are established: otherwise each try would establish some that it could not
+	// commit.
 	if err := s.gate.CheckVersion(v, stored); err != nil {
 		return peer.DerivedNot, err
 	}
@@ -175,7 +179,8 @@ func (d *deriving) compare(ctx context.Context) error {
 		return err
 	}
 	for i, row := range d.page {
-		wr := &prepare.Writing{Write: peer.Write{Name: row.Name, Body: row.Body}, Kind: kind.ID, KindID: d.kindID, Derives: true, Before: row, ID: row.ID, ShadowUID: row.UID}
+		wr := &prepare.Writing{Write: peer.Write{Name: row.Name, Body: row.Body}, Kind: kind.ID, KindID: d.kindID,
+			Derives: true, Before: row, ID: row.ID, ShadowUID: row.UID}
 		if row.Hidden { // until it is undeleted, or removed: the others of the page do not wait for it
 			d.setAside(wr, fmt.Sprintf("it %s", peer.ErrDeleted))
 			continue
@@ -210,8 +215,8 @@ func (d *deriving) setAside(wr *prepare.Writing, reason string) {
 	}
 }
 
-// leaveOut starts the attempt anew without the refused references; the stored references that they would replace stay. A dangling
-// reference whose behaviour allows that needs no reference row.
+// leaveOut starts the attempt anew without the refused references; the stored references that they would
+// replace stay. A dangling reference whose behaviour allows that needs no reference row.
 func (d *deriving) leaveOut(refused *peer.RefusedError) {
 	sv := d.store.preparer.NewSaving(d.sv.Version)
 	for _, wr := range d.sv.Writes {

@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	// tidyEvery is the time between two looks for expired rows; forgetEvery that between two looks for targets without references, because a key of an attached
-	// table changes only when no other deployment has an entry of it.
+	// tidyEvery is the time between two looks for expired rows; forgetEvery that between two looks for
+	// targets without references, because a key of an attached table changes only when no other deployment
+	// has an entry of it.
 	tidyEvery   = time.Minute
 	forgetEvery = 10 * time.Second
 )
@@ -49,7 +50,8 @@ func (s *Admin) RunTidy(ctx context.Context) error {
 
 // EpochConfig has the sources of deployments for FollowEpochs, and the channel that it notifies.
 type EpochConfig struct {
-	// Ask asks the registry for the environment; Kept returns the environment that is stored in the database, nil for none.
+	// Ask asks the registry for the environment; Kept returns the environment that is stored in the database,
+	// nil for none.
 	Ask, Kept func(context.Context) (*schema.Environment, error)
 	// Latest returns the newest environment that the process has, nil for none.
 	Latest func() *schema.Environment
@@ -139,12 +141,14 @@ func (f *epochFollower) recover(ctx context.Context) error {
 		return err
 	}
 	if len(env.Unheard) > 0 {
-		return fmt.Errorf("the registry's list of deployments may have lost some: %s have not reported a revision since its last start: "+
-			"start them, disable them, or remove deployments that no longer exist", strings.Join(env.Unheard, ", "))
+		return fmt.Errorf(
+			"the registry's list of deployments may have lost some: %s have not reported a revision since its last start: "+
+				"start them, disable them, or remove deployments that no longer exist", strings.Join(env.Unheard, ", "))
 	}
 	if _, listed := env.Deployment(f.store.Deployment()); env.Incomplete || !listed {
-		return errors.New("the deployments that may refer to resources here are not known: the registry's database was restored or failed over, or is empty, " +
-			"and may lack deployments: db-controller apply the files that describe all of them, or remove deployments that no longer exist")
+		return errors.New(
+			"the deployments that may refer to resources here are not known: the registry's database was restored or failed over, or is empty, " +
+				"and may lack deployments: db-controller apply the files that describe all of them, or remove deployments that no longer exist")
 	}
 	kept, err := f.Kept(ctx)
 	if err != nil {
@@ -158,7 +162,8 @@ func (f *epochFollower) recover(ctx context.Context) error {
 
 // AuditConfig of RunAudits.
 type AuditConfig struct {
-	// Pace returns the pause between two audits (0: no audits), and the rows a second that an audit reads; Repaced says that it has changed.
+	// Pace returns the pause between two audits (0: no audits), and the rows a second that an audit reads;
+	// Repaced says that it has changed.
 	Pace    func() (pause time.Duration, rate int)
 	Repaced <-chan struct{}
 	// Leads reports whether this process does the work of which one process of the deployment is enough.
@@ -167,11 +172,12 @@ type AuditConfig struct {
 	Audited func(verify.Verified, map[verify.DifferenceKind]int)
 }
 
-// auditBodies is the number of bodies from which one audit derives references: reading all bodies each time would cost more
-// than the rest of the audit.
+// auditBodies is the number of bodies from which one audit derives references: reading all bodies each time
+// would cost more than the rest of the audit.
 const auditBodies = 10_000
 
-// RunAudits compares with the other deployments, again and again, slowly, and repairs nothing. It returns nil when ctx ends.
+// RunAudits compares with the other deployments, again and again, slowly, and repairs nothing. It returns nil
+// when ctx ends.
 func (s *Admin) RunAudits(ctx context.Context, cfg AuditConfig) error {
 	for cfg.wait(ctx) {
 		if !cfg.Leads() {
@@ -214,8 +220,10 @@ func (s *Admin) runAudit(ctx context.Context, rate int) (verify.Verified, map[ve
 		Bodies: auditBodies,
 		Report: func(d verify.Difference) error {
 			found[d.Kind]++
-			s.Log.Warn("an audit found a difference", zap.String("kind", string(d.Kind)), zap.Stringer("holder", d.Holder),
-				zap.Stringer("target", d.Target), zap.String("path", d.Path), zap.String("cause", d.Cause()), zap.String("remedy", d.Remedy()))
+			s.Log.Warn("an audit found a difference", zap.String("kind", string(d.Kind)),
+				zap.Stringer("holder", d.Holder),
+				zap.Stringer("target", d.Target), zap.String("path", d.Path), zap.String("cause", d.Cause()),
+				zap.String("remedy", d.Remedy()))
 			return nil
 		},
 		Progress: func(ctx context.Context, so verify.Verified) error {

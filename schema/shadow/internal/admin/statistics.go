@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// manyRows is the number of rows from which the planner may misjudge a table that has few rows by its statistics: fewer are compared with each
-	// other in little time.
+	// manyRows is the number of rows from which the planner may misjudge a table that has few rows by its
+	// statistics: fewer are compared with each other in little time.
 	manyRows = 1000
 	// statisticsPause is the pause between two looks of a process that writes.
 	statisticsPause = time.Second
-	// othersPause is the pause between two looks of a process that does not, and after a failure: others write, too, embedded applications for
-	// instance.
+	// othersPause is the pause between two looks of a process that does not, and after a failure: others
+	// write, too, embedded applications for instance.
 	othersPause = 10 * time.Second
 	// analyzeLimit bounds the ANALYZE of a table, which reads at most 30,000 of its pages.
 	analyzeLimit = 10 * time.Second
@@ -52,7 +52,8 @@ func (s *Admin) RunStatistics(ctx context.Context) error {
 	}
 }
 
-// analyzeGrown renews the statistics of grown tables, each in a transaction of its own. A table that another session analyses is passed over.
+// analyzeGrown renews the statistics of grown tables, each in a transaction of its own. A table that another
+// session analyses is passed over.
 func (s *Admin) analyzeGrown(ctx context.Context) error {
 	for behind := ""; ; {
 		var grown *string
@@ -67,7 +68,8 @@ func (s *Admin) analyzeGrown(ctx context.Context) error {
 		if grown == nil {
 			return nil
 		}
-		s.Log.Debug("a table has grown, its statistics are renewed here or by another session", zap.Stringp("table", grown))
+		s.Log.Debug("a table has grown, its statistics are renewed here or by another session",
+			zap.Stringp("table", grown))
 		behind = *grown
 	}
 }

@@ -36,7 +36,8 @@ SELECT ` + gate.RunningColumns + `, EXISTS (SELECT FROM dbcontroller.derivation 
     WHERE d.fingerprint IS DISTINCT FROM COALESCE(i.fingerprint, '') OR d.shapes IS DISTINCT FROM COALESCE(i.shapes, '{}')
 ) FROM dbcontroller.meta m`
 
-	// A kind that the version lacks, or that has none in it, has none from now on. Resources that are in DELETING keep theirs.
+	// A kind that the version lacks, or that has none in it, has none from now on. Resources that are in
+	// DELETING keep theirs.
 	noteDeletionsSQL = `
 UPDATE dbcontroller.kind k SET finalizers = o.finalizers, until_removed = o.until_removed
 FROM (
@@ -45,12 +46,14 @@ FROM (
 ) AS o
 WHERE k.id = o.id AND (k.finalizers, k.until_removed) IS DISTINCT FROM (o.finalizers, o.until_removed)`
 
-	// Kinds that the version lacks are not derived by it. An empty fingerprint makes a later version that has them again derive them.
+	// Kinds that the version lacks are not derived by it. An empty fingerprint makes a later version that has
+	// them again derive them.
 	forgetDerivationsSQL = `UPDATE dbcontroller.derivation SET fingerprint = '' WHERE NOT kind_id = ANY ($1)`
 )
 
 var (
-	// Work to send the new version to each deployment with ownees of resources here. It replaces the work of an earlier switch.
+	// Work to send the new version to each deployment with ownees of resources here. It replaces the work of
+	// an earlier switch.
 	upgradeWorkSQL = db.Codes(`
 WITH old AS (
     DELETE FROM dbcontroller.work WHERE action = {upgrade_owners}
@@ -58,8 +61,8 @@ WITH old AS (
 INSERT INTO dbcontroller.work (action, shard, deployment_id)
 SELECT DISTINCT {upgrade_owners}, deployment_id % $1, deployment_id FROM dbcontroller.ownee_entry`)
 
-	// Work to derive the references of each kind whose fingerprint has changed and that has resources. It replaces the work of an
-	// earlier switch.
+	// Work to derive the references of each kind whose fingerprint has changed and that has resources. It
+	// replaces the work of an earlier switch.
 	deriveWorkSQL = db.Codes(`
 WITH i AS (
     SELECT * FROM unnest($1::int[], $2::text[], $3::smallint[]) AS i (kind_id, fingerprint, shard)
@@ -75,10 +78,10 @@ SELECT {derive}, i.shard, $4, i.kind_id, '' FROM moved JOIN i USING (kind_id)
 WHERE EXISTS (SELECT FROM dbcontroller.shadow s WHERE s.kind_id = i.kind_id)`)
 )
 
-// Switch makes the model the one that validates writes, in the database and in this process. It waits for writes that hold the
-// version lock; later writes that were validated with another version, in any process, fail at their commit and are retried. It
-// creates work for the background: to derive the kinds whose references are derived differently, and to send the new version to the
-// deployments of ownees.
+// Switch makes the model the one that validates writes, in the database and in this process. It waits for
+// writes that hold the version lock; later writes that were validated with another version, in any process,
+// fail at their commit and are retried. It creates work for the background: to derive the kinds whose
+// references are derived differently, and to send the new version to the deployments of ownees.
 func (s *Admin) Switch(ctx context.Context, model *schema.Model) error {
 	for {
 		err := s.switchVersion(ctx, model)
@@ -103,10 +106,12 @@ func (s *Admin) switchVersion(ctx context.Context, model *schema.Model) error {
 			return err
 		}
 		var moved bool
-		if err := tx.QueryRow(ctx, switchSQL, model.Descriptor.Version, model.Digest).Scan(&v.Generation, &moved); err != nil {
+		if err := tx.QueryRow(ctx, switchSQL, model.Descriptor.Version, model.Digest).
+			Scan(&v.Generation, &moved); err != nil {
 			return err
 		}
-		// With the version, and not after it: no resource is created under the version and removed without its finalizers.
+		// With the version, and not after it: no resource is created under the version and removed without
+		// its finalizers.
 		if _, err := tx.Exec(ctx, noteDeletionsSQL, kinds, finalizers, fields); err != nil || !moved {
 			return err
 		}
@@ -142,7 +147,8 @@ func (s *Admin) switchVersion(ctx context.Context, model *schema.Model) error {
 		if _, err := tx.Exec(ctx, read.NoteShapesSQL, kinds, shapes); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM dbcontroller.derivation WHERE dropped <> '{}')`).Scan(&v.Keeps)
+		return tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM dbcontroller.derivation WHERE dropped <> '{}')`).
+			Scan(&v.Keeps)
 	})
 	if err == nil {
 		s.Version.Store(v)
@@ -150,9 +156,11 @@ func (s *Admin) switchVersion(ctx context.Context, model *schema.Model) error {
 	return err
 }
 
-// deletionsOf returns the kinds of a model whose resources wait in DELETING, their finalizers, and the numbers of the fields whose
-// references they keep. The kinds are found by their oldest names, since the running version may not know the new ones.
-func (s *Admin) deletionsOf(ctx context.Context, model *schema.Model) (kinds []int32, finalizers, fields []string, err error) {
+// deletionsOf returns the kinds of a model whose resources wait in DELETING, their finalizers, and the
+// numbers of the fields whose references they keep. The kinds are found by their oldest names, since the
+// running version may not know the new ones.
+func (s *Admin) deletionsOf(ctx context.Context, model *schema.Model) (kinds []int32, finalizers, fields []string,
+	err error) {
 	for _, name := range model.KindNames() {
 		kind, err := model.Kind(name)
 		if err != nil {
@@ -174,7 +182,8 @@ func (s *Admin) deletionsOf(ctx context.Context, model *schema.Model) (kinds []i
 			}
 			numbers[i] = strconv.Itoa(int(field))
 		}
-		kinds, finalizers, fields = append(kinds, id), append(finalizers, strings.Join(names, " ")), append(fields, strings.Join(numbers, " "))
+		kinds, finalizers, fields = append(kinds, id), append(finalizers, strings.Join(names, " ")),
+			append(fields, strings.Join(numbers, " "))
 	}
 	return kinds, finalizers, fields, nil
 }
@@ -199,14 +208,16 @@ func (s *Admin) Adopt(ctx context.Context, model *schema.Model) error {
 	}
 	var complete bool
 	kinds, shapes := v.Shapes(ids)
-	if err := s.Pool.QueryRow(ctx, adoptSQL, ids, fingerprints, kinds, shapes).Scan(append(stored.Into(), &v.Keeps, &complete)...); err != nil {
+	if err := s.Pool.QueryRow(ctx, adoptSQL, ids, fingerprints, kinds, shapes).
+		Scan(append(stored.Into(), &v.Keeps, &complete)...); err != nil {
 		return fmt.Errorf("adopt %s: %w", model.Descriptor.ServiceVersion, err)
 	}
 	if err := s.runs(stored, model); err != nil {
 		return err
 	}
 	if !complete {
-		return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: fmt.Errorf("its switch to version %s is not complete", stored.Version)}
+		return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self},
+			Err: fmt.Errorf("its switch to version %s is not complete", stored.Version)}
 	}
 	v.Generation = stored.Generation
 	s.Version.Store(v)
@@ -218,11 +229,12 @@ func (s *Admin) runs(stored gate.Running, model *schema.Model) error {
 	if model.Says(stored.Version, stored.Digest) {
 		return nil
 	}
-	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: fmt.Errorf("it runs version %s, not %s", stored.Version, model.Descriptor.Version)}
+	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self},
+		Err: fmt.Errorf("it runs version %s, not %s", stored.Version, model.Descriptor.Version)}
 }
 
-// Refresh replaces the model by one of the same version made of more descriptors: it has the names of kinds in versions that were
-// described meanwhile. A model of another version is ignored.
+// Refresh replaces the model by one of the same version made of more descriptors: it has the names of kinds
+// in versions that were described meanwhile. A model of another version is ignored.
 func (s *Admin) Refresh(model *schema.Model) {
 	for {
 		v := s.Version.Load()
@@ -238,9 +250,10 @@ func (s *Admin) Refresh(model *schema.Model) {
 	}
 }
 
-// learn stores and caches the ids of the version's kinds and field paths, so that no transaction needs a second connection to look
-// one up (I22).
-func (s *Admin) learn(ctx context.Context, v *db.Version) (ids []int32, fingerprints []string, shards []int16, err error) {
+// learn stores and caches the ids of the version's kinds and field paths, so that no transaction needs a
+// second connection to look one up (I22).
+func (s *Admin) learn(ctx context.Context, v *db.Version) (ids []int32, fingerprints []string, shards []int16,
+	err error) {
 	if err := s.storeNames(ctx, v.Model); err != nil {
 		return nil, nil, nil, err
 	}

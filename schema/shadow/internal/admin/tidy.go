@@ -42,8 +42,8 @@ DELETE FROM dbcontroller.freeze f WHERE f.committed AND f.expires_at < now() AND
 	// Left by a process that died between the two steps of ending a right; nothing heeds them any more.
 	tidyEndingSQL = `DELETE FROM dbcontroller.ending WHERE until < now() - interval '1 min' OR until > now() + interval '1 min'`
 
-	// Keyset pagination through the table, since most rows are in use. With LIMIT, each page looks at the references of its targets; of EXISTS the
-	// planner can make a hash of all references.
+	// Keyset pagination through the table, since most rows are in use. With LIMIT, each page looks at the
+	// references of its targets; of EXISTS the planner can make a hash of all references.
 	unreferredSQL = `
 SELECT f.id, f.block_attempt IS NOT NULL, (SELECT true FROM dbcontroller.reference WHERE target_id = f.id LIMIT 1) IS NOT NULL,
     f.asked_by IS NULL AND (SELECT true FROM dbcontroller.reference WHERE target_id = f.id AND behaviour = {block} AND NOT dangling LIMIT 1) IS NOT NULL
@@ -65,8 +65,8 @@ SELECT count(*) FROM old`
 )
 
 var (
-	// $3 is the time by the process's clock: a row is removed only when it is old by this clock and by the database's, since either
-	// may have jumped.
+	// $3 is the time by the process's clock: a row is removed only when it is old by this clock and by the
+	// database's, since either may have jumped.
 	tidyAttemptsSQL = db.Codes(`
 WITH old AS (
     DELETE FROM dbcontroller.attempt WHERE id IN (
@@ -83,7 +83,8 @@ WITH old AS (
 )
 SELECT count(*) FROM old`)
 
-	// Messages to decommissioned deployments, left by attempts that were under way when the deployment was decommissioned.
+	// Messages to decommissioned deployments, left by attempts that were under way when the deployment was
+	// decommissioned.
 	tidyDecommissionedSQL = db.Codes(`
 DELETE FROM dbcontroller.work WHERE seq IN (
     SELECT m.seq FROM dbcontroller.decommissioned x JOIN dbcontroller.work m ON m.deployment_id = x.deployment_id AND m.action <> {clean_up_decommissioned}
@@ -95,8 +96,9 @@ DELETE FROM dbcontroller.work WHERE seq IN (
 // tidied is the maximum number of rows of a table that one step removes, or looks at.
 const tidied = 5000
 
-// Tidy removes rows whose retention has ended, up to 5,000 of a table: decisions, closed attempts, request outcomes, closing rows,
-// change rows, foreign targets without references, and removals. It reports whether there may be more.
+// Tidy removes rows whose retention has ended, up to 5,000 of a table: decisions, closed attempts, request
+// outcomes, closing rows, change rows, foreign targets without references, and removals. It reports whether
+// there may be more.
 func (s *Admin) Tidy(ctx context.Context) (more bool, err error) {
 	const limit = tidied
 	now, n := s.Now(), 0
@@ -107,7 +109,8 @@ func (s *Admin) Tidy(ctx context.Context) (more bool, err error) {
 	for _, t := range []struct {
 		sql  string
 		args []any
-	}{{tidyClosedSQL, []any{peer.ClosedAttemptRetention, limit, now}}, {tidyRequestsSQL, []any{peer.RequestRetention, limit, now}}, {tidyClosingSQL, []any{limit}}} {
+	}{{tidyClosedSQL, []any{peer.ClosedAttemptRetention, limit, now}},
+		{tidyRequestsSQL, []any{peer.RequestRetention, limit, now}}, {tidyClosingSQL, []any{limit}}} {
 		tag, err := s.Pool.Exec(ctx, t.sql, t.args...)
 		if err != nil {
 			return false, fmt.Errorf("tidy: %w", err)
@@ -134,14 +137,16 @@ func (s *Admin) Tidy(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	var removals int64 // last, since its failure must not keep back the others
-	if err := s.Pool.QueryRow(ctx, `SELECT dbcontroller.forget_removals($1, $2)`, s.Tuning.Load().RemovalsKept, limit).Scan(&removals); err != nil {
+	if err := s.Pool.QueryRow(ctx, `SELECT dbcontroller.forget_removals($1, $2)`, s.Tuning.Load().RemovalsKept, limit).
+		Scan(&removals); err != nil {
 		return false, fmt.Errorf("forget removals: %w", err)
 	}
 	return more || n == limit || forgotten || removals == limit, nil
 }
 
-// tidyForeignTargets looks at the next foreign targets. It returns rights to block that nothing here needs any more, also when no trigger saw that (TRUNCATE,
-// partitions), and removes targets to which nothing refers: the last reference was dropped, and the target was not deleted.
+// tidyForeignTargets looks at the next foreign targets. It returns rights to block that nothing here needs
+// any more, also when no trigger saw that (TRUNCATE, partitions), and removes targets to which nothing
+// refers: the last reference was dropped, and the target was not deleted.
 func (s *Admin) tidyForeignTargets(ctx context.Context, limit int) (more bool, err error) {
 	rows, err := s.Pool.Query(ctx, db.Codes(unreferredSQL), s.tidied.Load(), limit)
 	if err != nil {
@@ -166,7 +171,8 @@ func (s *Admin) tidyForeignTargets(ctx context.Context, limit int) (more bool, e
 		last = 0 // from the beginning, the next time
 	}
 	s.tidied.Store(last)
-	if err := s.rights.LookAt(ctx, returnable); err != nil && !db.HasCode(err, db.CodeLockNotAvailable) { // a transaction uses one: the next time
+	// a transaction uses one: the next time
+	if err := s.rights.LookAt(ctx, returnable); err != nil && !db.HasCode(err, db.CodeLockNotAvailable) {
 		return false, err
 	}
 	return more, s.follow.ForgetUnreferred(ctx, unused)
@@ -208,8 +214,8 @@ type Outstanding struct {
 // Outstanding counts the outstanding work by group and deployment: messages owed (such as confirm and
 // release), resources to look at again (finalise), deletions that other deployments have not acknowledged,
 // resources in DELETING, expired, undecided tentative blockades and freezes by atomic deletions, values of
-// attached tables whose rights were refused, or whose deployments did not answer, and scheduled deletions that
-// are overdue.
+// attached tables whose rights were refused, or whose deployments did not answer, and scheduled deletions
+// that are overdue.
 func (s *Admin) Outstanding(ctx context.Context) ([]Outstanding, error) {
 	rows, err := s.Pool.Query(ctx, countsSQL, s.Tuning.Load().TentativeTTL)
 	if err != nil {

@@ -20,8 +20,9 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 )
 
-// EstablishAll establishes the attempt's references at all targets' deployments concurrently. When one refuses or does
-// not answer, the attempt is decided ABORTED at once, and its blockades, including possible ones, are released.
+// EstablishAll establishes the attempt's references at all targets' deployments concurrently. When one
+// refuses or does not answer, the attempt is decided ABORTED at once, and its blockades, including possible
+// ones, are released.
 func EstablishAll(ctx context.Context, a *Attempts, sv *prepare.Saving) error {
 	var (
 		mu      sync.Mutex
@@ -49,21 +50,26 @@ func EstablishAll(ctx context.Context, a *Attempts, sv *prepare.Saving) error {
 		return refused.Sorted()
 	}
 	if _, err := Abandon(ctx, a, sv, asked); err != nil {
-		a.Log.Warn("cannot record an aborted attempt; its blockades are resolved when they expire", zap.Error(err), requestid.Field(ctx)) // I5
+		// I5
+		a.Log.Warn("cannot record an aborted attempt; its blockades are resolved when they expire", zap.Error(err),
+			requestid.Field(ctx))
 	}
 	return refused.Sorted()
 }
 
 // Call is Establish or WouldEstablish of another deployment.
-type Call func(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error)
+type Call func(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID,
+	refs []peer.EstablishReference) (*peer.Established, error)
 
 // EstablishBy returns the refused references, and whether the deployment may have inserted blockades.
-func EstablishBy(ctx context.Context, a *Attempts, call Call, attempt peer.AttemptID, target schema.DeploymentID, refs []*prepare.NewReference) (refused *peer.RefusedError, reached bool) {
+func EstablishBy(ctx context.Context, a *Attempts, call Call, attempt peer.AttemptID, target schema.DeploymentID,
+	refs []*prepare.NewReference) (refused *peer.RefusedError, reached bool) {
 	if a.gate.IsDecommissioned(target) {
 		return refuseAll(refs, peer.TargetDecommissioned, ""), false
 	}
 	answer, err := call(ctx, target, attempt, establishRequest(refs))
-	a.Log.Debug("a deployment was asked to establish references", zap.Stringer("deployment", target), zap.Stringer("attempt", attempt), zap.Int("references", len(refs)), zap.Error(err), requestid.Field(ctx))
+	a.Log.Debug("a deployment was asked to establish references", zap.Stringer("deployment", target),
+		zap.Stringer("attempt", attempt), zap.Int("references", len(refs)), zap.Error(err), requestid.Field(ctx))
 	if err == nil && len(answer.UIDs) != len(refs) {
 		err = fmt.Errorf("its answer has %d uids for %d references", len(answer.UIDs), len(refs))
 	}
@@ -81,14 +87,15 @@ func establishRequest(refs []*prepare.NewReference) []peer.EstablishReference {
 	for i, r := range refs {
 		request[i] = peer.EstablishReference{
 			HolderUID: r.Holder.ShadowUID, HolderKind: r.Holder.Kind.Kind, HolderName: r.Holder.Name, Path: r.Path,
-			TargetKind: r.TargetKind.Kind, TargetName: r.Target.Name, TargetUID: r.ReplacedUID(), Behaviour: r.Behaviour, Right: r.ReplacedRight(),
+			TargetKind: r.TargetKind.Kind, TargetName: r.Target.Name, TargetUID: r.ReplacedUID(),
+			Behaviour: r.Behaviour, Right: r.ReplacedRight(),
 		}
 	}
 	return request
 }
 
-// refusalsOf translates an error of an Establish call into refusals: of the references that it names, or of all. reached
-// reports whether the call may have inserted blockades.
+// refusalsOf translates an error of an Establish call into refusals: of the references that it names, or of
+// all. reached reports whether the call may have inserted blockades.
 func refusalsOf(refs []*prepare.NewReference, err error) (refused *peer.RefusedError, reached bool) {
 	switch {
 	case err == nil:
@@ -104,7 +111,8 @@ func refusalsOf(refs []*prepare.NewReference, err error) (refused *peer.RefusedE
 func refuseAll(refs []*prepare.NewReference, reason peer.Reason, detail string) *peer.RefusedError {
 	e := &peer.RefusedError{Refusals: make([]peer.Refusal, len(refs))}
 	for i, r := range refs {
-		e.Refusals[i] = peer.Refusal{Holder: r.Holder.Name, Path: r.Path, Target: r.Target, Reason: reason, Detail: detail}
+		e.Refusals[i] = peer.Refusal{Holder: r.Holder.Name, Path: r.Path, Target: r.Target, Reason: reason,
+			Detail: detail}
 	}
 	return e
 }
@@ -125,9 +133,10 @@ var (
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt)
 SELECT {release}, $1, d, $2 FROM unnest($3::int[]) AS d`)
 
-	// One release stands for all attempts of a repeated write. A further attempt makes new work of it: an attempt that is added while
-	// its release is under way is not finished with it. It returns the deployments with a release of this attempt: the others got one from
-	// a concurrent transaction, for which it has waited, and which the next statement sees.
+	// One release stands for all attempts of a repeated write. A further attempt makes new work of it: an
+	// attempt that is added while its release is under way is not finished with it. It returns the
+	// deployments with a release of this attempt: the others got one from a concurrent transaction, for which
+	// it has waited, and which the next statement sees.
 	releaseChainSQL = db.Codes(`
 WITH before AS (
     DELETE FROM dbcontroller.work WHERE chain = @chain AND deployment_id = ANY (@deployments::int[]) RETURNING deployment_id, attempt, earlier
@@ -138,8 +147,9 @@ FROM unnest(@deployments::int[]) AS d LEFT JOIN before b ON b.deployment_id = d 
 ON CONFLICT (chain, deployment_id) WHERE chain IS NOT NULL DO NOTHING RETURNING deployment_id`)
 )
 
-// earlierReleased bounds the earlier attempts of a release, so that a batch of 1,000 releases has at most the 10,000 attempts that one
-// call may have. The blockades of attempts before them expire, are resolved, and removed.
+// earlierReleased bounds the earlier attempts of a release, so that a batch of 1,000 releases has at most the
+// 10,000 attempts that one call may have. The blockades of attempts before them expire, are resolved, and
+// removed.
 const earlierReleased = 9
 
 // chain returns an id that all attempts of a repeated write share: a hash of its holders' names.
@@ -151,9 +161,10 @@ func chain(sv *prepare.Saving) uuid.UUID {
 	return uuid.NewSHA1(uuid.Nil, []byte(strings.Join(names, "\n")))
 }
 
-// Abandon decides the attempt ABORTED and adds the releases of its blockades as work, for the deployments that have, or may
-// have, some. It returns true, and adds nothing, when the attempt has committed.
-func Abandon(ctx context.Context, a *Attempts, sv *prepare.Saving, at []schema.DeploymentID) (committed bool, err error) {
+// Abandon decides the attempt ABORTED and adds the releases of its blockades as work, for the deployments
+// that have, or may have, some. It returns true, and adds nothing, when the attempt has committed.
+func Abandon(ctx context.Context, a *Attempts, sv *prepare.Saving,
+	at []schema.DeploymentID) (committed bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	numbers := make([]int32, len(at))
@@ -167,7 +178,8 @@ func Abandon(ctx context.Context, a *Attempts, sv *prepare.Saving, at []schema.D
 		holders = append(holders, wr.ID)
 	}
 	err = a.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
-		// A process that was paused for long may find its decision tidied; the references then prove the commit.
+		// A process that was paused for long may find its decision tidied; the references then prove the
+		// commit.
 		if err := tx.QueryRow(ctx, standsSQL, holders, sv.Attempt).Scan(&committed); err != nil || committed {
 			return err
 		}
@@ -195,7 +207,8 @@ func release(ctx context.Context, tx pgx.Tx, sv *prepare.Saving, deployments []i
 	left := slices.Clone(deployments)
 	for len(left) > 0 {
 		rows, err := tx.Query(ctx, releaseChainSQL, db.Named{
-			"shard": schema.Shard(sv.Writes[0].Name), "attempt": sv.Attempt, "deployments": left, "chain": chain(sv), "most": earlierReleased,
+			"shard": schema.Shard(sv.Writes[0].Name), "attempt": sv.Attempt, "deployments": left, "chain": chain(sv),
+			"most": earlierReleased,
 		})
 		if err != nil {
 			return err
@@ -209,7 +222,8 @@ func release(ctx context.Context, tx pgx.Tx, sv *prepare.Saving, deployments []i
 	return nil
 }
 
-// AbandonAt decides an attempt ABORTED, unless it has committed, and adds the release of its blockades at a deployment as work.
+// AbandonAt decides an attempt ABORTED, unless it has committed, and adds the release of its blockades at a
+// deployment as work.
 func AbandonAt(ctx context.Context, a *Attempts, attempt peer.AttemptID, established int32) error {
 	_, err := Abort(ctx, a, attempt, []int32{established})
 	return err

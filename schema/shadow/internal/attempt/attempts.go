@@ -1,5 +1,5 @@
-// Package attempt establishes the references of a write at other deployments, decides the attempt ABORTED when one refuses, and
-// answers their questions about attempts.
+// Package attempt establishes the references of a write at other deployments, decides the attempt ABORTED
+// when one refuses, and answers their questions about attempts.
 package attempt
 
 import (

@@ -15,9 +15,11 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
 
-// One attempt can have as many references as a request has writes. So rows of whole keys are compared with their attempts by IS NOT DISTINCT
-// FROM, here and in other statements, which uses no index: the index of attempts would give all of them for each. The holder and the target are looked
-// up first: by statistics of another moment, PostgreSQL would read all targets of the deployment, or all references to a target, for each row.
+// One attempt can have as many references as a request has writes. So rows of whole keys are compared with
+// their attempts by IS NOT DISTINCT FROM, here and in other statements, which uses no index: the index of
+// attempts would give all of them for each. The holder and the target are looked up first: by statistics of
+// another moment, PostgreSQL would read all targets of the deployment, or all references to a target, for
+// each row.
 var (
 	selectStillHeldSQL = db.Codes(`
 SELECT i.n - 1, false, s.state = {deleting}
@@ -36,11 +38,13 @@ WHERE i.holder_uid = i.target_uid AND i.attempt IN (f.block_attempt, f.acting_at
 )
 
 // Answer returns a verdict on each blockade that the deployment of its target asks about: held while the
-// committed reference exists, or leaving if its holder is in DELETING, gone when the attempt is decided and the reference does not exist, undecided
-// otherwise. An undecided attempt whose blockade has expired by the target's clock is first decided ABORTED.
-// An atomic deletion is held when it is COMMITTED, and undecided while it is scheduled. A right to block that nothing here has used yet is
-// undecided too: it is held, or returned, soon.
-func (a *Attempts) Answer(ctx context.Context, target schema.DeploymentID, questions []peer.Question) (*peer.Answers, error) {
+// committed reference exists, or leaving if its holder is in DELETING, gone when the attempt is decided and
+// the reference does not exist, undecided otherwise. An undecided attempt whose blockade has expired by the
+// target's clock is first decided ABORTED. An atomic deletion is held when it is COMMITTED, and undecided
+// while it is scheduled. A right to block that nothing here has used yet is undecided too: it is held, or
+// returned, soon.
+func (a *Attempts) Answer(ctx context.Context, target schema.DeploymentID,
+	questions []peer.Question) (*peer.Answers, error) {
 	selfEpoch := a.gate.PresentEpoch()
 	deployment, err := a.Names.Deployment(ctx, target)
 	if err != nil {
@@ -60,7 +64,8 @@ func (a *Attempts) Answer(ctx context.Context, target schema.DeploymentID, quest
 	if err != nil {
 		return nil, err
 	}
-	r := &resolution{target: deployment, questions: questions, keys: k, verdicts: make([]peer.Verdict, len(questions)), unused: make([]bool, len(questions)), unknown: a.gate.Unknown}
+	r := &resolution{target: deployment, questions: questions, keys: k, verdicts: make([]peer.Verdict, len(questions)),
+		unused: make([]bool, len(questions)), unknown: a.gate.Unknown}
 	err = a.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		clear(r.verdicts)
 		if r.epoch, err = a.gate.EpochOf(ctx, tx); err != nil {
@@ -136,7 +141,8 @@ func (r *resolution) run(ctx context.Context, tx pgx.Tx) (err error) {
 	if _, err := tx.Exec(ctx, decideAbortedSQL, r.expired()); err != nil {
 		return err
 	}
-	// Decisions before references: the references of an attempt that commits between the two statements are seen.
+	// Decisions before references: the references of an attempt that commits between the two statements are
+	// seen.
 	decided, err := decisions(ctx, tx, r.keys.Attempts)
 	if err != nil {
 		return err
@@ -164,7 +170,8 @@ func (r *resolution) run(ctx context.Context, tx pgx.Tx) (err error) {
 // findHeld sets the verdicts on references that exist, and finds the rights that nothing has used.
 func (r *resolution) findHeld(ctx context.Context, tx pgx.Tx) error {
 	clear(r.unused)
-	rows, err := tx.Query(ctx, selectStillHeldSQL, r.keys.Attempts, r.keys.Holders, r.keys.Fields, r.keys.Targets, r.target)
+	rows, err := tx.Query(ctx, selectStillHeldSQL, r.keys.Attempts, r.keys.Holders, r.keys.Fields,
+		r.keys.Targets, r.target)
 	if err != nil {
 		return err
 	}
@@ -248,7 +255,8 @@ func (r *resolution) takeUnknown(ctx context.Context, tx pgx.Tx) (taken int, err
 }
 
 // decisions returns, for each decided attempt, whether it is COMMITTED; nil for a deletion that is scheduled.
-func decisions(ctx context.Context, tx pgx.Tx, attempts []peer.AttemptID) (committed map[peer.AttemptID]*bool, err error) {
+func decisions(ctx context.Context, tx pgx.Tx, attempts []peer.AttemptID) (committed map[peer.AttemptID]*bool,
+	err error) {
 	rows, err := tx.Query(ctx, selectDecisionsSQL, attempts)
 	if err != nil {
 		return nil, err

@@ -23,10 +23,11 @@ FROM unnest(@attempts::uuid[], @holders::uuid[], @fields::int[], @targets::uuid[
     AS i (attempt, holder_uid, field_id, target_uid, behaviour, n)
 JOIN dbcontroller.shadow s ON s.uid = i.target_uid`)
 
-// CheckReferences returns the state of references of another deployment, in the order of refs. A reference is held by its
-// blockade; when it does not block, also by the holder entry of its deployment, which replaces the blockade when the reference is
-// confirmed.
-func (a *Attempts) CheckReferences(ctx context.Context, holder schema.DeploymentID, refs []peer.CheckedReference) ([]peer.Known, error) {
+// CheckReferences returns the state of references of another deployment, in the order of refs. A reference is
+// held by its blockade; when it does not block, also by the holder entry of its deployment, which replaces
+// the blockade when the reference is confirmed.
+func (a *Attempts) CheckReferences(ctx context.Context, holder schema.DeploymentID,
+	refs []peer.CheckedReference) ([]peer.Known, error) {
 	selfEpoch := a.gate.PresentEpoch()
 	deployment, err := a.Names.Deployment(ctx, holder)
 	if err != nil {
@@ -45,11 +46,13 @@ func (a *Attempts) CheckReferences(ctx context.Context, holder schema.Deployment
 		out[i] = peer.KnownAbsent
 	}
 	err = a.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
-		if epoch, err := a.gate.EpochOf(ctx, tx); err != nil || epoch != selfEpoch { // commits may be lost: a missing row decides nothing
+		// commits may be lost: a missing row decides nothing
+		if epoch, err := a.gate.EpochOf(ctx, tx); err != nil || epoch != selfEpoch {
 			return cmp.Or(err, a.gate.RecoveringSelf())
 		}
 		rows, err := tx.Query(ctx, checkReferencesSQL, db.Named{
-			"deployment": deployment, "attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "targets": k.Targets, "behaviours": behaviours,
+			"deployment": deployment, "attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields,
+			"targets": k.Targets, "behaviours": behaviours,
 		})
 		if err != nil {
 			return err

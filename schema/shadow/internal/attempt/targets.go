@@ -12,11 +12,12 @@ import (
 )
 
 const (
-	selectReferencedSQL = `SELECT d.id, d.service, d.region FROM dbcontroller.deployment d WHERE ` + gate.ReferencedSQL + ` ORDER BY d.id`
+	selectReferencedSQL = `SELECT d.id, d.service, d.region FROM dbcontroller.deployment d WHERE ` +
+		gate.ReferencedSQL + ` ORDER BY d.id`
 )
 
-// NoteTargets sets pointed_to of the targets' deployments, before references are established there. It also loads their
-// ids: the following transaction must not need a second connection.
+// NoteTargets sets pointed_to of the targets' deployments, before references are established there. It also
+// loads their ids: the following transaction must not need a second connection.
 func NoteTargets(ctx context.Context, a *Attempts, sv *prepare.Saving) error {
 	var ids []int32
 	for d := range sv.Foreign {
@@ -33,7 +34,8 @@ func NoteTargets(ctx context.Context, a *Attempts, sv *prepare.Saving) error {
 
 // Look reads the facts that other processes and restores change, with one round trip: whether the database
 // has the version of the model, and the deployments of ReferencedDeployments.
-func (a *Attempts) Look(ctx context.Context, model *schema.Model) (runs bool, referenced []schema.DeploymentID, err error) {
+func (a *Attempts) Look(ctx context.Context, model *schema.Model) (runs bool, referenced []schema.DeploymentID,
+	err error) {
 	b := &pgx.Batch{}
 	b.Queue(gate.SelectRunningSQL).Query(func(rows pgx.Rows) error {
 		stored, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[gate.Running])
@@ -50,9 +52,9 @@ func (a *Attempts) Look(ctx context.Context, model *schema.Model) (runs bool, re
 	return runs, referenced, nil
 }
 
-// ReferencedDeployments returns the deployments to which this one has ever established references, without the
-// decommissioned. The running version need not import them: a holder entry of this deployment stays there as long as its
-// target exists.
+// ReferencedDeployments returns the deployments to which this one has ever established references, without
+// the decommissioned. The running version need not import them: a holder entry of this deployment stays there
+// as long as its target exists.
 func (a *Attempts) ReferencedDeployments(ctx context.Context) ([]schema.DeploymentID, error) {
 	rows, err := a.Pool.Query(ctx, selectReferencedSQL)
 	if err != nil {

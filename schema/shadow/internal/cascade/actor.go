@@ -1,5 +1,6 @@
-// Package cascade carries out deletions inside one database: it finds the closure of acting references, decides which members are
-// removed at once and which wait, and executes that; also for rows that SQL has deleted, and for lost owners.
+// Package cascade carries out deletions inside one database: it finds the closure of acting references,
+// decides which members are removed at once and which wait, and executes that; also for rows that SQL has
+// deleted, and for lost owners.
 package cascade
 
 import (

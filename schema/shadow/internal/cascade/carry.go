@@ -25,9 +25,9 @@ import (
 )
 
 var (
-	// A marked or removed resource drops its owners and its references. Foreign BLOCK references are released; the targets
-	// of local ones are looked at again. A holder in DELETING therefore has no references and keeps no target, but by the
-	// references that it keeps until it is removed (I14).
+	// A marked or removed resource drops its owners and its references. Foreign BLOCK references are
+	// released; the targets of local ones are looked at again. A holder in DELETING therefore has no
+	// references and keeps no target, but by the references that it keeps until it is removed (I14).
 	leaveReferencesSQL = db.Codes(leaveSQL("", notGoing))
 	markReferencesSQL  = db.Codes(leaveSQL(`
         AND (cardinality(@kept_kinds::int[]) = 0 OR r.target_id = r.holder_id OR NOT EXISTS (
@@ -43,7 +43,8 @@ SELECT EXISTS (SELECT FROM released) OR EXISTS (SELECT FROM rights) OR EXISTS (S
 // notGoing is a condition on a local target s: the same decision does not mark or remove it.
 const notGoing = " AND NOT s.id = ANY (@ids)"
 
-// leaveSQL drops the owners, and the references for which a condition holds. The targets for which another one holds are looked at again.
+// leaveSQL drops the owners, and the references for which a condition holds. The targets for which another
+// one holds are looked at again.
 func leaveSQL(condition, looked string) string {
 	return `
 owned AS (
@@ -83,7 +84,8 @@ WITH going AS (
 	// Of any deletion: a marked resource gets no references.
 	thawSQL = `DELETE FROM dbcontroller.frozen WHERE target_id = ANY ($1)`
 
-	removeDanglingSQL = db.Codes(`DELETE FROM dbcontroller.reference WHERE target_id = ANY ($1) AND behaviour = {allow_dangling}`)
+	removeDanglingSQL = db.Codes(
+		`DELETE FROM dbcontroller.reference WHERE target_id = ANY ($1) AND behaviour = {allow_dangling}`)
 
 	// References of a batch. Their targets stay in DELETING, and get no new ones (I4).
 	removeSomeDanglingSQL = db.Codes(`
@@ -158,7 +160,8 @@ func (s *Actor) CarryOutAnd(ctx context.Context, tx pgx.Tx, d Decision, also *pg
 		if err := db.Stay(ctx, tx, b); err != nil {
 			return fmt.Errorf("delete resources: %w", err)
 		}
-		if err := s.rows.Delete(ctx, tx, gone); err != nil { // after the marks: the triggers of the tables meet no blocker any more
+		// after the marks: the triggers of the tables meet no blocker any more
+		if err := s.rows.Delete(ctx, tx, gone); err != nil {
 			return err
 		}
 		b = &pgx.Batch{}
@@ -177,9 +180,11 @@ func (d Decision) CheckRecovered(ctx context.Context) error {
 }
 
 // DropKept drops a reference that a locked holder in DELETING keeps, and reports whether there was one.
-func (s *Actor) DropKept(ctx context.Context, tx pgx.Tx, holder int64, field int32, target int64) (dropped bool, err error) {
+func (s *Actor) DropKept(ctx context.Context, tx pgx.Tx, holder int64, field int32,
+	target int64) (dropped bool, err error) {
 	var work bool
-	err = tx.QueryRow(ctx, dropKeptSQL, db.Named{"ids": []int64{holder}, "field": field, "target": target, "self": s.SelfID}).Scan(&work, &dropped)
+	err = tx.QueryRow(ctx, dropKeptSQL, db.Named{"ids": []int64{holder}, "field": field, "target": target,
+		"self": s.SelfID}).Scan(&work, &dropped)
 	if work {
 		db.AfterCommit(tx, func() { s.Touched(db.WorkFeed) })
 	}
@@ -206,7 +211,8 @@ func (s *Actor) statements(d Decision) (b *pgx.Batch, left *feed.Topics) {
 	b, left = &pgx.Batch{}, new(feed.Topics)
 	if len(v.Mark) > 0 {
 		args := reasonsOf(c, v.Mark).parameters(v.Mark, s.SelfID)
-		args["notify"], args["hiding"], args["visible"], args["held"] = v.Notify, s.hiding(), v.Visible, append([]int64{}, v.Held...)
+		args["notify"], args["hiding"], args["visible"], args["held"] = v.Notify, s.hiding(), v.Visible,
+			append([]int64{}, v.Held...)
 		args["held_kinds"], args["finalizers"] = finalizerColumns(d.Bonds.Finalizers)
 		args["kept_kinds"], args["kept_fields"] = keptColumns(d.Bonds.Kept)
 		args["gone"] = hiddenOf(c, v.Mark)
@@ -246,8 +252,8 @@ func hiddenOf(c *plan.Closure, ids []int64) (hidden []int64) {
 	return hidden
 }
 
-// queueGoing marks or removes resources, and adds the feeds of the work and the notices that they leave: most deletions leave none, and
-// the watches of others have nothing to read.
+// queueGoing marks or removes resources, and adds the feeds of the work and the notices that they leave: most
+// deletions leave none, and the watches of others have nothing to read.
 func queueGoing(b *pgx.Batch, left *feed.Topics, sql string, args db.Named) {
 	b.Queue(sql, args).QueryRow(func(row pgx.Row) error {
 		var work, notices bool
@@ -281,7 +287,8 @@ func keptColumns(kept map[int32][]int32) (kinds, fields []int32) {
 	return kinds, fields
 }
 
-// hiding returns the kinds with hide_while_deleting: readers see their resources as gone once nothing blocks them.
+// hiding returns the kinds with hide_while_deleting: readers see their resources as gone once nothing blocks
+// them.
 func (s *Actor) hiding() []int32 {
 	if v := s.Version.Load(); v != nil {
 		return v.Hiding
@@ -320,9 +327,10 @@ WITH i AS (
 )` + db.ChangeTo(`{active}`, `s JOIN r USING (id) WHERE NOT hidden`))
 )
 
-// Unset removes the references' values from the holders' bodies. The holders' shadows are locked, so that no concurrent
-// update is lost (I10). The edges are sorted by holder. It fails with ErrAborted when another process has switched the version: bodies of
-// that version may have values that this one does not take for the target's name.
+// Unset removes the references' values from the holders' bodies. The holders' shadows are locked, so that no
+// concurrent update is lost (I10). The edges are sorted by holder. It fails with ErrAborted when another
+// process has switched the version: bodies of that version may have values that this one does not take for
+// the target's name.
 func (s *Actor) Unset(ctx context.Context, tx pgx.Tx, edges []plan.Edge, target nameOf) error {
 	if len(edges) == 0 {
 		return nil
@@ -375,7 +383,8 @@ type unsetHolder struct {
 	body []byte
 }
 
-func (s *Actor) withoutValues(ctx context.Context, tx pgx.Tx, v *db.Version, h unsetHolder, edges []plan.Edge, target nameOf) (string, error) {
+func (s *Actor) withoutValues(ctx context.Context, tx pgx.Tx, v *db.Version, h unsetHolder, edges []plan.Edge,
+	target nameOf) (string, error) {
 	kind, err := s.Names.KindOf(ctx, tx, h.kind)
 	if err != nil {
 		return "", err
@@ -446,7 +455,8 @@ const brief = time.Hour
 // clockSkew is how far the clock of the process that made a uid may be ahead.
 const clockSkew = 24 * time.Hour
 
-// briefUIDs returns the bounds of the uids, of version 7 (RFC 9562), that were made less than brief ago. A random uid is hardly ever between them.
+// briefUIDs returns the bounds of the uids, of version 7 (RFC 9562), that were made less than brief ago. A
+// random uid is hardly ever between them.
 func briefUIDs(now time.Time) (from, until uuid.UUID) {
 	for id, at := range map[*uuid.UUID]time.Time{&from: now.Add(-brief), &until: now.Add(clockSkew)} {
 		var ms [8]byte
@@ -505,11 +515,13 @@ func (r *reasons) add(why plan.Reason) {
 	if why.Via != nil {
 		deployment, uid, name = &why.Via.DeploymentID, &why.Via.UID, &why.Via.Name
 	}
-	r.hows, r.viaDeps, r.viaUIDs, r.vias = append(r.hows, int16(why.How)), append(r.viaDeps, deployment), append(r.viaUIDs, uid), append(r.vias, name)
+	r.hows, r.viaDeps, r.viaUIDs, r.vias = append(r.hows, int16(why.How)), append(r.viaDeps, deployment),
+		append(r.viaUIDs, uid), append(r.vias, name)
 	r.roots.add(why.Cause)
 }
 
-// parameters returns the arguments of a statement with notedSQL: the ids in going, this deployment, and the reasons.
+// parameters returns the arguments of a statement with notedSQL: the ids in going, this deployment, and the
+// reasons.
 func (r *reasons) parameters(going []int64, self int32) db.Named {
 	from, until := briefUIDs(time.Now())
 	return db.Named{
@@ -538,19 +550,23 @@ func (c *causeColumns) add(x *schema.Cause) {
 	if x.RequestID != uuid.Nil {
 		request = &x.RequestID
 	}
-	c.ids, c.actors, c.names, c.uids = append(c.ids, x.ID), append(c.actors, x.Actor), append(c.names, x.Root), append(c.uids, x.RootUID)
+	c.ids, c.actors, c.names, c.uids = append(c.ids, x.ID), append(c.actors, x.Actor), append(c.names, x.Root),
+		append(c.uids, x.RootUID)
 	c.requests, c.times, c.traces = append(c.requests, request), append(c.times, x.At), append(c.traces, trace)
 }
 
-// CauseOr returns the reported cause of a deletion; when it is nil, a cause with the deleted resource itself as the root.
+// CauseOr returns the reported cause of a deletion; when it is nil, a cause with the deleted resource itself
+// as the root.
 func CauseOr(told *schema.Cause, deployment schema.DeploymentID, name string, uid uuid.UUID) *schema.Cause {
 	if told != nil {
 		return told
 	}
-	return &schema.Cause{ID: uid, Root: schema.FullName{Deployment: deployment, Name: name}.String(), RootUID: uid, At: time.Now()}
+	return &schema.Cause{ID: uid, Root: schema.FullName{Deployment: deployment, Name: name}.String(), RootUID: uid,
+		At: time.Now()}
 }
 
-// namedHereSQL finds the resources with rows that other rows here may name: this deployment has an entry at itself.
+// namedHereSQL finds the resources with rows that other rows here may name: this deployment has an entry at
+// itself.
 const namedHereSQL = `
 SELECT e.target_id FROM dbcontroller.holder_entry e JOIN dbcontroller.shadow s ON s.id = e.target_id
 WHERE e.target_id = ANY ($1) AND e.deployment_id = $2 AND EXISTS (SELECT FROM dbcontroller.attachment a WHERE a.kind_id = s.kind_id)`
@@ -561,7 +577,8 @@ WHERE e.target_id = ANY ($1) AND e.deployment_id = $2 AND EXISTS (SELECT FROM db
 func (s *Actor) keepNamed(ctx context.Context, tx pgx.Tx, d *Decision) error {
 	var ids []int64
 	for _, id := range d.Verdict.Mark {
-		if m := d.Closure.Members[id]; !m.Rowless && !m.Hidden && slices.Contains(d.Bonds.Entered, id) && !slices.Contains(d.Verdict.Visible, id) {
+		if m := d.Closure.Members[id]; !m.Rowless && !m.Hidden && slices.Contains(d.Bonds.Entered, id) &&
+			!slices.Contains(d.Verdict.Visible, id) {
 			ids = append(ids, id)
 		}
 	}

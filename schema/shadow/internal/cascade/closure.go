@@ -26,8 +26,8 @@ SELECT t, EXISTS (SELECT FROM dbcontroller.reference WHERE target_id = t AND beh
     (SELECT count(*) FROM (SELECT FROM dbcontroller.reference WHERE target_id = t AND behaviour = {allow_dangling} LIMIT $2 + 1) AS d)
 FROM unnest($1::bigint[]) AS t`)
 
-	// Holders with BLOCK references that no cascade removes, now or later. Read when all members are known: with a limit,
-	// references between members could hide an outsider.
+	// Holders with BLOCK references that no cascade removes, now or later. Read when all members are known:
+	// with a limit, references between members could hide an outsider.
 	outsidersSQL = db.Codes(`
 SELECT r.target_id, r.holder_id, r.field_id, r.behaviour, h.uid, h.name
 FROM dbcontroller.reference r JOIN dbcontroller.shadow h ON h.id = r.holder_id
@@ -39,7 +39,8 @@ WHERE r.target_id = ANY ($1) AND r.behaviour = {block} AND h.state = {active} AN
     )
 ORDER BY h.name LIMIT $2`)
 
-	// A holder that cascades asynchronously is ACTIVE until then, and a write may still change it. One in DELETING keeps such references until it is removed.
+	// A holder that cascades asynchronously is ACTIVE until then, and a write may still change it. One in
+	// DELETING keeps such references until it is removed.
 	blockedMembersSQL = db.Codes(`
 SELECT DISTINCT r.target_id
 FROM dbcontroller.reference r LEFT JOIN unnest($1::bigint[]) AS m ON m = r.holder_id
@@ -118,9 +119,10 @@ func (s *Actor) decideOn(ctx context.Context, tx pgx.Tx, roots []*plan.Member) (
 	return s.DecideBy(ctx, tx, roots, locked)
 }
 
-// DecideBy is decideOn with the LockedRows from behind the locks of the roots. Roots without a holder here need no
-// further statement.
-func (s *Actor) DecideBy(ctx context.Context, tx pgx.Tx, roots []*plan.Member, seen *LockedRows) (d Decision, err error) {
+// DecideBy is decideOn with the LockedRows from behind the locks of the roots. Roots without a holder here
+// need no further statement.
+func (s *Actor) DecideBy(ctx context.Context, tx pgx.Tx, roots []*plan.Member,
+	seen *LockedRows) (d Decision, err error) {
 	if d.Closure, err = s.expand(ctx, tx, roots, seen); err != nil {
 		return d, err
 	}
@@ -183,8 +185,8 @@ func (s *Actor) expand(ctx context.Context, tx pgx.Tx, roots []*plan.Member, see
 	return c, nil
 }
 
-// kept reads the references between members that their holders keep. The mark keeps them by the same fields: the
-// version may be switched between the two statements.
+// kept reads the references between members that their holders keep. The mark keeps them by the same fields:
+// the version may be switched between the two statements.
 func kept(ctx context.Context, tx pgx.Tx, c *plan.Closure, bonds plan.Bonds) error {
 	c.Kept = nil
 	var holders []int64
@@ -207,18 +209,20 @@ func kept(ctx context.Context, tx pgx.Tx, c *plan.Closure, bonds plan.Bonds) err
 	return nil
 }
 
-// maxLevels is the depth that one transaction follows. Each level takes two round trips, under the locks of all levels
-// before it. A chain that one transaction could not follow within its deadline could never be deleted. (Deleting a chain
-// of a hundred takes 34 ms beside the database. With 10 ms of latency, a longer one, which is walked twice and looked
-// ahead, takes just the default 5 s.)
+// maxLevels is the depth that one transaction follows. Each level takes two round trips, under the locks of
+// all levels before it. A chain that one transaction could not follow within its deadline could never be
+// deleted. (Deleting a chain of a hundred takes 34 ms beside the database. With 10 ms of latency, a longer
+// one, which is walked twice and looked ahead, takes just the default 5 s.)
 const maxLevels = 100
 
-// fewDangling is a number of references with ALLOW_DANGLING that each member may have in a deletion of many. A member with more than its part
-// of the limit is marked: they are removed a batch at a time, before it is (Finalise).
+// fewDangling is a number of references with ALLOW_DANGLING that each member may have in a deletion of many.
+// A member with more than its part of the limit is marked: they are removed a batch at a time, before it is
+// (Finalise).
 const fewDangling = 10
 
 // look reads the references to a level, and returns the ones to follow.
-func look(ctx context.Context, tx pgx.Tx, c *plan.Closure, frontier []*plan.Member, ids []int64, limit int) ([]plan.Edge, error) {
+func look(ctx context.Context, tx pgx.Tx, c *plan.Closure, frontier []*plan.Member, ids []int64,
+	limit int) ([]plan.Edge, error) {
 	var acting []plan.Edge
 	b := &pgx.Batch{}
 	most := max(fewDangling, limit/len(ids))
@@ -251,7 +255,8 @@ func look(ctx context.Context, tx pgx.Tx, c *plan.Closure, frontier []*plan.Memb
 }
 
 // take locks the holders of a level and returns the new members among them.
-func take(ctx context.Context, tx pgx.Tx, c *plan.Closure, self int32, ids []int64, edges []plan.Edge) ([]*plan.Member, error) {
+func take(ctx context.Context, tx pgx.Tx, c *plan.Closure, self int32, ids []int64,
+	edges []plan.Edge) ([]*plan.Member, error) {
 	if len(edges) == 0 {
 		return nil, nil
 	}
@@ -287,7 +292,8 @@ func take(ctx context.Context, tx pgx.Tx, c *plan.Closure, self int32, ids []int
 			c.Unsets = append(c.Unsets, e)
 		case c.Members[m.ID] == nil:
 			with := c.Members[e.TargetID]
-			m.Why = plan.Reason{How: peer.Cascaded, Cause: with.Why.Cause, Via: &plan.Link{DeploymentID: self, UID: with.UID, Name: with.Name}}
+			m.Why = plan.Reason{How: peer.Cascaded, Cause: with.Why.Cause, Via: &plan.Link{DeploymentID: self,
+				UID: with.UID, Name: with.Name}}
 			c.Members[m.ID] = m
 			next = append(next, m)
 		}
@@ -295,9 +301,9 @@ func take(ctx context.Context, tx pgx.Tx, c *plan.Closure, self int32, ids []int
 	return next, nil
 }
 
-// LockedRows has the rows that a transaction reads right behind the statement that locks them, in the same round
-// trip: each statement has a snapshot of its own, which is newer than the locks. It may cover more resources
-// than were locked; the others do not count.
+// LockedRows has the rows that a transaction reads right behind the statement that locks them, in the same
+// round trip: each statement has a snapshot of its own, which is newer than the locks. It may cover more
+// resources than were locked; the others do not count.
 type LockedRows struct {
 	Recovered *gate.Recovered
 
@@ -311,8 +317,9 @@ type Selection struct{ ReferredSQL, bondsSQL string }
 // Select returns the statements for a subquery of ids.
 func Select(ids string) Selection {
 	return Selection{
-		// A look-up for each id in the index of targets. With an equality the planner, which has statistics of one hot target, expects every
-		// row to fit, and reads any index from its start, with dead rows, for each batch of holders.
+		// A look-up for each id in the index of targets. With an equality the planner, which has statistics
+		// of one hot target, expects every row to fit, and reads any index from its start, with dead rows,
+		// for each batch of holders.
 		ReferredSQL: `
 SELECT t FROM (` + ids + `) AS x (t)
 CROSS JOIN LATERAL (SELECT FROM dbcontroller.reference WHERE target_id BETWEEN t AND t ORDER BY target_id LIMIT 1) AS r`,
@@ -330,12 +337,12 @@ WHERE EXISTS (SELECT FROM dbcontroller.blockade WHERE target_id = t)
 // ByID selects the ids of an array.
 var ByID = Select(`SELECT unnest($1::bigint[])`)
 
-// finalizersSQL reads the finalizers, and the fields of references that are kept, of the version that runs in the database: this process may not
-// have heard of it yet.
+// finalizersSQL reads the finalizers, and the fields of references that are kept, of the version that runs in
+// the database: this process may not have heard of it yet.
 const finalizersSQL = `SELECT id, COALESCE(finalizers, '{}'), COALESCE(until_removed, '{}') FROM dbcontroller.kind WHERE finalizers IS NOT NULL OR until_removed IS NOT NULL`
 
-// QueueLockedRows adds the statements of LockedRows to a batch, behind the locking statement. Its fields are set when
-// the batch has been sent.
+// QueueLockedRows adds the statements of LockedRows to a batch, behind the locking statement. Its fields are
+// set when the batch has been sent.
 func (s *Actor) QueueLockedRows(tx pgx.Tx, b *pgx.Batch, of Selection, args ...any) *LockedRows {
 	seen := &LockedRows{referred: map[int64]bool{}}
 	b.Queue(of.ReferredSQL, args...).Query(func(rows pgx.Rows) error {
@@ -350,7 +357,8 @@ func (s *Actor) QueueLockedRows(tx pgx.Tx, b *pgx.Batch, of Selection, args ...a
 	return seen
 }
 
-// Leaf reports whether no reference here has a locked resource as its target: nothing cascades with it inside this database.
+// Leaf reports whether no reference here has a locked resource as its target: nothing cascades with it inside
+// this database.
 func (s *LockedRows) Leaf(m *plan.Member) bool { return !s.referred[m.ID] }
 
 // Blockaded reports whether another deployment has a blockade of a locked resource.
@@ -377,7 +385,8 @@ func (s *LockedRows) of(c *plan.Closure) plan.Bonds {
 		return out
 	}
 	return plan.Bonds{
-		Blockaded: members(s.bonds.Blockaded), Entered: members(s.bonds.Entered), Owns: members(s.bonds.Owns), Finalizers: s.bonds.Finalizers, Kept: s.bonds.Kept,
+		Blockaded: members(s.bonds.Blockaded), Entered: members(s.bonds.Entered), Owns: members(s.bonds.Owns),
+		Finalizers: s.bonds.Finalizers, Kept: s.bonds.Kept,
 	}
 }
 

@@ -135,7 +135,9 @@ type ownerEdit struct {
 }
 
 func (s *Actor) editOwners(all []prepare.OwnerRow, change OwnerChange, before map[lostIn]bool) *ownerEdit {
-	e := &ownerEdit{store: s, change: change, flagged: map[int64]bool{}, before: before, noted: map[lostIn]bool{}, changed: map[int64]bool{}, becomes: map[prepare.OwnerKey]Pin{}, taken: map[prepare.OwnerKey]bool{}, lost: map[prepare.OwnerKey]bool{}, left: map[int64]int{}, deletes: map[int64]bool{}}
+	e := &ownerEdit{store: s, change: change, flagged: map[int64]bool{}, before: before, noted: map[lostIn]bool{},
+		changed: map[int64]bool{}, becomes: map[prepare.OwnerKey]Pin{}, taken: map[prepare.OwnerKey]bool{},
+		lost: map[prepare.OwnerKey]bool{}, left: map[int64]int{}, deletes: map[int64]bool{}}
 	for _, r := range all {
 		if change.Lost != nil && change.Lost(r) {
 			e.changed[r.OwneeID], e.lost[r.Key()] = true, true
@@ -151,7 +153,8 @@ func (s *Actor) editOwners(all []prepare.OwnerRow, change OwnerChange, before ma
 		}
 		if p, ok := change.Pin(r); ok {
 			e.changed[r.OwneeID], e.becomes[r.Key()] = true, p
-			pinned := prepare.OwnerKey{OwneeID: r.OwneeID, DeploymentID: r.DeploymentID, KindID: p.KindID, Name: r.Name, UID: p.UID}
+			pinned := prepare.OwnerKey{OwneeID: r.OwneeID, DeploymentID: r.DeploymentID, KindID: p.KindID, Name: r.Name,
+				UID: p.UID}
 			if e.taken[pinned] { // two references, with and without uid, name the same owner
 				e.left[r.OwneeID]--
 				if r.Key() != pinned {
@@ -173,8 +176,8 @@ func (s *Actor) editOwners(all []prepare.OwnerRow, change OwnerChange, before ma
 	return e
 }
 
-// giveReasons records, for each ownee that is deleted, the lost owner with the greatest uid as the reason. All ownees of an
-// owner that never had a uid here share one new cause.
+// giveReasons records, for each ownee that is deleted, the lost owner with the greatest uid as the reason.
+// All ownees of an owner that never had a uid here share one new cause.
 func (e *ownerEdit) giveReasons(ctx context.Context, tx pgx.Tx, collected []*plan.Member) error {
 	last := map[int64]prepare.OwnerKey{}
 	for k := range e.lost {
@@ -197,7 +200,8 @@ func (e *ownerEdit) giveReasons(ctx context.Context, tx pgx.Tx, collected []*pla
 			}
 			cause = unnamed[of]
 		}
-		m.Why = plan.Reason{How: peer.Disowning, Cause: cause, Via: &plan.Link{DeploymentID: k.DeploymentID, UID: k.UID, Name: k.Name}}
+		m.Why = plan.Reason{How: peer.Disowning, Cause: cause, Via: &plan.Link{DeploymentID: k.DeploymentID, UID: k.UID,
+			Name: k.Name}}
 	}
 	return nil
 }
@@ -222,7 +226,8 @@ func (e *ownerEdit) write(ctx context.Context, tx pgx.Tx) error {
 	}
 	if p := pinned; len(p.Ownees) > 0 {
 		b.Queue(pinOwnerRowsSQL, db.Named{
-			"ownees": p.Ownees, "deployments": p.Deployments, "kinds": p.Kinds, "names": p.Names, "uids": p.UIDs, "flags": p.Flags,
+			"ownees": p.Ownees, "deployments": p.Deployments, "kinds": p.Kinds, "names": p.Names, "uids": p.UIDs,
+			"flags":      p.Flags,
 			"generation": e.change.Generation, "checked": checked,
 		})
 	}
@@ -246,7 +251,8 @@ type ownersOf struct {
 	owners []peer.OwnerReference
 }
 
-// rewrite returns the ids of the ownees whose resource.owners changes, and the new values as JSON; nil for none.
+// rewrite returns the ids of the ownees whose resource.owners changes, and the new values as JSON; nil for
+// none.
 func (e *ownerEdit) rewrite(ctx context.Context, tx pgx.Tx) (ids []int64, texts []*string, err error) {
 	if len(e.changed) == 0 {
 		return nil, nil, nil
@@ -291,8 +297,10 @@ func readOwners(ctx context.Context, tx pgx.Tx, ownees []int64) ([]ownersOf, err
 	return found, nil
 }
 
-// rewritten returns the owners of an ownee without the lost ones and with the pins of the others, and whether they differ.
-func (e *ownerEdit) rewritten(x ownersOf, lost map[seenOwner]bool, becomes map[seenOwner]Pin) (left []peer.OwnerReference, differs bool) {
+// rewritten returns the owners of an ownee without the lost ones and with the pins of the others, and whether
+// they differ.
+func (e *ownerEdit) rewritten(x ownersOf, lost map[seenOwner]bool,
+	becomes map[seenOwner]Pin) (left []peer.OwnerReference, differs bool) {
 	for _, o := range x.owners {
 		k := e.seenKey(x.ownee, o)
 		if lost[k] {
@@ -305,7 +313,9 @@ func (e *ownerEdit) rewritten(x ownersOf, lost map[seenOwner]bool, becomes map[s
 			}
 			differs = differs || o.UID != p.UID || o.Kind != p.Kind || o.Version != e.change.Version
 			o.UID, o.Kind, o.Version = p.UID, p.Kind, e.change.Version
-			if slices.ContainsFunc(left, func(n peer.OwnerReference) bool { return n.Owner == o.Owner && n.Kind == o.Kind && n.UID == o.UID }) {
+			if slices.ContainsFunc(left, func(n peer.OwnerReference) bool {
+				return n.Owner == o.Owner && n.Kind == o.Kind && n.UID == o.UID
+			}) {
 				continue // a second reference to the same owner
 			}
 		}
@@ -333,7 +343,8 @@ func (e *ownerEdit) byName(ctx context.Context, tx pgx.Tx) (map[seenOwner]bool, 
 			return seenOwner{}, err
 		}
 		kind, err := e.store.Names.KindOf(ctx, tx, k.KindID)
-		return seenOwner{k.OwneeID, schema.FullName{Deployment: d, Name: k.Name}, e.store.Names.Root(kind).Kind, k.UID}, err
+		return seenOwner{k.OwneeID, schema.FullName{Deployment: d, Name: k.Name}, e.store.Names.Root(kind).Kind, k.UID},
+			err
 	}
 	lost, becomes := map[seenOwner]bool{}, map[seenOwner]Pin{}
 	for k := range e.lost {
@@ -353,14 +364,15 @@ func (e *ownerEdit) byName(ctx context.Context, tx pgx.Tx) (map[seenOwner]bool, 
 	return lost, becomes, nil
 }
 
-// SelectOwnerRowsSQL: $4 is the time by the process's clock. A grace period is over when it is so by this clock and by the database's, since
-// either may have jumped.
+// SelectOwnerRowsSQL: $4 is the time by the process's clock. A grace period is over when it is so by this
+// clock and by the database's, since either may have jumped.
 const SelectOwnerRowsSQL = `
 SELECT ownee_id, deployment_id, kind_id, name, uid, flags, checked, generation, created_at, created_at + $3 <= least(now(), $4::timestamptz)
 FROM dbcontroller.owner_reference WHERE ownee_id = ANY ($1) AND ($2::int IS NULL OR deployment_id = $2)`
 
 // ScanOwnerRow reads a row of SelectOwnerRowsSQL.
 func ScanOwnerRow(row pgx.CollectableRow) (r prepare.OwnerRow, err error) {
-	err = row.Scan(&r.OwneeID, &r.DeploymentID, &r.KindID, &r.Name, &r.UID, &r.Flags, &r.Checked, &r.Generation, &r.CreatedAt, &r.Over)
+	err = row.Scan(&r.OwneeID, &r.DeploymentID, &r.KindID, &r.Name, &r.UID, &r.Flags, &r.Checked, &r.Generation,
+		&r.CreatedAt, &r.Over)
 	return r, err
 }

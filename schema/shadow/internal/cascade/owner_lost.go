@@ -12,8 +12,9 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 )
 
-// lostIn records that an ownee lost an owner without unset_on_delete in a deletion. The record is stored while an owner with the
-// flag keeps the ownee: when the same deletion takes that owner too, the ownee is deleted, in either order of the two losses.
+// lostIn records that an ownee lost an owner without unset_on_delete in a deletion. The record is stored
+// while an owner with the flag keeps the ownee: when the same deletion takes that owner too, the ownee is
+// deleted, in either order of the two losses.
 type lostIn struct {
 	ownee    int64
 	deletion uuid.UUID
@@ -43,13 +44,17 @@ func readLost(ctx context.Context, tx pgx.Tx, ownees []int64) (map[lostIn]bool, 
 	}
 	lost := map[lostIn]bool{}
 	var l lostIn
-	if _, err := pgx.ForEachRow(rows, []any{&l.ownee, &l.deletion}, func() error { lost[l] = true; return nil }); err != nil {
+	if _, err := pgx.ForEachRow(rows, []any{&l.ownee, &l.deletion}, func() error {
+		lost[l] = true
+		return nil
+	}); err != nil {
 		return nil, fmt.Errorf("read lost owners: %w", err)
 	}
 	return lost, nil
 }
 
-// lose decides whether the loss of an owner deletes its ownee. A loss in an unknown deletion (a zero id) matches no other loss.
+// lose decides whether the loss of an owner deletes its ownee. A loss in an unknown deletion (a zero id)
+// matches no other loss.
 func (e *ownerEdit) lose(r prepare.OwnerRow) {
 	in := lostIn{ownee: r.OwneeID}
 	if cause := cmp.Or(e.change.Causes[r.UID], e.change.Cause); cause != nil {
@@ -64,8 +69,8 @@ func (e *ownerEdit) lose(r prepare.OwnerRow) {
 	}
 }
 
-// queueLost stores the new losses of ownees that keep an owner with unset_on_delete, at most the newest MaxOwners of each ownee,
-// and removes the losses of ownees that keep none.
+// queueLost stores the new losses of ownees that keep an owner with unset_on_delete, at most the newest
+// MaxOwners of each ownee, and removes the losses of ownees that keep none.
 func (e *ownerEdit) queueLost(b *pgx.Batch) {
 	var ownees, without []int64
 	var deletions []uuid.UUID

@@ -20,8 +20,8 @@ import (
 // flushInterval is the time for which a process collects changes before it stores them.
 const flushInterval = 500 * time.Millisecond
 
-// maxNotes bounds the deletions whose counts wait for the table: it may be away for long, and a program that only embeds the store never
-// stores them.
+// maxNotes bounds the deletions whose counts wait for the table: it may be away for long, and a program that
+// only embeds the store never stores them.
 const maxNotes = 10_000
 
 // progressKept is the time for which the progress of a deletion is kept after its last change.
@@ -66,11 +66,13 @@ func NewBook(d *db.DB) (*Book, *Recorder) {
 	if ended == nil {
 		ended = func(time.Duration) {}
 	}
-	b := &Book{DB: d, storing: make(chan struct{}, 1), changed: make(chan struct{}, 1), notes: map[uuid.UUID]*deletionCounts{}, walks: map[uuid.UUID]Walk{}}
+	b := &Book{DB: d, storing: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		notes: map[uuid.UUID]*deletionCounts{}, walks: map[uuid.UUID]Walk{}}
 	return b, &Recorder{book: b, ended: ended}
 }
 
-// deletionTally has the counts of a transaction by deletion, and the begins of the deletions whose root it removes.
+// deletionTally has the counts of a transaction by deletion, and the begins of the deletions whose root it
+// removes.
 type deletionTally struct {
 	notes map[uuid.UUID]*deletionCounts
 	began []time.Time
@@ -218,8 +220,8 @@ SELECT * FROM unnest(@ids::uuid[], @roots::text[], @found::bigint[], @removed::b
 ON CONFLICT (id) DO UPDATE SET
     found = p.found + EXCLUDED.found, removed = p.removed + EXCLUDED.removed, unset = p.unset + EXCLUDED.unset, updated_at = now()`
 
-// Flush adds the counts to the table, and stores the walks, in one transaction with the states of one moment: a page that a walk has passed is
-// in the counts, or else expected.
+// Flush adds the counts to the table, and stores the walks, in one transaction with the states of one moment:
+// a page that a walk has passed is in the counts, or else expected.
 func (b *Book) Flush(ctx context.Context) error {
 	select {
 	case b.storing <- struct{}{}:
@@ -229,7 +231,8 @@ func (b *Book) Flush(ctx context.Context) error {
 	}
 	b.mu.Lock()
 	notes, walks := b.notes, b.walks
-	b.notes, b.walks = map[uuid.UUID]*deletionCounts{}, map[uuid.UUID]Walk{} // also empty maps: counts that are added later are no part of this store
+	// also empty maps: counts that are added later are no part of this store
+	b.notes, b.walks = map[uuid.UUID]*deletionCounts{}, map[uuid.UUID]Walk{}
 	b.mu.Unlock()
 	batch := &pgx.Batch{}
 	queueNotes(batch, notes)
@@ -303,8 +306,8 @@ func (b *Book) tidy(ctx context.Context) error {
 	return err
 }
 
-// Close stores the last counts, in a process that stores its counts: behind the end of RunProgress, transactions of handlers and of calls still
-// commit. Call it when they have ended.
+// Close stores the last counts, in a process that stores its counts: behind the end of RunProgress,
+// transactions of handlers and of calls still commit. Call it when they have ended.
 func (b *Book) Close() {
 	if !b.stores.Load() {
 		return

@@ -21,8 +21,8 @@ type Deletion struct {
 	Expected int64
 	// ExpectedUnset likewise: Unset, and the references that will be.
 	ExpectedUnset int64
-	// Left is an estimate of the time until all that is expected is done here, by the rate so far; 0: none, as when
-	// nothing was done for a minute: it waits for something.
+	// Left is an estimate of the time until all that is expected is done here, by the rate so far; 0: none,
+	// as when nothing was done for a minute: it waits for something.
 	Left                 time.Duration
 	StartedAt, UpdatedAt time.Time
 }
@@ -63,8 +63,8 @@ SELECT (SELECT count(*) FROM (SELECT id FROM marked UNION SELECT deletion FROM w
     (COALESCE((SELECT sum(resources) FROM marked), 0) + COALESCE((SELECT sum(cascades) FROM walked), 0))::bigint`
 )
 
-// DeletionProgress returns the progress of one deletion here, with all counts of this process; nothing if it has not reached this
-// deployment.
+// DeletionProgress returns the progress of one deletion here, with all counts of this process; nothing if it
+// has not reached this deployment.
 func (b *Book) DeletionProgress(ctx context.Context, id uuid.UUID) ([]Deletion, error) {
 	if err := b.Flush(ctx); err != nil {
 		return nil, err
@@ -92,8 +92,8 @@ func (b *Book) ListDeletions(ctx context.Context, token string, limit int) (out 
 	return out, next, err
 }
 
-// EndedDeletions returns a page of the deletions that have ended here and are kept, the newest deletion first, and the token of the next page.
-// It fails with *peer.InvalidError.
+// EndedDeletions returns a page of the deletions that have ended here and are kept, the newest deletion
+// first, and the token of the next page. It fails with *peer.InvalidError.
 func (b *Book) EndedDeletions(ctx context.Context, token string, limit int) (out []Deletion, next string, err error) {
 	after, err := db.ParsePage(token)
 	if err != nil {
@@ -117,7 +117,8 @@ func (b *Book) read(ctx context.Context, sql string, args ...any) ([]Deletion, e
 	}
 	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Deletion, err error) {
 		var left float64
-		err = row.Scan(&d.ID, &d.Root, &d.Found, &d.Removed, &d.Unset, &d.Expected, &d.ExpectedUnset, &left, &d.StartedAt, &d.UpdatedAt)
+		err = row.Scan(&d.ID, &d.Root, &d.Found, &d.Removed, &d.Unset, &d.Expected, &d.ExpectedUnset, &left,
+			&d.StartedAt, &d.UpdatedAt)
 		d.Left = time.Duration(left * float64(time.Second))
 		return d, err
 	})

@@ -25,7 +25,8 @@ func (w Walk) ended() bool { return w.Cascades+w.Unsets == 0 }
 // or another one, takes the place of the earlier one, so that holders count once.
 func (r *Recorder) Walked(cause *schema.Cause, target uuid.UUID, w Walk) {
 	w.Deletion = cause.ID
-	r.book.take(map[uuid.UUID]*deletionCounts{cause.ID: {root: cause.Root}}) // a walk is read by way of the row of its deletion
+	// a walk is read by way of the row of its deletion
+	r.book.take(map[uuid.UUID]*deletionCounts{cause.ID: {root: cause.Root}})
 	r.book.mu.Lock()
 	defer r.book.mu.Unlock()
 	if _, known := r.book.walks[target]; known || len(r.book.walks) < maxNotes {
@@ -33,7 +34,8 @@ func (r *Recorder) Walked(cause *schema.Cause, target uuid.UUID, w Walk) {
 	}
 }
 
-// WalkSilence is the age of a row whose walk does not go on: its process has ended, and the holders that it left were too few for another walk.
+// WalkSilence is the age of a row whose walk does not go on: its process has ended, and the holders that it
+// left were too few for another walk.
 const WalkSilence = time.Minute
 
 const (
@@ -61,12 +63,14 @@ func queueWalks(b *pgx.Batch, walks map[uuid.UUID]Walk) {
 			ended = append(ended, target)
 			continue
 		}
-		targets, deletions, took = append(targets, target), append(deletions, w.Deletion), append(took, time.Since(w.Began).Seconds())
+		targets, deletions, took = append(targets, target), append(deletions, w.Deletion),
+			append(took, time.Since(w.Began).Seconds())
 		cascades, unsets, passed = append(cascades, w.Cascades), append(unsets, w.Unsets), append(passed, w.Passed)
 	}
 	if len(targets) > 0 {
 		b.Queue(flushWalksSQL, db.Named{
-			"targets": targets, "deletions": deletions, "cascades": cascades, "unsets": unsets, "passed": passed, "took": took,
+			"targets": targets, "deletions": deletions, "cascades": cascades, "unsets": unsets, "passed": passed,
+			"took": took,
 		})
 	}
 	if len(ended) > 0 {

@@ -15,7 +15,8 @@ import (
 func TestACodeIsALiteralInAStatement(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, `WHERE state = 2 AND behaviour IN (3, 5) AND shapes <> '{}'`,
-		Codes(`WHERE state = {deleting} AND behaviour IN ({cascade_delete}, {async_cascade_delete}) AND shapes <> '{}'`))
+		Codes(
+			`WHERE state = {deleting} AND behaviour IN ({cascade_delete}, {async_cascade_delete}) AND shapes <> '{}'`))
 	require.PanicsWithValue(t, `no code is called {going} in "state = {going}"`, func() { Codes(`state = {going}`) })
 }
 
@@ -52,7 +53,8 @@ func TestStatementsNameCodesAndManyArguments(t *testing.T) {
 			if strings.Contains(literal.Value, "dbcontroller.") {
 				statements[filepath.Base(filepath.Dir(name))]++
 			}
-			require.NotRegexp(t, positionalSix, literal.Value, "%s: name the arguments (named.go)", set.Position(literal.Pos()))
+			require.NotRegexp(t, positionalSix, literal.Value, "%s: name the arguments (named.go)",
+				set.Position(literal.Pos()))
 			for _, bare := range bareCodes {
 				found := bare.FindString(literal.Value)
 				require.Empty(t, found, "%s: name the code (codes.go)", set.Position(literal.Pos()))
@@ -60,7 +62,8 @@ func TestStatementsNameCodesAndManyArguments(t *testing.T) {
 			return true
 		})
 	}
-	for _, room := range []string{"db", "gate", "read", "target", "write", "cascade", "owner", "deletion", "verify", "admin"} {
+	for _, room := range []string{"db", "gate", "read", "target", "write", "cascade", "owner", "deletion",
+		"verify", "admin"} {
 		require.Positive(t, statements[room], "no statement of %s was read", room)
 	}
 }

@@ -1,5 +1,5 @@
-// Package db is the base of all rooms of the store: the pool and its transactions, the numbers of names, the feeds that watches
-// read, the settings, and the version that writes are validated with.
+// Package db is the base of all rooms of the store: the pool and its transactions, the numbers of names, the
+// feeds that watches read, the settings, and the version that writes are validated with.
 package db
 
 import (
@@ -20,7 +20,8 @@ import (
 
 // Config of a Store. Zero means the default.
 type Config struct {
-	// Pool of the deployment's own database, migrated; from postgres.Connect, which sets the session settings that a Store needs.
+	// Pool of the deployment's own database, migrated; from postgres.Connect, which sets the session settings
+	// that a Store needs.
 	Pool postgres.Pool
 	// Deployment of the database; stored there by the first Open.
 	Deployment schema.DeploymentID
@@ -31,18 +32,23 @@ type Config struct {
 	Retention  Retention
 	// Standby answers reads of people; nil: the primary does.
 	Standby *standby.Standby
-	// Guest is set by an application that shares the database: the process adopts the version and the epoch, and changes neither.
+	// Guest is set by an application that shares the database: the process adopts the version and the epoch,
+	// and changes neither.
 	Guest bool
-	// Delegations lets this deployment grant and use delegations: acting references to other deployments without asking.
+	// Delegations lets this deployment grant and use delegations: acting references to other deployments
+	// without asking.
 	Delegations bool
-	// DeletionEnded is called when the root of a user's delete is removed, with the time since the request; may be nil.
+	// DeletionEnded is called when the root of a user's delete is removed, with the time since the request;
+	// may be nil.
 	DeletionEnded func(took time.Duration)
 }
 
-// Times bound undecided attempts, missing owners and targets, calls about ownees, and watches of this process.
+// Times bound undecided attempts, missing owners and targets, calls about ownees, and watches of this
+// process.
 type Times struct {
-	// TentativeTTL is the expiry of a tentative blockade: afterwards the target's deployment asks the holder's about it (default
-	// 15 s). A short one aborts slow writes; with a long one, a crashed writer delays deletes.
+	// TentativeTTL is the expiry of a tentative blockade: afterwards the target's deployment asks the
+	// holder's about it (default 15 s). A short one aborts slow writes; with a long one, a crashed writer
+	// delays deletes.
 	TentativeTTL time.Duration
 	// DeleteTimeout is the time for which a delete waits for undecided blockades when its caller gives no
 	// deadline (default 5 s).
@@ -56,8 +62,8 @@ type Times struct {
 	// OwneeCall is the approximate time for which a call about many ownees works before it returns with more
 	// to do (default 2 s).
 	OwneeCall time.Duration
-	// PollInterval is the maximum delay of a watch after a commit of another process without notifications (default 500 ms); ten
-	// times this when notifications arrive and one is lost.
+	// PollInterval is the maximum delay of a watch after a commit of another process without notifications
+	// (default 500 ms); ten times this when notifications arrive and one is lost.
 	PollInterval time.Duration
 	// SlowTimeout is the time that the reader of a watch may take for pending events before the watch ends
 	// with ErrSlow (default 1 min).
@@ -66,14 +72,14 @@ type Times struct {
 
 // Limits bound one transaction, and the rows of other deployments here.
 type Limits struct {
-	// LocalCascade is the maximum number of resources that one delete removes or marks in its transaction (default 10,000); the
-	// others follow asynchronously.
+	// LocalCascade is the maximum number of resources that one delete removes or marks in its transaction
+	// (default 10,000); the others follow asynchronously.
 	LocalCascade int
-	// Batch is the number of holders or ownees that one transaction handles (default 4,000). Larger batches hold locks longer;
-	// smaller ones cost more for each row.
+	// Batch is the number of holders or ownees that one transaction handles (default 4,000). Larger batches
+	// hold locks longer; smaller ones cost more for each row.
 	Batch int
-	// BlockRightFrom is the number of blocking references to a resource elsewhere from which on this deployment asks for the right
-	// to block it without asking; 0: it never does.
+	// BlockRightFrom is the number of blocking references to a resource elsewhere from which on this
+	// deployment asks for the right to block it without asking; 0: it never does.
 	BlockRightFrom int
 	// Quotas of each holder deployment.
 	Quotas peer.Quotas
@@ -116,10 +122,11 @@ type DB struct {
 	// Tuning are the settings that may change; all of them are set.
 	Tuning atomic.Pointer[Tuning]
 
-	watchers   *feed.Broadcast           // wakes the watches of this process
-	committed  *feed.Broadcast           // commits of this process, for RunNotifications to send
-	confirms   *feed.Pace                // of the wake-ups by commits with confirms
-	notifiedAt atomic.Pointer[time.Time] // when the last notification of this process to itself arrived; nil: none on this connection
+	watchers  *feed.Broadcast // wakes the watches of this process
+	committed *feed.Broadcast // commits of this process, for RunNotifications to send
+	confirms  *feed.Pace      // of the wake-ups by commits with confirms
+	// when the last notification of this process to itself arrived; nil: none on this connection
+	notifiedAt atomic.Pointer[time.Time]
 }
 
 const claimSQL = `
@@ -137,13 +144,17 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 		Pool: cfg.Pool, Self: cfg.Deployment, Peers: cfg.Peers, Log: cfg.Logger, Names: newNames(cfg.Pool), Cfg: cfg,
 		Now: time.Now, watchers: feed.NewBroadcast(), committed: feed.NewBroadcast(), Wrote: make(chan struct{}, 1),
 	}
-	s.Tuning.Store(Tuning{TentativeTTL: cfg.Times.TentativeTTL, OwnerGrace: cfg.Times.OwnerGrace, MissingGrace: cfg.Times.MissingGrace, ChangesKept: cfg.Retention.Changes, RemovalsKept: cfg.Retention.Removals, Quotas: cfg.Limits.Quotas}.Complete())
+	s.Tuning.Store(Tuning{TentativeTTL: cfg.Times.TentativeTTL, OwnerGrace: cfg.Times.OwnerGrace,
+		MissingGrace: cfg.Times.MissingGrace, ChangesKept: cfg.Retention.Changes, RemovalsKept: cfg.Retention.Removals,
+		Quotas: cfg.Limits.Quotas}.Complete())
 	s.confirms = feed.NewPace(confirmPace, func() { s.Touched(WorkFeed) })
 	state := stateSQL
 	if cfg.Guest {
 		state = guestStateSQL()
 	}
-	s.Feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: state, WrittenSQL: writtenSQL, Wake: s.watchers, PollInterval: cfg.Times.PollInterval, Heard: s.NotificationsAlive, SlowTimeout: cfg.Times.SlowTimeout, Ahead: s.tokenAhead, Witness: s.Rollback.witness, Lost: lost})
+	s.Feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: state, WrittenSQL: writtenSQL, Wake: s.watchers,
+		PollInterval: cfg.Times.PollInterval, Heard: s.NotificationsAlive, SlowTimeout: cfg.Times.SlowTimeout,
+		Ahead: s.tokenAhead, Witness: s.Rollback.witness, Lost: lost})
 	var owner schema.DeploymentID
 	sql, args := claimSQL, []any{s.Self.Service, s.Self.Region}
 	if cfg.Guest {
@@ -153,7 +164,8 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 		return nil, fmt.Errorf("open the constraint store: %w", err)
 	}
 	if owner != s.Self {
-		return nil, fmt.Errorf("this database belongs to %s, not to %s: give each deployment a database of its own", owner, s.Self)
+		return nil, fmt.Errorf("this database belongs to %s, not to %s: give each deployment a database of its own",
+			owner, s.Self)
 	}
 	var err error
 	s.SelfID, err = s.Names.Deployment(ctx, s.Self)

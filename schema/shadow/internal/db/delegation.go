@@ -14,7 +14,8 @@ const (
     AND f.block_epoch = (SELECT COALESCE(d.epoch, f.block_epoch) FROM dbcontroller.deployment d WHERE d.id = f.deployment_id)`
 )
 
-// AllDelegateSQL is true while every process of the deployment runs with delegations: then the deployment takes rights.
+// AllDelegateSQL is true while every process of the deployment runs with delegations: then the deployment
+// takes rights.
 const AllDelegateSQL = `NOT EXISTS (SELECT FROM dbcontroller.member WHERE NOT delegates)`
 
 // The end of a right. First BeginEndingSQL is committed: writes look there and do not share the row any more,
@@ -37,12 +38,13 @@ ON CONFLICT (target_id) DO UPDATE SET until = EXCLUDED.until`
 	LockGrantsSQL        = `SELECT id FROM dbcontroller.foreign_target WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`
 	DoneEndingSQL        = `DELETE FROM dbcontroller.ending WHERE target_id = ANY ($1)`
 
-	// NotEndingSQL is true of a row f of foreign_target whose rights no process is about to end. The time bounds the rows of a process that
-	// died while it ended a right.
+	// NotEndingSQL is true of a row f of foreign_target whose rights no process is about to end. The time
+	// bounds the rows of a process that died while it ended a right.
 	NotEndingSQL = `NOT EXISTS (SELECT FROM dbcontroller.ending e WHERE e.target_id = f.id AND e.until > now() AND e.until < now() + interval '1 min')`
 )
 
-// LookAtRights inserts a piece of work for each row f of foreign_target of a FROM clause: the right to block it may not be needed any more.
+// LookAtRights inserts a piece of work for each row f of foreign_target of a FROM clause: the right to block
+// it may not be needed any more.
 func LookAtRights(from string) string {
 	return Codes(`
 INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)

@@ -54,9 +54,9 @@ func (f Freeze) Reason() peer.Reason {
 	return peer.TargetClosing
 }
 
-// Frozen returns how some locked resources are frozen; others are not. Only resources whose column frozen is set, as the statement that
-// locked them read it, have to be asked about: a freeze sets it under FOR UPDATE, and this statement sees the
-// rows that such a freeze has committed before the lock.
+// Frozen returns how some locked resources are frozen; others are not. Only resources whose column frozen is
+// set, as the statement that locked them read it, have to be asked about: a freeze sets it under FOR UPDATE,
+// and this statement sees the rows that such a freeze has committed before the lock.
 func Frozen(ctx context.Context, tx pgx.Tx, ids []int64) (map[int64]Freeze, error) {
 	if len(ids) == 0 {
 		return nil, nil //nolint:nilnil // none

@@ -12,7 +12,8 @@ import (
 
 // A page token is a place that PostgreSQL can compare with, or is refused as the mistake of the caller.
 func FuzzPageTokens(f *testing.F) {
-	for _, p := range []Page{{}, {At: time.UnixMicro(1_700_000_000_000_000), ID: uuid.New()}, {At: time.UnixMicro(-1 << 63)}, {At: time.UnixMicro(1<<63 - 1)}} {
+	for _, p := range []Page{{}, {At: time.UnixMicro(1_700_000_000_000_000), ID: uuid.New()},
+		{At: time.UnixMicro(-1 << 63)}, {At: time.UnixMicro(1<<63 - 1)}} {
 		f.Add(p.Token())
 	}
 	f.Add("x")
@@ -27,7 +28,8 @@ func FuzzPageTokens(f *testing.F) {
 		if year := p.At.UTC().Year(); year < 1 || year > 9999 {
 			t.Fatalf("%q is a page of the year %d", token, year)
 		}
-		if again, err := ParsePage(p.Token()); token != "" && (err != nil || !again.At.Equal(p.At) || again.ID != p.ID) {
+		if again, err := ParsePage(p.Token()); token != "" && (err != nil || !again.At.Equal(p.At) ||
+			again.ID != p.ID) {
 			t.Fatalf("%q is %v, which is read as %v, %v", token, p, again, err)
 		}
 	})

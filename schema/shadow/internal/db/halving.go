@@ -8,8 +8,8 @@ import (
 	"github.com/db-controller/db-controller/internal/retry"
 )
 
-// Halving runs h over resources, where an error is of the whole batch when ctx has ended, the database is unavailable, or the
-// epoch or the lease was refused. It returns the resources that it did not come to.
+// Halving runs h over resources, where an error is of the whole batch when ctx has ended, the database is
+// unavailable, or the epoch or the lease was refused. It returns the resources that it did not come to.
 func (s *DB) Halving(ctx context.Context, ids []int64, h retry.Halves[int64]) (left []int64, err error) {
 	h.Whole = func(err error) bool { return ctx.Err() != nil || failsWholeBatch(err) || s.Pool.Ping(ctx) != nil }
 	return h.Do(ids)

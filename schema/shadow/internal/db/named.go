@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Named are the arguments of a statement that has @name in its text. It works as pgx.StrictNamedArgs, which parses the
-// text at every call; here each text is parsed once.
+// Named are the arguments of a statement that has @name in its text. It works as pgx.StrictNamedArgs, which
+// parses the text at every call; here each text is parsed once.
 type Named map[string]any
 
 // positional is a statement with $1, $2 and so on, and which argument each of them is.

@@ -16,8 +16,9 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// names maps the names of deployments, kinds and field paths to their ids in the database, and back. The rows are never
-// changed or removed within an epoch, so that the cache stays valid. Its size is the number of distinct names.
+// names maps the names of deployments, kinds and field paths to their ids in the database, and back. The rows
+// are never changed or removed within an epoch, so that the cache stays valid. Its size is the number of
+// distinct names.
 //
 // A kind is stored by its oldest name, also when versions rename it: kind and kindOf translate by the model.
 type names struct {
@@ -43,7 +44,8 @@ func newBimap[T comparable]() bimap[T] {
 func (m bimap[T]) put(v T, id int32) { m.ids[v], m.text[id] = id, v }
 
 func newNames(pool postgres.Pool) *names {
-	return &names{pool: pool, deployments: newBimap[schema.DeploymentID](), kinds: newBimap[schema.KindID](), fields: newBimap[string]()}
+	return &names{pool: pool, deployments: newBimap[schema.DeploymentID](), kinds: newBimap[schema.KindID](),
+		fields: newBimap[string]()}
 }
 
 const (
@@ -190,7 +192,8 @@ func (n *names) FieldOf(ctx context.Context, q Querier, id int32) (string, error
 	return lookUp(ctx, n, q, &n.fields, id)
 }
 
-// intern returns the id of a name, and stores a new one outside any transaction: a name without rows does no harm.
+// intern returns the id of a name, and stores a new one outside any transaction: a name without rows does no
+// harm.
 func intern[T comparable](ctx context.Context, n *names, m *bimap[T], v T, insert string, args ...any) (int32, error) {
 	ctx = ofPrimary(ctx)
 	n.mu.RLock()
@@ -232,14 +235,15 @@ func lookUp[T comparable](ctx context.Context, n *names, q Querier, m *bimap[T],
 	return v, nil
 }
 
-// ofPrimary returns the context of statements whose answers the cache keeps: a standby may have numbers of another epoch.
+// ofPrimary returns the context of statements whose answers the cache keeps: a standby may have numbers of
+// another epoch.
 func ofPrimary(ctx context.Context) context.Context { return postgres.Over(ctx, nil) }
 
 // Load reads all names that have numbers.
 func (n *names) Load(ctx context.Context) error { return n.load(ctx, n.pool) }
 
-// load reads all names. It takes the mutex only after the query: a goroutine that waits for the mutex may hold the
-// connection that the query needs.
+// load reads all names. It takes the mutex only after the query: a goroutine that waits for the mutex may
+// hold the connection that the query needs.
 func (n *names) load(ctx context.Context, q Querier) error {
 	ctx = ofPrimary(ctx)
 	for {
@@ -252,7 +256,8 @@ func (n *names) load(ctx context.Context, q Querier) error {
 	}
 }
 
-// loadIn adds the names that it reads, unless forget was called in the meantime: some may be of the epoch before.
+// loadIn adds the names that it reads, unless forget was called in the meantime: some may be of the epoch
+// before.
 func (n *names) loadIn(ctx context.Context, q Querier, generation int64) (taken bool, err error) {
 	deployments, kinds, fields := newBimap[schema.DeploymentID](), newBimap[schema.KindID](), newBimap[string]()
 	rows, err := q.Query(ctx, selectNamesSQL)
@@ -366,15 +371,19 @@ func (s *DB) Model() *schema.Model {
 	return nil
 }
 
-// Current returns the version that this process runs. It fails with *UnavailableError before the first switch.
+// Current returns the version that this process runs. It fails with *UnavailableError before the first
+// switch.
 func (s *DB) Current() (*Version, error) {
 	if v := s.Version.Load(); v != nil {
 		return v, nil
 	}
-	return nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: errors.New("its version is not known yet: check that the deployment is registered and that the registry can be reached")}
+	return nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self},
+		Err: errors.New(
+			"its version is not known yet: check that the deployment is registered and that the registry can be reached")}
 }
 
-// Shapes returns pairs of a kind's id and a shape of its names. ids are in the order of the model's KindNames.
+// Shapes returns pairs of a kind's id and a shape of its names. ids are in the order of the model's
+// KindNames.
 func (v *Version) Shapes(ids []int32) (kinds []int32, shapes []string) {
 	for i, name := range v.Model.KindNames() {
 		if kind, err := v.Model.Kind(name); err == nil {
@@ -392,7 +401,8 @@ const (
 SELECT s.kind_id FROM dbcontroller.kind k JOIN dbcontroller.shadow s ON s.kind_id = k.id AND s.name = $2
 WHERE k.service = $1 ORDER BY s.kind_id <> $3 LIMIT 1`
 
-	// The kind of the stored resource, or else the kind that had names of that shape, so that a deleted one is not found.
+	// The kind of the stored resource, or else the kind that had names of that shape, so that a deleted one
+	// is not found.
 	selectKeptUnderSQL = `
 (SELECT s.kind_id FROM dbcontroller.kind k JOIN dbcontroller.shadow s ON s.kind_id = k.id AND s.name = $2 WHERE k.service = $1 LIMIT 1)
 UNION ALL
@@ -421,8 +431,8 @@ func (s *DB) KindOfName(ctx context.Context, name string) (int32, error) {
 	return id, err
 }
 
-// KeptUnder returns the kind under which a resource whose name fits no pattern is kept, or would be. Without such a kind
-// it fails with unfit.
+// KeptUnder returns the kind under which a resource whose name fits no pattern is kept, or would be. Without
+// such a kind it fails with unfit.
 func (s *DB) KeptUnder(ctx context.Context, q Querier, name string, unfit error) (int32, error) {
 	if schema.CheckName(name) != nil {
 		return 0, &peer.InvalidError{Err: unfit}
@@ -447,7 +457,8 @@ type KeyColumns struct {
 	Fields                     []int32
 }
 
-// KeyColumns returns the keys as columns for unnest. It stores no field path: a blockade of an unknown path cannot exist.
+// KeyColumns returns the keys as columns for unnest. It stores no field path: a blockade of an unknown path
+// cannot exist.
 func (s *DB) KeyColumns(ctx context.Context, keys []peer.BlockadeKey) (k KeyColumns, err error) {
 	for _, key := range keys {
 		field, err := s.Names.KnownField(ctx, key.Path)

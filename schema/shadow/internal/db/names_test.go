@@ -11,7 +11,8 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// An unknown name counts once, also when it is repeated or given by another name of its kind; known names do not count.
+// An unknown name counts once, also when it is repeated or given by another name of its kind; known names do
+// not count.
 func TestUnknownNamesAreCountedOnce(t *testing.T) {
 	t.Parallel()
 	v1 := schema.ServiceVersion{Service: "a.example.com", Version: "v1"}
@@ -20,7 +21,8 @@ func TestUnknownNamesAreCountedOnce(t *testing.T) {
 	}
 	v2 := schema.ServiceVersion{Service: "a.example.com", Version: "v2"}
 	model, err := schema.NewModel(v2, []*schema.Descriptor{
-		describe(v1, schema.Kind{Name: "Old", Patterns: []string{"olds/{old}"}}, schema.Kind{Name: "Former", Patterns: []string{"formers/{former}"}}),
+		describe(v1, schema.Kind{Name: "Old", Patterns: []string{"olds/{old}"}},
+			schema.Kind{Name: "Former", Patterns: []string{"formers/{former}"}}),
 		describe(v2, schema.Kind{Name: "New", PreviousName: "Old", Patterns: []string{"olds/{old}"}},
 			schema.Kind{Name: "Later", PreviousName: "Former", Patterns: []string{"formers/{former}"}}),
 	})
@@ -56,7 +58,8 @@ type failing struct{ err error }
 
 func (f failing) Query(context.Context, string, ...any) (pgx.Rows, error) { return nil, f.err }
 
-// A transaction that meets a new number asks for its name over its own connection: the pool may have no other one, and here there is none.
+// A transaction that meets a new number asks for its name over its own connection: the pool may have no other
+// one, and here there is none.
 func TestNamesAreReadOverTheConnectionOfTheTransaction_I22(t *testing.T) {
 	t.Parallel()
 	n, own := newNames(nil), failing{errors.New("the transaction was asked")}

@@ -20,11 +20,12 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// notifyChannel carries the payload "process feeds": the id of the committing process and the bit mask of the feeds that it
-// changed, in decimal.
+// notifyChannel carries the payload "process feeds": the id of the committing process and the bit mask of the
+// feeds that it changed, in decimal.
 const notifyChannel = "dbcontroller_wake"
 
-// retryChannel carries the deployment (service/region) whose work is to be tried at once, in every process; empty: all.
+// retryChannel carries the deployment (service/region) whose work is to be tried at once, in every process;
+// empty: all.
 const retryChannel = "dbcontroller_retry"
 
 // NotifyRetrySQL sends it with the commit of the transaction.
@@ -33,12 +34,14 @@ const NotifyRetrySQL = `SELECT pg_notify('` + retryChannel + `', $1)`
 // notifyDelay is the time for which commits are collected into one notification.
 const notifyDelay = 4 * time.Millisecond
 
-// RunNotifications sends and receives wake-ups between the processes of this deployment: a NOTIFY on a connection of its
-// own after commits, one for several. (Inside the writing transactions NOTIFY would serialise their commits.)
-// Notifications carry no data: a lost one delays watches until their next pulse. It blocks until ctx ends and returns nil.
+// RunNotifications sends and receives wake-ups between the processes of this deployment: a NOTIFY on a
+// connection of its own after commits, one for several. (Inside the writing transactions NOTIFY would
+// serialise their commits.) Notifications carry no data: a lost one delays watches until their next pulse. It
+// blocks until ctx ends and returns nil.
 //
-// Notifications may not arrive at all: a pooler does not forward them, and a connection can be half open. The process
-// detects that by the notifications that it sends to itself every few seconds; while they arrive, pulses are rare.
+// Notifications may not arrive at all: a pooler does not forward them, and a connection can be half open. The
+// process detects that by the notifications that it sends to itself every few seconds; while they arrive,
+// pulses are rare.
 func (s *DB) RunNotifications(ctx context.Context) error {
 	process := uuid.NewString()
 	for ctx.Err() == nil {
@@ -129,7 +132,8 @@ func (s *DB) Attached() <-chan struct{} { return s.watchers.Wait(AttachedFeed) }
 // WakeAttached closes the channels of Attached.
 func (s *DB) WakeAttached() { s.watchers.Wake(AttachedFeed) }
 
-// ringRetry makes the loops of this process try work at once. A message in another form, of a newer program, stands for all work.
+// ringRetry makes the loops of this process try work at once. A message in another form, of a newer program,
+// stands for all work.
 func (s *DB) ringRetry(payload string) {
 	of, _ := schema.ParseDeploymentID(payload)
 	s.Retries.Ring(of)
@@ -141,13 +145,16 @@ func (s *DB) notify(ctx context.Context, process string) error {
 		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	// New channels are taken before the notification is sent: a commit in between closes one of them and is sent next.
+	// New channels are taken before the notification is sent: a commit in between closes one of them and is
+	// sent next.
 	wait := func() map[feed.Topics]<-chan struct{} {
-		return map[feed.Topics]<-chan struct{}{ChangeFeed: s.committed.Wait(ChangeFeed), WorkFeed: s.committed.Wait(WorkFeed), NoticeFeed: s.committed.Wait(NoticeFeed)}
+		return map[feed.Topics]<-chan struct{}{ChangeFeed: s.committed.Wait(ChangeFeed),
+			WorkFeed: s.committed.Wait(WorkFeed), NoticeFeed: s.committed.Wait(NoticeFeed)}
 	}
 	next := wait()
 	for touched := AllFeeds; ; { // the first notification covers earlier commits
-		if _, err := conn.Exec(ctx, `SELECT pg_notify($1, $2)`, notifyChannel, fmt.Sprintf("%s %d", process, touched)); err != nil {
+		if _, err := conn.Exec(ctx, `SELECT pg_notify($1, $2)`, notifyChannel,
+			fmt.Sprintf("%s %d", process, touched)); err != nil {
 			return err
 		}
 		waiting, pause := next, notifyDelay

@@ -11,7 +11,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// Page is the place of a row in a list that is ordered by a time and a UUID. The zero value is before the first row.
+// Page is the place of a row in a list that is ordered by a time and a UUID. The zero value is before the
+// first row.
 type Page struct {
 	At time.Time // microseconds, as PostgreSQL keeps them
 	ID uuid.UUID
@@ -48,7 +49,8 @@ func ParsePage(token string) (p Page, err error) {
 		}
 	}
 	if err != nil {
-		return Page{}, &peer.InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer")}
+		return Page{}, &peer.InvalidError{Resource: "page_token",
+			Err: errors.New("want the next_page_token of an earlier answer")}
 	}
 	return p, nil
 }

@@ -7,8 +7,9 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// Tuning has the settings of a store that may change while its process works. Every use reads the values that hold then, and no transaction needs the same value twice: processes of one
-// deployment have different values while they are restarted with others.
+// Tuning has the settings of a store that may change while its process works. Every use reads the values that
+// hold then, and no transaction needs the same value twice: processes of one deployment have different values
+// while they are restarted with others.
 type Tuning struct {
 	TentativeTTL time.Duration // of Times
 	OwnerGrace   time.Duration // of Times

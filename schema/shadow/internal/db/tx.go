@@ -45,9 +45,10 @@ func QueuePlans(tx pgx.Tx, b *pgx.Batch, rows int) {
 // GenericPlansSQL plans statements once in a session, for any values.
 const GenericPlansSQL = `SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`
 
-// OwnPlansSQL plans statements for their values. (By itself, PostgreSQL prefers a generic plan that it has: it estimates ten rows of an array.) Merges
-// are off: one by the order of an index joins by its first column alone, such as the target that all rows of a batch have in common. The
-// numbers of rows that the transaction writes are reported with its end, for RunStatistics: an idle session reports them after ten seconds.
+// OwnPlansSQL plans statements for their values. (By itself, PostgreSQL prefers a generic plan that it has:
+// it estimates ten rows of an array.) Merges are off: one by the order of an index joins by its first column
+// alone, such as the target that all rows of a batch have in common. The numbers of rows that the transaction
+// writes are reported with its end, for RunStatistics: an idle session reports them after ten seconds.
 const OwnPlansSQL = `SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('enable_hashjoin', 'on', true), set_config('enable_mergejoin', 'off', true), pg_stat_force_next_flush()`
 
 // OneOf is the condition that a column has a value of an array, beside a condition that an index serves. It
@@ -58,8 +59,8 @@ func OneOf(column, array string) string {
 	return "(" + column + " IN (SELECT unnest(" + array + "))) IS TRUE"
 }
 
-// OfMany returns a statement about references of holders ($1) to targets ($2), for so many targets. Of few, the index of targets may serve it: a holder
-// can have many references to others.
+// OfMany returns a statement about references of holders ($1) to targets ($2), for so many targets. Of few,
+// the index of targets may serve it: a holder can have many references to others.
 func OfMany(sql string, targets int) string {
 	if targets <= FewRows {
 		return sql
@@ -77,8 +78,8 @@ func own(tx pgx.Tx) (*Marked, *postgres.Tx) {
 	return nil, nil
 }
 
-// InTx runs fn in a transaction, and repeats it when PostgreSQL broke a deadlock. After the commit it wakes the watches of the feeds
-// that the transaction has changed.
+// InTx runs fn in a transaction, and repeats it when PostgreSQL broke a deadlock. After the commit it wakes
+// the watches of the feeds that the transaction has changed.
 func (s *DB) InTx(ctx context.Context, touches feed.Topics, fn func(pgx.Tx) error) error {
 	return s.inTx(ctx, func() (pgx.Tx, error) { return postgres.Begin(ctx, s.Pool) }, touches, fn)
 }
@@ -89,7 +90,8 @@ type Beginner interface {
 }
 
 // InTxOf is InTx with a transaction of another pool.
-func (s *DB) InTxOf(ctx context.Context, pool Beginner, options pgx.TxOptions, touches feed.Topics, fn func(pgx.Tx) error) error {
+func (s *DB) InTxOf(ctx context.Context, pool Beginner, options pgx.TxOptions, touches feed.Topics,
+	fn func(pgx.Tx) error) error {
 	return s.inTx(ctx, func() (pgx.Tx, error) { return pool.BeginTx(ctx, options) }, touches, fn)
 }
 
@@ -151,7 +153,8 @@ func (s *DB) once(ctx context.Context, begin func() (pgx.Tx, error), fn func(pgx
 	return nil
 }
 
-// Kept returns the refusal by a constraint or a trigger of the application; nil for other errors. The table is the attached one, if it is known.
+// Kept returns the refusal by a constraint or a trigger of the application; nil for other errors. The table
+// is the attached one, if it is known.
 func Kept(table string, err error) error {
 	constraint, text, ok := postgres.Objection(err, "dbcontroller")
 	if !ok {
@@ -160,7 +163,8 @@ func Kept(table string, err error) error {
 	return &peer.KeptError{Table: table, Constraint: constraint, Text: text}
 }
 
-// ofCommit adds to an error of a commit that its outcome is unknown, unless the server reported a rollback, or nothing was sent.
+// ofCommit adds to an error of a commit that its outcome is unknown, unless the server reported a rollback,
+// or nothing was sent.
 func ofCommit(err error) error {
 	var pg *pgconn.PgError
 	if kept := Kept("", err); kept != nil { // a constraint that is checked at the commit
@@ -222,7 +226,8 @@ func QueueOwn(tx pgx.Tx, b *pgx.Batch) {
 	})
 }
 
-// BeforeCommit calls fn, once, before a transaction of InTx commits: there is one such function. It returns false for a transaction of the users' own.
+// BeforeCommit calls fn, once, before a transaction of InTx commits: there is one such function. It returns
+// false for a transaction of the users' own.
 func BeforeCommit(tx pgx.Tx, fn func(context.Context, pgx.Tx) error) bool {
 	m, _ := own(tx)
 	if m != nil {
@@ -244,8 +249,8 @@ type Sender func(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error
 // Stay is a Sender of a transaction that goes on, or is rolled back.
 func Stay(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error { return tx.SendBatch(ctx, b).Close() }
 
-// CommitWith sends the last statements of a transaction of InTx together with its commit. Their results must not decide whether it
-// commits.
+// CommitWith sends the last statements of a transaction of InTx together with its commit. Their results must
+// not decide whether it commits.
 func CommitWith(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
 	m, inner := own(tx)
 	if m == nil {
@@ -274,7 +279,8 @@ func (s *DB) Touched(t feed.Topics) {
 	s.committed.Wake(t)
 }
 
-// ErrStale means that stored rows changed after prepare had compared the write with them: Save prepares it again.
+// ErrStale means that stored rows changed after prepare had compared the write with them: Save prepares it
+// again.
 var ErrStale = errors.New("the resource changed while it was written")
 
 // Querier is the pool or a transaction.
@@ -319,8 +325,8 @@ type rollbackDetector struct {
 	looked
 	// Seen only grows. Only numbers of committed transactions are included: a crash may lose the others.
 	Seen atomic.Int64
-	// EndedEpoch is the epoch in which a smaller number was taken. It counts as ended from then on, also when later transactions
-	// take greater numbers: retries advance the copy's sequence.
+	// EndedEpoch is the epoch in which a smaller number was taken. It counts as ended from then on, also when
+	// later transactions take greater numbers: retries advance the copy's sequence.
 	EndedEpoch atomic.Pointer[uuid.UUID]
 }
 
@@ -366,11 +372,12 @@ func again(err error) bool {
 	return HasCode(err, codeSerializationFailure, codeDeadlockDetected)
 }
 
-// OfData reports whether PostgreSQL refused a statement because of its values, or of a lock or a conflict with another transaction. The
-// transaction had no effect.
+// OfData reports whether PostgreSQL refused a statement because of its values, or of a lock or a conflict
+// with another transaction. The transaction had no effect.
 func OfData(err error) bool {
 	var pg *pgconn.PgError
-	return errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "23") || pg.Code == CodeLockNotAvailable || again(err))
+	return errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "23") ||
+		pg.Code == CodeLockNotAvailable || again(err))
 }
 
 // Violates reports whether a statement would have made two rows equal under a unique constraint.
@@ -385,13 +392,15 @@ func LacksValue(err error, table, column string) bool {
 	return errors.As(err, &pg) && pg.Code == codeNotNullViolation && pg.TableName == table && pg.ColumnName == column
 }
 
-// failsWholeBatch reports whether every part of a batch would fail with the error, so that halving the batch is useless.
+// failsWholeBatch reports whether every part of a batch would fail with the error, so that halving the batch
+// is useless.
 func failsWholeBatch(err error) bool {
-	return peer.HaltsAll(err) || errors.Is(err, peer.ErrStaleEpoch) || errors.Is(err, schema.ErrFenced) || postgres.Unavailable(err)
+	return peer.HaltsAll(err) || errors.Is(err, peer.ErrStaleEpoch) || errors.Is(err, schema.ErrFenced) ||
+		postgres.Unavailable(err)
 }
 
-// tokenAhead ends an epoch of which another deployment, or a client, has a token that the database has not reached: it is a copy of
-// before, and this process began over it.
+// tokenAhead ends an epoch of which another deployment, or a client, has a token that the database has not
+// reached: it is a copy of before, and this process began over it.
 func (s *DB) tokenAhead(ctx context.Context, epoch string) {
 	ended, err := uuid.Parse(epoch)
 	if err != nil {
@@ -400,5 +409,6 @@ func (s *DB) tokenAhead(ctx context.Context, epoch string) {
 	if before := s.Rollback.EndedEpoch.Swap(&ended); before != nil && *before == ended {
 		return
 	}
-	s.Log.Warn("a resume token is ahead of the database: an older copy has taken its place; a new epoch begins", zap.String("epoch", epoch), requestid.Field(ctx))
+	s.Log.Warn("a resume token is ahead of the database: an older copy has taken its place; a new epoch begins",
+		zap.String("epoch", epoch), requestid.Field(ctx))
 }

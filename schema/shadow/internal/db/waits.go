@@ -23,7 +23,8 @@ SELECT d.service, d.region FROM dbcontroller.deployment d WHERE d.id IN (
         OR w.action = {confirm} AND w.attempt IN (SELECT attempt FROM dbcontroller.reference WHERE holder_id = @id)
 ) ORDER BY d.service, d.region`)
 
-// WaitsFor returns the deployments that a resource waits for, this one among them if its own work is outstanding.
+// WaitsFor returns the deployments that a resource waits for, this one among them if its own work is
+// outstanding.
 func WaitsFor(ctx context.Context, q Querier, id int64, uid uuid.UUID) ([]schema.DeploymentID, error) {
 	rows, err := q.Query(ctx, waitsForSQL, Named{"id": id, "uid": uid})
 	if err != nil {

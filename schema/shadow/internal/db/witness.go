@@ -5,8 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// Look is a value of the sequence mark that was read from disk, and the start of the server at that time, in microseconds since 1970. Ids of
-// transactions and places in the log belong to the whole server; the sequence belongs to the database.
+// Look is a value of the sequence mark that was read from disk, and the start of the server at that time, in
+// microseconds since 1970. Ids of transactions and places in the log belong to the whole server; the sequence
+// belongs to the database.
 type Look struct{ Started, Mark int64 }
 
 // presentSQL selects from a row m of meta the values that Lost compares: the noticed start of the server, the

@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Finish removes pieces of work that are done. It waits for the disk: after a crash of PostgreSQL a watch that goes on would not deliver work
-// that is there again, because its position is later than that work.
+// Finish removes pieces of work that are done. It waits for the disk: after a crash of PostgreSQL a watch
+// that goes on would not deliver work that is there again, because its position is later than that work.
 func (s *DB) Finish(ctx context.Context, seqs []int64) error {
 	if len(seqs) == 0 {
 		return nil

@@ -2,8 +2,8 @@
 // which rows were deleted by SQL (dbcontroller.deleted_row), after they have refused the deletion of rows
 // that others block.
 //
-// A note is removed in the transaction that carries the deletion out, so that a crash, a repetition or a second process costs a look and nothing
-// else.
+// A note is removed in the transaction that carries the deletion out, so that a crash, a repetition or a
+// second process costs a look and nothing else.
 package deletedrows
 
 import (
@@ -46,7 +46,8 @@ const (
 	idle = 200 * time.Millisecond
 )
 
-// RunDeletedRows reads which tables are attached, and carries out the deletion of rows while leads returns true. It returns nil when ctx ends.
+// RunDeletedRows reads which tables are attached, and carries out the deletion of rows while leads returns
+// true. It returns nil when ctx ends.
 func (s *Deleter) RunDeletedRows(ctx context.Context, leads func() bool) error {
 	for failed := false; ; {
 		attached := s.Attached() // before they are read
@@ -80,8 +81,8 @@ func (s *Deleter) step(ctx context.Context, leads func() bool) (more bool, err e
 	return s.DeleteRows(ctx)
 }
 
-// DeleteRows reads which tables are attached, carries out the deletions that are due, at most a batch of them, and removes the resources of detached
-// tables. It reports whether there may be more.
+// DeleteRows reads which tables are attached, carries out the deletions that are due, at most a batch of
+// them, and removes the resources of detached tables. It reports whether there may be more.
 func (s *Deleter) DeleteRows(ctx context.Context) (more bool, err error) {
 	detached, err := s.rows.LoadDetached(ctx)
 	if err != nil {
@@ -111,8 +112,8 @@ FROM (
     (SELECT false AS missing FROM dbcontroller.deleted_row LIMIT 1000000) UNION ALL (SELECT missing FROM dbcontroller.lacking LIMIT 1000000)
 ) AS c`
 
-// Waiting counts the deleted rows whose deletion is to be carried out with the values that wait for their right, and the values whose target does not
-// exist. It counts each to a million.
+// Waiting counts the deleted rows whose deletion is to be carried out with the values that wait for their
+// right, and the values whose target does not exist. It counts each to a million.
 func (s *Deleter) Waiting(ctx context.Context) (waiting, missing int64, err error) {
 	if err := s.Pool.QueryRow(ctx, countSQL).Scan(&waiting, &missing); err != nil {
 		return 0, 0, fmt.Errorf("count notes of attached tables: %w", err)
@@ -186,7 +187,9 @@ func (s *Deleter) carryOut(ctx context.Context, notes []note) (failed error) {
 		gone = append(gone, absent...)
 	}
 	_, err := retry.Halves[note]{
-		Run: func(part []note) error { return s.remove(ctx, part) }, Whole: func(err error) bool { return wholesale(ctx, err) },
+		Run: func(part []note) error {
+			return s.remove(ctx, part)
+		}, Whole: func(err error) bool { return wholesale(ctx, err) },
 		Failed: func(one note, err error) error { return s.postpone(ctx, []note{one}, err) },
 	}.Do(gone)
 	return errors.Join(failed, err)
@@ -297,5 +300,6 @@ func seqsOf(notes []note) []int64 {
 
 // wholesale reports whether an error is not of single rows.
 func wholesale(ctx context.Context, err error) bool {
-	return ctx.Err() != nil || peer.HaltsAll(err) || errors.Is(err, peer.ErrStaleEpoch) || errors.Is(err, schema.ErrFenced) || postgres.Unavailable(err)
+	return ctx.Err() != nil || peer.HaltsAll(err) || errors.Is(err, peer.ErrStaleEpoch) ||
+		errors.Is(err, schema.ErrFenced) || postgres.Unavailable(err)
 }

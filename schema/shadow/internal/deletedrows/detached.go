@@ -45,7 +45,8 @@ func (s *Deleter) removeAttachment(ctx context.Context, kind int32) error {
 		}
 		after = *last
 	}
-	if _, err := s.Pool.Exec(ctx, `DELETE FROM dbcontroller.attachment WHERE kind_id = $1 AND NOT ready`, kind); err != nil {
+	if _, err := s.Pool.Exec(ctx, `DELETE FROM dbcontroller.attachment WHERE kind_id = $1 AND NOT ready`,
+		kind); err != nil {
 		return fmt.Errorf("remove a detached table: %w", err)
 	}
 	return nil

@@ -81,7 +81,8 @@ func (d *atomic) freeze(ctx context.Context) error {
 	}
 	deadline, _ := ctx.Deadline()
 	f := &frozen{peers: s.Peers, began: s.Rollback.Seen.Load(), epochs: map[schema.DeploymentID]uuid.UUID{}}
-	f.Freeze = peer.Freeze{Coordinator: s.Self, Epoch: epoch, Deletion: s.prepare.NewAttempt(), Root: d.first().Name, For: time.Until(deadline) + freezeSlack}
+	f.Freeze = peer.Freeze{Coordinator: s.Self, Epoch: epoch, Deletion: s.prepare.NewAttempt(), Root: d.first().Name,
+		For: time.Until(deadline) + freezeSlack}
 	d.frozen, d.alone = f, true
 	_, err = s.target.Freeze(ctx, target.Freezing{
 		Freeze: &f.Freeze, Own: f.Epoch, Find: func(context.Context, pgx.Tx) ([]int64, error) { return ids, nil },
@@ -198,7 +199,8 @@ func whole(w *plan.Walk, name string) error {
 	return nil
 }
 
-var errLost = errors.New("a deployment that the deletion reaches was restored, failed over, or was decommissioned meanwhile")
+var errLost = errors.New(
+	"a deployment that the deletion reaches was restored, failed over, or was decommissioned meanwhile")
 
 // A participant that has begun a new epoch, or that was decommissioned, may have lost members that were
 // frozen.
@@ -210,7 +212,8 @@ SELECT EXISTS (
 
 // carryOut decides the deletion COMMITTED, with the marks, or schedules it. Participants keep their members
 // frozen until the cascade marks them.
-func (d *atomic) carryOut(ctx context.Context, tx pgx.Tx, decided cascade.Decision, also *pgx.Batch, last db.Sender) error {
+func (d *atomic) carryOut(ctx context.Context, tx pgx.Tx, decided cascade.Decision, also *pgx.Batch,
+	last db.Sender) error {
 	var at []int32
 	if d.frozen != nil { // otherwise no other deployment is concerned
 		var err error
@@ -299,7 +302,9 @@ func (d *atomic) ended(ctx context.Context, results []peer.DeleteResult, err err
 	case d.frozen == nil:
 	case err != nil:
 		return d.abort(ctx, err)
-	case d.retention > 0 && slices.ContainsFunc(results, func(r peer.DeleteResult) bool { return r.Resource != nil && !r.Resource.PurgeAt.IsZero() }):
+	case d.retention > 0 && slices.ContainsFunc(results, func(r peer.DeleteResult) bool {
+		return r.Resource != nil && !r.Resource.PurgeAt.IsZero()
+	}):
 	case !slices.ContainsFunc(d.wanted, func(w *wanted) bool {
 		return slices.ContainsFunc(results, func(r peer.DeleteResult) bool { return r.Deletion == w.cause.ID })
 	}):
@@ -321,13 +326,15 @@ func (d *atomic) abort(ctx context.Context, cause error) ([]peer.DeleteResult, e
 	}
 	switch {
 	case err != nil:
-		s.Log.Warn("cannot record that an atomic deletion is aborted; its participants ask for the decision", zap.String("name", d.name()), zap.Stringer("deletion", f.Deletion), zap.Error(err), requestid.Field(ctx))
+		s.Log.Warn("cannot record that an atomic deletion is aborted; its participants ask for the decision",
+			zap.String("name", d.name()), zap.Stringer("deletion", f.Deletion), zap.Error(err), requestid.Field(ctx))
 		return nil, cause
 	case committed: // the results are lost with the answer to the commit
 		return nil, cause
 	}
 	if err := s.target.Release(ctx, s.Self, f.Epoch, nil, []peer.AttemptID{f.Deletion}); err != nil {
-		s.Log.Debug("the resources of an aborted deletion are opened when they expire", zap.Error(err), requestid.Field(ctx))
+		s.Log.Debug("the resources of an aborted deletion are opened when they expire", zap.Error(err),
+			requestid.Field(ctx))
 	}
 	if errors.Is(cause, peer.ErrUnknown) || db.Violates(cause, "attempt_pkey") {
 		cause = fmt.Errorf("%w: a participant asked for the decision before it was made", peer.ErrAborted)

@@ -27,7 +27,8 @@ INSERT INTO dbcontroller.closing (target_id, delete_id, until) SELECT id, $2, no
 	openTargetsSQL = `DELETE FROM dbcontroller.closing WHERE target_id = ANY ($1) AND delete_id = $2`
 )
 
-// closing has the targets that one delete has closed to new references, so that a busy resource can be deleted.
+// closing has the targets that one delete has closed to new references, so that a busy resource can be
+// deleted.
 type closing struct {
 	gate    *gate.Gate
 	id      uuid.UUID
@@ -37,8 +38,8 @@ type closing struct {
 // newClosing returns the closing of a delete, which has closed nothing yet.
 func newClosing(g *gate.Gate) *closing { return &closing{gate: g, id: uuid.New()} }
 
-// close closes targets to new references until one second after the deadline of ctx. A target that is closed already
-// keeps its end.
+// close closes targets to new references until one second after the deadline of ctx. A target that is closed
+// already keeps its end.
 func (c *closing) close(ctx context.Context, targets []int64) error {
 	var more []int64
 	for _, id := range targets {
@@ -61,7 +62,8 @@ func (c *closing) close(ctx context.Context, targets []int64) error {
 		return err
 	}
 	deadline, _ := ctx.Deadline()
-	if _, err := c.gate.Pool.Exec(ctx, closeTargetsSQL, more, c.id, min(time.Until(deadline)+time.Second, target.MaxClosing)); err != nil {
+	if _, err := c.gate.Pool.Exec(ctx, closeTargetsSQL, more, c.id, min(time.Until(deadline)+time.Second,
+		target.MaxClosing)); err != nil {
 		return fmt.Errorf("close targets to new references: %w", err)
 	}
 	c.targets = append(c.targets, more...)

@@ -11,14 +11,16 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
-// By the index of targets; without the targets of the question, which are no new resources, and without the holders, whose shadows would cost more than the count itself.
+// By the index of targets; without the targets of the question, which are no new resources, and without the
+// holders, whose shadows would cost more than the count itself.
 var (
 	countReferencesSQL = db.Codes(`
 SELECT r.field_id, r.behaviour, count(*) FROM dbcontroller.reference r
 WHERE r.target_id = ANY ($1) AND r.behaviour IN ({cascade_delete}, {async_cascade_delete}) AND NOT r.holder_id = ANY ($2)
 GROUP BY r.field_id, r.behaviour`)
 
-	// Materialized: otherwise the planner can read the whole table in the order of its primary key, which has the holders in order.
+	// Materialized: otherwise the planner can read the whole table in the order of its primary key, which has
+	// the holders in order.
 	countHoldersSQL = db.Codes(`
 WITH r AS MATERIALIZED (
     SELECT r.holder_id FROM dbcontroller.reference r
@@ -35,10 +37,11 @@ WHERE r.target_id = ANY ($1) AND r.behaviour IN ({unset}, {async_unset}) AND NOT
 ) GROUP BY r.field_id, r.behaviour`)
 )
 
-// countReferences counts the references beyond the limit of a plan: references to targets, which are members of it
-// and the named ones of its question. With unsets it also counts references that are unset. holders is the
-// number of the holders that cascade.
-func countReferences(ctx context.Context, s *db.DB, members, named []int64, unsets bool) (counts []peer.PlanCount, holders int, err error) {
+// countReferences counts the references beyond the limit of a plan: references to targets, which are members
+// of it and the named ones of its question. With unsets it also counts references that are unset. holders is
+// the number of the holders that cascade.
+func countReferences(ctx context.Context, s *db.DB, members, named []int64,
+	unsets bool) (counts []peer.PlanCount, holders int, err error) {
 	targets := slices.Concat(members, named)
 	if err = countBy(ctx, s, &counts, countReferencesSQL, targets, named); err != nil {
 		return nil, 0, err

@@ -40,10 +40,11 @@ type DeleteRequest struct {
 	// reaches does not answer. The first request of several decides.
 	Atomic bool
 	// Retention: the deletion is atomic, and only scheduled: its resources are hidden for this time, and at
-	// least for that of their kinds, until they are undeleted or removed. The first request of several decides.
+	// least for that of their kinds, until they are undeleted or removed. The first request of several
+	// decides.
 	Retention time.Duration
-	// Now: the retention of the kinds does not count, and a scheduled deletion of the resource is carried out,
-	// if the requests name all resources that it names.
+	// Now: the retention of the kinds does not count, and a scheduled deletion of the resource is carried
+	// out, if the requests name all resources that it names.
 	Now bool
 	// MaxRemovals is the maximum number of resources that the delete removes, named resources included; 0: as
 	// many as the rights of the person say; -1: any number.
@@ -139,7 +140,8 @@ func outcomeOf(results []peer.DeleteResult) prepare.Outcome {
 // DeleteIn is Delete in one transaction with an application's own statements, after the look-ahead. The
 // request has no id. It fails with the errors of Delete, with the errors of the application's function, and
 // with ErrTransaction.
-func (s *Deleter) DeleteIn(ctx context.Context, within *gate.UserTransaction, req DeleteRequest) (peer.DeleteResult, error) {
+func (s *Deleter) DeleteIn(ctx context.Context, within *gate.UserTransaction,
+	req DeleteRequest) (peer.DeleteResult, error) {
 	inTx := func(ctx context.Context, _ feed.Topics, fn func(pgx.Tx) error) error {
 		return s.gate.InUserTransaction(ctx, within, db.AllFeeds, fn)
 	}
@@ -164,7 +166,8 @@ func (s *Deleter) delete(ctx context.Context, d *deletion, reqs []DeleteRequest)
 	for i, w := range d.wanted {
 		keys[i] = rows.Key{Kind: w.kindID, Name: w.Name}
 		w.cause = &schema.Cause{
-			ID: uuid.Must(uuid.NewV7()), Root: s.full(w.Name).String(), Actor: first.Actor, RequestID: cmp.Or(first.Call, first.RequestID), At: time.Now(),
+			ID: uuid.Must(uuid.NewV7()), Root: s.full(w.Name).String(), Actor: first.Actor,
+			RequestID: cmp.Or(first.Call, first.RequestID), At: time.Now(),
 			TraceParent: trace.Parent(ctx),
 		}
 	}
@@ -214,7 +217,9 @@ func (s *Deleter) want(ctx context.Context, d *deletion, reqs []DeleteRequest) e
 	}
 	d.manner = &atomic{deletion: d}
 	if d.within {
-		return &peer.InvalidError{Resource: reqs[0].Name, Err: errors.New("an atomic deletion cannot be a part of a transaction of an application: delete the resource outside of one")}
+		return &peer.InvalidError{Resource: reqs[0].Name,
+			Err: errors.New(
+				"an atomic deletion cannot be a part of a transaction of an application: delete the resource outside of one")}
 	}
 	return nil
 }
@@ -226,8 +231,8 @@ type wanted struct {
 	cause  *schema.Cause
 }
 
-// deletion is one delete in progress. It tries in one transaction, resolves obstacles outside of it, and tries again, until it is
-// carried out, refused, or out of time.
+// deletion is one delete in progress. It tries in one transaction, resolves obstacles outside of it, and
+// tries again, until it is carried out, refused, or out of time.
 type deletion struct {
 	store   *Deleter
 	wanted  []*wanted        // one, or several, of which all or none are deleted
@@ -308,8 +313,8 @@ func (d *deletion) run(ctx context.Context) ([]peer.DeleteResult, error) {
 	}
 }
 
-// resolveObstacle resolves the obstacle of a try: it looks ahead, waits for undecided attempts, and closes the targets when new
-// references arrive as fast as old ones are settled.
+// resolveObstacle resolves the obstacle of a try: it looks ahead, waits for undecided attempts, and closes
+// the targets when new references arrive as fast as old ones are settled.
 func (d *deletion) resolveObstacle(ctx context.Context, found *obstacle) error {
 	if again, err := d.manner.prepare(ctx); err != nil || again {
 		return err
@@ -350,7 +355,9 @@ func (d *deletion) lookAhead(ctx context.Context, found *obstacle) (err error) {
 	}
 	err = d.limit.allows(d.ahead.removed, d.ahead.more)
 	if err == nil && d.limit != anyNumber && len(d.ahead.unasked) > 0 {
-		err = fmt.Errorf("the resources that the delete removes cannot be counted, and max_removals limits their number: %w", &peer.UnavailableError{Unasked: d.ahead.unasked})
+		err = fmt.Errorf(
+			"the resources that the delete removes cannot be counted, and max_removals limits their number: %w",
+			&peer.UnavailableError{Unasked: d.ahead.unasked})
 	}
 	return err
 }
@@ -362,7 +369,8 @@ type limit int64
 // anyNumber is no limit.
 const anyNumber = -1
 
-// allows refuses a delete that removes too many resources. more: there may be more than their number, and unknown is not absent.
+// allows refuses a delete that removes too many resources. more: there may be more than their number, and
+// unknown is not absent.
 func (l limit) allows(removed int, more bool) error {
 	if l == anyNumber || int64(removed) <= int64(l) && !more {
 		return nil
@@ -371,7 +379,8 @@ func (l limit) allows(removed int, more bool) error {
 	if more {
 		orMore = " or more"
 	}
-	return fmt.Errorf("the delete removes %d resources%s, %d are allowed: %w", removed, orMore, l, peer.ErrTooManyRemovals)
+	return fmt.Errorf("the delete removes %d resources%s, %d are allowed: %w", removed, orMore, l,
+		peer.ErrTooManyRemovals)
 }
 
 // ofSeveral says in a refusal that the resource is one of several.
@@ -410,15 +419,17 @@ type try struct {
 	found   *obstacle
 }
 
-// try is the whole delete in one transaction: first the lock, then the checks, then the mark. It changes nothing when it
-// finds an obstacle. Tries that come at the same time share transactions.
+// try is the whole delete in one transaction: first the lock, then the checks, then the mark. It changes
+// nothing when it finds an obstacle. Tries that come at the same time share transactions.
 func (d *deletion) try(ctx context.Context) (*try, error) {
 	t := &try{of: d}
 	if err := t.together(ctx); err != nil {
 		return nil, err
 	}
 	if t.found == nil {
-		d.store.Log.Debug("a delete is decided", zap.String("name", d.name()), zap.Bool("removed", t.results[0].Removed), zap.Stringer("deletion", d.wanted[0].cause.ID), requestid.Field(ctx))
+		d.store.Log.Debug("a delete is decided", zap.String("name", d.name()),
+			zap.Bool("removed", t.results[0].Removed), zap.Stringer("deletion", d.wanted[0].cause.ID),
+			requestid.Field(ctx))
 		crash.At("crash-delete-committed")
 	}
 	return t, nil
@@ -446,8 +457,8 @@ func (t *try) begin() {
 	}
 }
 
-// carryOut reads and locks the roots, and removes or marks them with the other members; or returns the obstacle that has to be resolved first. A root in
-// DELETING is no part of it: its deletion goes on.
+// carryOut reads and locks the roots, and removes or marks them with the other members; or returns the
+// obstacle that has to be resolved first. A root in DELETING is no part of it: its deletion goes on.
 func (t *try) carryOut(ctx context.Context, tx pgx.Tx) (found *obstacle, err error) {
 	d := t.of
 	roots, seen, member, err := d.lock(ctx, tx)
@@ -470,7 +481,9 @@ func (t *try) carryOut(ctx context.Context, tx pgx.Tx) (found *obstacle, err err
 		return nil, err
 	}
 	if len(active) == 0 {
-		return nil, t.finish(ctx, tx, roots, marks, func(also *pgx.Batch, last db.Sender) error { return last(ctx, tx, also) })
+		return nil, t.finish(ctx, tx, roots, marks, func(also *pgx.Batch, last db.Sender) error {
+			return last(ctx, tx, also)
+		})
 	}
 	decided, found, err := d.decide(ctx, tx, active, seen, member)
 	if err != nil || found != nil {
@@ -481,7 +494,8 @@ func (t *try) carryOut(ctx context.Context, tx pgx.Tx) (found *obstacle, err err
 			continue
 		}
 		if d.retention == 0 {
-			t.results[i].Deletion, t.results[i].Removed = d.wanted[i].cause.ID, slices.Contains(decided.Verdict.Remove, root.ID)
+			t.results[i].Deletion, t.results[i].Removed = d.wanted[i].cause.ID,
+				slices.Contains(decided.Verdict.Remove, root.ID)
 		}
 		if !t.results[i].Removed {
 			marks.of = append(marks.of, i)
@@ -513,9 +527,11 @@ type marks struct {
 	scheduled bool
 }
 
-var selectHiddenSQL = db.Codes(`SELECT id FROM dbcontroller.shadow WHERE id = ANY ($1) AND hidden AND state = {deleting}`)
+var selectHiddenSQL = db.Codes(
+	`SELECT id FROM dbcontroller.shadow WHERE id = ANY ($1) AND hidden AND state = {deleting}`)
 
-// queueMarks reads the resource that a delete leaves in DELETING. Of several only the names are told: their bodies have no bound together.
+// queueMarks reads the resource that a delete leaves in DELETING. Of several only the names are told: their
+// bodies have no bound together.
 func (d *deletion) queueMarks(ctx context.Context, tx pgx.Tx, b *pgx.Batch, roots []*plan.Member, m *marks) error {
 	var ids []int64
 	var hidden []int64
@@ -552,9 +568,10 @@ func (d *deletion) queueMarks(ctx context.Context, tx pgx.Tx, b *pgx.Batch, root
 	return nil
 }
 
-// finish carries a delete out, reads the resources that it leaves in DELETING, and stores the outcome of the request, with the last statements of the
-// transaction.
-func (t *try) finish(ctx context.Context, tx pgx.Tx, roots []*plan.Member, m *marks, carryOut func(also *pgx.Batch, last db.Sender) error) error {
+// finish carries a delete out, reads the resources that it leaves in DELETING, and stores the outcome of the
+// request, with the last statements of the transaction.
+func (t *try) finish(ctx context.Context, tx pgx.Tx, roots []*plan.Member, m *marks,
+	carryOut func(also *pgx.Batch, last db.Sender) error) error {
 	d, b := t.of, &pgx.Batch{}
 	if err := d.queueMarks(ctx, tx, b, roots, m); err != nil {
 		return err
@@ -574,7 +591,8 @@ func (t *try) finish(ctx context.Context, tx pgx.Tx, roots []*plan.Member, m *ma
 	return d.last(ctx, tx, b)
 }
 
-// take sets the results of resources in DELETING. One that its kind hides from now on is removed for its caller.
+// take sets the results of resources in DELETING. One that its kind hides from now on is removed for its
+// caller.
 func (t *try) take(roots []*plan.Member, m *marks) {
 	for n, i := range m.of {
 		t.results[i].Resource = m.read[n]()
@@ -582,8 +600,10 @@ func (t *try) take(roots []*plan.Member, m *marks) {
 	}
 }
 
-// decide decides about the locked roots with their other members. It returns the obstacle that has to be resolved before the decision is carried out.
-func (d *deletion) decide(ctx context.Context, tx pgx.Tx, roots []*plan.Member, seen *cascade.LockedRows, member *[]read.Member) (decided cascade.Decision, found *obstacle, err error) {
+// decide decides about the locked roots with their other members. It returns the obstacle that has to be
+// resolved before the decision is carried out.
+func (d *deletion) decide(ctx context.Context, tx pgx.Tx, roots []*plan.Member, seen *cascade.LockedRows,
+	member *[]read.Member) (decided cascade.Decision, found *obstacle, err error) {
 	s := d.store
 	for _, root := range roots {
 		cause := d.causeOf(root)
@@ -614,13 +634,16 @@ func (d *deletion) decide(ctx context.Context, tx pgx.Tx, roots []*plan.Member, 
 }
 
 func (d *deletion) causeOf(root *plan.Member) *schema.Cause {
-	return d.wanted[slices.IndexFunc(d.wanted, func(w *wanted) bool { return w.kindID == root.Kind && w.Name == root.Name })].cause
+	return d.wanted[slices.IndexFunc(d.wanted, func(w *wanted) bool {
+		return w.kindID == root.Kind && w.Name == root.Name
+	})].cause
 }
 
 // lock locks the roots, which it returns in the order of the request, nil for a missing one that may be
 // missing, and reads a single one for a look-ahead unless that was made. It fails when one does not fit its
 // request.
-func (d *deletion) lock(ctx context.Context, tx pgx.Tx) (roots []*plan.Member, seen *cascade.LockedRows, member *[]read.Member, err error) {
+func (d *deletion) lock(ctx context.Context,
+	tx pgx.Tx) (roots []*plan.Member, seen *cascade.LockedRows, member *[]read.Member, err error) {
 	kinds, names := d.keys()
 	b, revisions := &pgx.Batch{}, make([]peer.Revision, len(names))
 	roots = make([]*plan.Member, len(names))
@@ -635,7 +658,9 @@ func (d *deletion) lock(ctx context.Context, tx pgx.Tx) (roots []*plan.Member, s
 			if err != nil {
 				return err
 			}
-			i := slices.IndexFunc(d.wanted, func(w *wanted) bool { return w.kindID == root.Kind && w.Name == root.Name })
+			i := slices.IndexFunc(d.wanted, func(w *wanted) bool {
+				return w.kindID == root.Kind && w.Name == root.Name
+			})
 			roots[i], revisions[i] = root, revision
 		}
 		return found.Err()
@@ -667,7 +692,8 @@ func (d *deletion) lock(ctx context.Context, tx pgx.Tx) (roots []*plan.Member, s
 }
 
 func scanRoot(row pgx.Row, root *plan.Member) (revision peer.Revision, err error) {
-	err = row.Scan(&root.ID, &root.UID, &root.Kind, &root.Name, &root.State, &root.Shard, &revision, &root.Protected, &root.Hidden, &root.Frozen)
+	err = row.Scan(&root.ID, &root.UID, &root.Kind, &root.Name, &root.State, &root.Shard, &revision, &root.Protected,
+		&root.Hidden, &root.Frozen)
 	return revision, err
 }
 

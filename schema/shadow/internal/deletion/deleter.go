@@ -1,5 +1,5 @@
-// Package deletion is a user's delete: it looks ahead over all deployments, refuses a blocked deletion, and begins the deletion in
-// this deployment's database. Plans and traces read the same graph.
+// Package deletion is a user's delete: it looks ahead over all deployments, refuses a blocked deletion, and
+// begins the deletion in this deployment's database. Plans and traces read the same graph.
 package deletion
 
 import (
@@ -34,9 +34,11 @@ type Deleter struct {
 }
 
 // New returns the Deleter of a database, which uses the given rooms.
-func New(g *gate.Gate, t *target.Keeper, p *prepare.Preparer, a *attempt.Attempts, c *cascade.Actor, f *follow.Follower, rs *rows.Rows) *Deleter {
+func New(g *gate.Gate, t *target.Keeper, p *prepare.Preparer, a *attempt.Attempts, c *cascade.Actor, f *follow.Follower,
+	rs *rows.Rows) *Deleter {
 	s := &Deleter{DB: g.DB, gate: g, target: t, prepare: p, attempts: a, cascade: c, follow: f, rows: rs}
-	s.tries = gather.New(gather.Config[*try]{Run: s.tryAll, Most: mostGathered, Beside: 2, Pace: pace, Waiting: mostWaiting})
+	s.tries = gather.New(gather.Config[*try]{Run: s.tryAll, Most: mostGathered, Beside: 2, Pace: pace,
+		Waiting: mostWaiting})
 	return s
 }
 

@@ -112,7 +112,8 @@ func (p *planning) verifyTargets(ctx context.Context) error {
 			}
 			for i := range questions {
 				if i >= len(answers.Verdicts) || answers.Verdicts[i] == peer.Undecided {
-					return fmt.Errorf("%w: the deletion has not frozen the resource %s of %s", peer.ErrAborted, questions[i].Key.TargetUID, d)
+					return fmt.Errorf("%w: the deletion has not frozen the resource %s of %s", peer.ErrAborted,
+						questions[i].Key.TargetUID, d)
 				}
 			}
 			return nil

@@ -51,10 +51,12 @@ func (t *try) together(ctx context.Context) error {
 	return err
 }
 
-// tryAll runs one transaction for several tries, and returns their outcomes. It waits for no row, and leaves out tries that need more than the
-// commonest statements: of resources that are locked, missing, marked, blocked, referred to inside this database, or not as their requests want them. All run alone when it fails.
+// tryAll runs one transaction for several tries, and returns their outcomes. It waits for no row, and leaves
+// out tries that need more than the commonest statements: of resources that are locked, missing, marked,
+// blocked, referred to inside this database, or not as their requests want them. All run alone when it fails.
 func (s *Deleter) tryAll(tries []*try) []error {
-	ctx, cancel := context.WithTimeout(postgres.WithCaller(context.Background(), postgres.Caller{Lane: postgres.Writes}), gatheredTimeout)
+	ctx, cancel := context.WithTimeout(postgres.WithCaller(context.Background(),
+		postgres.Caller{Lane: postgres.Writes}), gatheredTimeout)
 	defer cancel()
 	errs := make([]error, len(tries))
 	err := s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error {
@@ -73,7 +75,8 @@ func (s *Deleter) tryAll(tries []*try) []error {
 	return slices.Repeat([]error{err}, len(tries))
 }
 
-// decided are the tries of a transaction that are carried out, by the ids of their resources, with the references and blockades of these.
+// decided are the tries of a transaction that are carried out, by the ids of their resources, with the
+// references and blockades of these.
 type decided struct {
 	roots []*plan.Member
 	tries []*try
@@ -88,7 +91,8 @@ func (s *Deleter) decideAll(ctx context.Context, tx pgx.Tx, tries []*try, errs [
 		t.begin() // forget an earlier try
 		errs[i] = gather.ErrAlone
 		kinds[i], names[i] = t.of.wanted[0].kindID, t.of.wanted[0].Name
-		if k := (rows.Key{Kind: kinds[i], Name: names[i]}); index[k] == 0 { // two deletes of one resource run one after the other
+		// two deletes of one resource run one after the other
+		if k := (rows.Key{Kind: kinds[i], Name: names[i]}); index[k] == 0 {
 			index[k] = i + 1
 		}
 	}
@@ -116,18 +120,22 @@ func (s *Deleter) decideAll(ctx context.Context, tx pgx.Tx, tries []*try, errs [
 	}
 	for _, root := range locked {
 		i := index[rows.Key{Kind: root.Kind, Name: root.Name}] - 1
-		t, own := tries[i], slices.DeleteFunc(slices.Clone(*members), func(m read.Member) bool { return m.ID != root.ID })
+		t, own := tries[i], slices.DeleteFunc(slices.Clone(*members), func(m read.Member) bool {
+			return m.ID != root.ID
+		})
 		if root.State != peer.Active || !ready.seen.Leaf(root) || ready.seen.Blockaded(root) {
 			continue
 		}
-		if _, t.found, errs[i] = t.of.decide(ctx, tx, []*plan.Member{root}, ready.seen, &own); errs[i] == nil && t.found == nil {
+		if _, t.found, errs[i] = t.of.decide(ctx, tx, []*plan.Member{root}, ready.seen, &own); errs[i] == nil &&
+			t.found == nil {
 			ready.roots, ready.tries = append(ready.roots, root), append(ready.tries, t)
 		}
 	}
 	return ready, nil
 }
 
-// carryOutAll carries out several deletes, and commits. None of their resources refers to another one, or has members of its own.
+// carryOutAll carries out several deletes, and commits. None of their resources refers to another one, or has
+// members of its own.
 func (s *Deleter) carryOutAll(ctx context.Context, tx pgx.Tx, ready *decided) error {
 	if len(ready.tries) == 0 {
 		return errObstacle

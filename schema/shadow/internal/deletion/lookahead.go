@@ -28,16 +28,18 @@ LEFT JOIN unnest(@attempts::uuid[], @holders::uuid[], @fields::int[]) AS e (atte
     ON e.attempt = b.attempt AND e.holder_uid = b.holder_uid AND e.field_id = b.field_id
 WHERE b.target_id = ANY (@targets) AND e.attempt IS NULL ORDER BY b.target_id, b.holder_uid, b.field_id, b.attempt LIMIT @at_most`
 
-// lookAhead is the result of a look-ahead: the blockers that a delete may ignore, and the blockers that it has to wait for.
+// lookAhead is the result of a look-ahead: the blockers that a delete may ignore, and the blockers that it
+// has to wait for.
 type lookAhead struct {
-	// keys and blocks are the excused blockades and local references: their holders are removed by the same deletion, and
-	// they existed before the walk. No others are excused, but those of holders in DELETING: leaving.
+	// keys and blocks are the excused blockades and local references: their holders are removed by the same
+	// deletion, and they existed before the walk. No others are excused, but those of holders in DELETING:
+	// leaving.
 	keys    excused
 	blocks  map[plan.Edge]bool
 	leaving excused
 	unasked []peer.Unasked
-	// members is the number of members here, and removed the number of all members that the walk found; more: there may be more. An exact look-ahead
-	// counts each member once.
+	// members is the number of members here, and removed the number of all members that the walk found; more:
+	// there may be more. An exact look-ahead counts each member once.
 	members int
 	removed int
 	more    bool
@@ -46,7 +48,8 @@ type lookAhead struct {
 	moved     bool
 }
 
-// obstacle is the reason for a look-ahead: the members here and their present blockers here. Only these can be excused.
+// obstacle is the reason for a look-ahead: the members here and their present blockers here. Only these can
+// be excused.
 type obstacle struct {
 	// targets are the targets of the blockades.
 	targets   []int64
@@ -97,7 +100,8 @@ type excused struct{ db.KeyColumns }
 
 func (e *excused) add(b blockade) {
 	k := b.question.Key
-	e.Attempts, e.Holders, e.Fields = append(e.Attempts, k.Attempt), append(e.Holders, k.HolderUID), append(e.Fields, b.fieldID)
+	e.Attempts, e.Holders, e.Fields = append(e.Attempts, k.Attempt), append(e.Holders, k.HolderUID),
+		append(e.Fields, b.fieldID)
 }
 
 func (e excused) and(more excused) excused {
@@ -162,14 +166,16 @@ func (s *Deleter) askBlockades(ctx context.Context, w *plan.Walk, l *lookAhead, 
 		l.leaving.add(b)
 	}
 	w.Unasked = peer.SortUnasked(append(w.Unasked, asked.unasked...))
-	// Without the blockades of holders in DELETING, the next look-ahead reads others, and may read all of them.
+	// Without the blockades of holders in DELETING, the next look-ahead reads others, and may read all of
+	// them.
 	l.moved, l.undecided = asked.moved || w.MindAll && len(asked.leaving) > 0, asked.undecided
 	return ctx.Err()
 }
 
-// lookAheadComplete reports whether the delete can be carried out without further questions: no other deployment is concerned and
-// no holder blocks it, or the look-ahead has excused every blocker.
-func (s *Deleter) lookAheadComplete(ctx context.Context, tx pgx.Tx, d cascade.Decision, ahead *lookAhead, leaving excused) (bool, error) {
+// lookAheadComplete reports whether the delete can be carried out without further questions: no other
+// deployment is concerned and no holder blocks it, or the look-ahead has excused every blocker.
+func (s *Deleter) lookAheadComplete(ctx context.Context, tx pgx.Tx, d cascade.Decision, ahead *lookAhead,
+	leaving excused) (bool, error) {
 	b, v := d.Bonds, d.Verdict
 	if ahead == nil {
 		return len(b.Entered)+len(b.Owns)+len(v.Notify)+len(v.Blocks)+len(v.Blockaded) == 0, nil
@@ -197,7 +203,8 @@ func (s *Deleter) obstacle(ctx context.Context, tx pgx.Tx, targets []int64, limi
 func (s *Deleter) queueBlockades(batch *pgx.Batch, targets []int64, limit int, but excused) *[]blockade {
 	found := new([]blockade)
 	batch.Queue(selectBlockadesSQL, db.Named{
-		"targets": targets, "at_most": limit, "attempts": but.Attempts, "holders": but.Holders, "fields": but.Fields, "ttl": s.Tuning.Load().TentativeTTL,
+		"targets": targets, "at_most": limit, "attempts": but.Attempts, "holders": but.Holders, "fields": but.Fields,
+		"ttl": s.Tuning.Load().TentativeTTL,
 	}).Query(func(rows pgx.Rows) (err error) {
 		*found, err = pgx.CollectRows(rows, scanBlockade)
 		return err
@@ -207,13 +214,15 @@ func (s *Deleter) queueBlockades(batch *pgx.Batch, targets []int64, limit int, b
 
 func scanBlockade(row pgx.CollectableRow) (b blockade, err error) {
 	k := &b.question.Key
-	err = row.Scan(&b.targetID, &k.TargetUID, &k.Attempt, &k.HolderUID, &b.fieldID, &b.depID, &b.holder.Name, &b.target.Name, &b.behaviour, &b.tentative, &b.question.Expired, &b.passes)
+	err = row.Scan(&b.targetID, &k.TargetUID, &k.Attempt, &k.HolderUID, &b.fieldID, &b.depID, &b.holder.Name,
+		&b.target.Name, &b.behaviour, &b.tentative, &b.question.Expired, &b.passes)
 	b.unconfirmed = b.tentative && b.question.Expired
 	return b, err
 }
 
 // obstacleOf returns blockades as an obstacle, with the names in them.
-func (s *Deleter) obstacleOf(ctx context.Context, q db.Querier, targets []int64, found []blockade) (o *obstacle, err error) {
+func (s *Deleter) obstacleOf(ctx context.Context, q db.Querier, targets []int64,
+	found []blockade) (o *obstacle, err error) {
 	o = &obstacle{targets: targets, blockades: found}
 	for i := range o.blockades {
 		b := &o.blockades[i]
@@ -228,9 +237,10 @@ func (s *Deleter) obstacleOf(ctx context.Context, q db.Querier, targets []int64,
 	return o, nil
 }
 
-// beforeLookAhead reads the members here, the deployments that have to act because of them, and the present blockers here: later
-// blockers are never excused.
-func (s *Deleter) beforeLookAhead(ctx context.Context, tx pgx.Tx, d cascade.Decision, member *[]read.Member, leaving excused) (*obstacle, error) {
+// beforeLookAhead reads the members here, the deployments that have to act because of them, and the present
+// blockers here: later blockers are never excused.
+func (s *Deleter) beforeLookAhead(ctx context.Context, tx pgx.Tx, d cascade.Decision, member *[]read.Member,
+	leaving excused) (*obstacle, error) {
 	c, v := d.Closure, d.Verdict
 	o, members := &obstacle{}, member
 	if len(v.Blockaded) > 0 {
@@ -271,7 +281,8 @@ func (s *Deleter) beforeLookAhead(ctx context.Context, tx pgx.Tx, d cascade.Deci
 func (p *planning) add(ctx context.Context, q db.Querier, found []read.Member, vias map[int64][]peer.Via) error {
 	s := p.store
 	for _, r := range found {
-		m := peer.PlanMember{UID: r.UID, Name: r.Name, Vias: vias[r.ID], BlockDeletion: r.BlockDeletion, Finalizers: r.Finalizers}
+		m := peer.PlanMember{UID: r.UID, Name: r.Name, Vias: vias[r.ID], BlockDeletion: r.BlockDeletion,
+			Finalizers: r.Finalizers}
 		kind, err := s.Names.KindOf(ctx, q, r.Kind)
 		if err != nil {
 			return err
@@ -292,8 +303,8 @@ func (p *planning) add(ctx context.Context, q db.Querier, found []read.Member, v
 type asked struct {
 	// held are BLOCK blockades of existing references.
 	held []blockade
-	// leaving are BLOCK blockades of references that holders in DELETING keep until they are removed: a delete is not
-	// refused for them, and its resource waits in DELETING.
+	// leaving are BLOCK blockades of references that holders in DELETING keep until they are removed: a
+	// delete is not refused for them, and its resource waits in DELETING.
 	leaving []blockade
 	// undecided are blockades of attempts that may still commit.
 	undecided []blockade
@@ -441,8 +452,9 @@ func (b blockade) heldBy(h peer.RecalledHolder) blockade {
 	return b
 }
 
-// recall decides about the rights in the way of a deletion. A right ends only when nothing else refuses: when each of its holders goes along.
-// Then references that are written afterwards have blockades of their own, and the proxy is excused with its holders.
+// recall decides about the rights in the way of a deletion. A right ends only when nothing else refuses: when
+// each of its holders goes along. Then references that are written afterwards have blockades of their own,
+// and the proxy is excused with its holders.
 func (s *Deleter) recall(ctx context.Context, w *plan.Walk, l *lookAhead, proxies []blockade, rights *asked) error {
 	if len(proxies) == 0 {
 		return nil
@@ -469,7 +481,8 @@ func (s *Deleter) recall(ctx context.Context, w *plan.Walk, l *lookAhead, proxie
 	return ctx.Err()
 }
 
-// doubt makes the rights of deployments that did not answer unknown blockers: nothing may be left that was written under them.
+// doubt makes the rights of deployments that did not answer unknown blockers: nothing may be left that was
+// written under them.
 func (a *asked) doubt() {
 	for i := range a.unanswered {
 		a.unanswered[i].tentative = a.unanswered[i].tentative || a.unanswered[i].ofRight()
@@ -485,7 +498,8 @@ func goAlong(w *plan.Walk, rights *asked) bool {
 }
 
 // askRights recalls rights, and settles the verdicts.
-func (s *Deleter) askRights(ctx context.Context, holder schema.DeploymentID, proxies []blockade, mode peer.RecallMode) (*peer.Answers, *peer.Recalled, error) {
+func (s *Deleter) askRights(ctx context.Context, holder schema.DeploymentID, proxies []blockade,
+	mode peer.RecallMode) (*peer.Answers, *peer.Recalled, error) {
 	questions := questionsOf(proxies)
 	asked := make([]peer.Recall, len(proxies))
 	for i, q := range questions {

@@ -48,13 +48,15 @@ func (d inTurn) refusal(ctx context.Context, w *plan.Walk, waits bool) error {
 	if !waits { // otherwise the next look-ahead logs
 		for _, u := range w.Unasked {
 			d.store.Log.Warn("cannot ask a deployment for the part of a deletion there",
-				zap.String("name", d.name()), zap.Stringer("deployment", u.Deployment), zap.Error(u), requestid.Field(ctx))
+				zap.String("name", d.name()), zap.Stringer("deployment", u.Deployment), zap.Error(u),
+				requestid.Field(ctx))
 		}
 	}
 	return w.Refusal(d.name())
 }
 
-func (d inTurn) carryOut(ctx context.Context, tx pgx.Tx, decided cascade.Decision, also *pgx.Batch, last db.Sender) error {
+func (d inTurn) carryOut(ctx context.Context, tx pgx.Tx, decided cascade.Decision, also *pgx.Batch,
+	last db.Sender) error {
 	return d.store.cascade.CarryOutAnd(ctx, tx, decided, also, last)
 }
 

@@ -23,7 +23,8 @@ var (
 SELECT holder_id, target_id, field_id, behaviour FROM dbcontroller.reference
 WHERE holder_id = ANY ($1) AND target_id = ANY ($2) AND behaviour IN ({cascade_delete}, {async_cascade_delete})`)
 
-	// Ownees that lose all owners, at least one of them without unset_on_delete; with the owner of the smallest uid.
+	// Ownees that lose all owners, at least one of them without unset_on_delete; with the owner of the
+	// smallest uid.
 	planOwneesSQL = db.Codes(`
 WITH gone AS (
     SELECT DISTINCT * FROM unnest($1::int[], $2::uuid[]) AS gone (deployment_id, uid)
@@ -101,8 +102,8 @@ func (s *Deleter) Plan(ctx context.Context, q peer.PlanQuestion) (*peer.Plan, er
 	}
 }
 
-// leaveOutUnknown drops the targets of deployments that have no number here: nothing here refers to them. It loads the numbers of the
-// others, since the transaction must not ask for a second connection.
+// leaveOutUnknown drops the targets of deployments that have no number here: nothing here refers to them. It
+// loads the numbers of the others, since the transaction must not ask for a second connection.
 func (p *planning) leaveOutUnknown(ctx context.Context) error {
 	names := p.store.Names
 	unknown := func(t peer.PlanTarget) bool {
@@ -119,8 +120,9 @@ func (p *planning) leaveOutUnknown(ctx context.Context) error {
 	return nil
 }
 
-// planAsked asks the holders' deployments about blockades and returns the blockades that are held or could not be resolved. The second
-// result reports whether blockades were removed, so that the plan has to be read again.
+// planAsked asks the holders' deployments about blockades and returns the blockades that are held or could
+// not be resolved. The second result reports whether blockades were removed, so that the plan has to be read
+// again.
 func (s *Deleter) planAsked(ctx context.Context, o *obstacle, detailed bool) ([]peer.PlanBlocker, bool) {
 	asked := s.askAll(ctx, o.blockades, peer.RecallLooks)
 	blockers := asked.blockers()
@@ -192,8 +194,8 @@ func (p *planning) truncate() {
 // found is the number of members that were found.
 func (p *planning) found() int { return len(p.ids) + len(p.rows.members) }
 
-// closure finds the members: cascading holders, level by level, in the transaction of the delete or asynchronously, and ownees that
-// lose all owners.
+// closure finds the members: cascading holders, level by level, in the transaction of the delete or
+// asynchronously, and ownees that lose all owners.
 func (p *planning) closure(ctx context.Context, tx pgx.Tx) error {
 	byDeployment := map[schema.DeploymentID][]uuid.UUID{}
 	for _, t := range p.question.Targets {
@@ -242,7 +244,8 @@ func (p *planning) take(id int64, uid uuid.UUID) bool {
 }
 
 func (p *planning) holders(ctx context.Context, tx pgx.Tx, of []int64) (next []int64, err error) {
-	// Enough rows for one member above the limit, which sets Truncated, even if all targets of the question are found again.
+	// Enough rows for one member above the limit, which sets Truncated, even if all targets of the question
+	// are found again.
 	named := len(p.targets) - len(p.ids)
 	rows, err := tx.Query(ctx, read.HoldersSQL, of, named+p.question.Limit+1)
 	if err != nil {
@@ -294,8 +297,8 @@ func (p *planning) ownees(ctx context.Context, tx pgx.Tx) (next []int64, err err
 	return next, nil
 }
 
-// vias returns all reasons for which resources here are removed, by id. A complete list makes the plan independent of the order in
-// which deployments answer.
+// vias returns all reasons for which resources here are removed, by id. A complete list makes the plan
+// independent of the order in which deployments answer.
 func (p *planning) vias(ctx context.Context, tx pgx.Tx) (map[int64][]peer.Via, error) {
 	vias := map[int64][]peer.Via{}
 	for id, owner := range p.owners {
@@ -323,7 +326,8 @@ func (p *planning) addVias(ctx context.Context, q db.Querier, vias map[int64][]p
 		if err != nil {
 			return err
 		}
-		vias[e.Holder] = append(vias[e.Holder], peer.Via{Target: p.targets[e.Target], Path: path, Behaviour: e.Behaviour})
+		vias[e.Holder] = append(vias[e.Holder], peer.Via{Target: p.targets[e.Target], Path: path,
+			Behaviour: e.Behaviour})
 	}
 	return nil
 }
@@ -349,7 +353,8 @@ func (p *planning) queueMembers(b *pgx.Batch, ids []int64) *[]read.Member {
 }
 
 // addMembers adds the members that queueMembers has found, and in a compact plan all others as leaves.
-func (p *planning) addMembers(ctx context.Context, q db.Querier, ids []int64, found []read.Member, vias map[int64][]peer.Via) error {
+func (p *planning) addMembers(ctx context.Context, q db.Querier, ids []int64, found []read.Member,
+	vias map[int64][]peer.Via) error {
 	if p.question.Compact {
 		concerned := map[int64]bool{}
 		for _, m := range found {
@@ -417,13 +422,14 @@ func (p *planning) unsets(ctx context.Context, tx pgx.Tx) error {
 		if err != nil {
 			return err
 		}
-		p.plan.Unsets = append(p.plan.Unsets, peer.PlanUnset{UID: u.UID, Kind: kind.Kind, Name: u.Name, Via: peer.Via{Target: p.targets[u.Target], Path: path, Behaviour: u.Behaviour}})
+		p.plan.Unsets = append(p.plan.Unsets, peer.PlanUnset{UID: u.UID, Kind: kind.Kind, Name: u.Name,
+			Via: peer.Via{Target: p.targets[u.Target], Path: path, Behaviour: u.Behaviour}})
 	}
 	return nil
 }
 
-// count counts the references that the plan leaves out. It has half of the time that is left: without the counts the plan
-// is incomplete, and says so.
+// count counts the references that the plan leaves out. It has half of the time that is left: without the
+// counts the plan is incomplete, and says so.
 func (p *planning) count(ctx context.Context) {
 	ctx, cancel := peer.InPart(ctx, 1, 2)
 	defer cancel()
@@ -431,7 +437,8 @@ func (p *planning) count(ctx context.Context) {
 	for _, id := range p.ids {
 		delete(named, id)
 	}
-	counts, holders, err := countReferences(ctx, p.store.DB, append([]int64{}, p.ids...), append([]int64{}, slices.Collect(maps.Keys(named))...), p.plan.MoreUnsets)
+	counts, holders, err := countReferences(ctx, p.store.DB, append([]int64{}, p.ids...),
+		append([]int64{}, slices.Collect(maps.Keys(named))...), p.plan.MoreUnsets)
 	if err == nil && p.store.rows.Refer() {
 		counts, holders, err = p.countRows(ctx, counts, holders)
 	}

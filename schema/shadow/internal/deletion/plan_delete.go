@@ -15,8 +15,9 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 )
 
-// PlanDelete returns the effects of a delete of some resources together in all deployments, as of now. Like Plan it changes only blockades. Its default
-// deadline is four times Config.Times.DeleteTimeout. It fails with ErrNotFound, ErrDeleting or *InvalidError.
+// PlanDelete returns the effects of a delete of some resources together in all deployments, as of now. Like
+// Plan it changes only blockades. Its default deadline is four times Config.Times.DeleteTimeout. It fails
+// with ErrNotFound, ErrDeleting or *InvalidError.
 func (s *Deleter) PlanDelete(ctx context.Context, names ...string) (*plan.DeletePlan, error) {
 	v, d, reqs := s.Version.Load(), &deletion{}, make([]DeleteRequest, len(names))
 	for i, name := range names {
@@ -29,19 +30,20 @@ func (s *Deleter) PlanDelete(ctx context.Context, names ...string) (*plan.Delete
 	defer cancel()
 	p := &planning{store: s}
 	for again := true; ; again = false {
-		err := pgx.BeginTxFunc(ctx, s.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-			p.plan = &peer.Plan{}
-			roots, alone, err := s.planRoots(ctx, tx, d)
-			if err != nil {
+		err := pgx.BeginTxFunc(ctx, s.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
+			func(tx pgx.Tx) error {
+				p.plan = &peer.Plan{}
+				roots, alone, err := s.planRoots(ctx, tx, d)
+				if err != nil {
+					return err
+				}
+				if err := p.members(ctx, tx, roots, nil); err != nil {
+					return err
+				}
+				p.plan.Members = append(p.plan.Members, alone...)
+				p.obstacle, err = s.obstacle(ctx, tx, roots, peer.PlanLimit, excused{})
 				return err
-			}
-			if err := p.members(ctx, tx, roots, nil); err != nil {
-				return err
-			}
-			p.plan.Members = append(p.plan.Members, alone...)
-			p.obstacle, err = s.obstacle(ctx, tx, roots, peer.PlanLimit, excused{})
-			return err
-		})
+			})
 		switch {
 		case errors.Is(err, peer.ErrNotFound):
 			return nil, s.gate.Judged(ctx, s.Pool, v, err)
@@ -68,12 +70,14 @@ func (s *Deleter) PlanDelete(ctx context.Context, names ...string) (*plan.Delete
 	}
 }
 
-var selectPlanRootsSQL = db.Codes(`SELECT s.id, s.kind_id, s.name, s.state FROM ` + namedSQL + ` WHERE s.state = {active} OR NOT s.hidden`)
+var selectPlanRootsSQL = db.Codes(`SELECT s.id, s.kind_id, s.name, s.state FROM ` + namedSQL +
+	` WHERE s.state = {active} OR NOT s.hidden`)
 
 // planRoots returns the ids of the resources, and those that are rows of attached tables and have no id:
-// nothing refers to them. It fails with ErrNotFound for the first one that does not exist, and with ErrDeleting
-// if none is ACTIVE: resources in DELETING have no part in the delete.
-func (s *Deleter) planRoots(ctx context.Context, q db.Querier, d *deletion) (ids []int64, alone []peer.PlanMember, err error) {
+// nothing refers to them. It fails with ErrNotFound for the first one that does not exist, and with
+// ErrDeleting if none is ACTIVE: resources in DELETING have no part in the delete.
+func (s *Deleter) planRoots(ctx context.Context, q db.Querier,
+	d *deletion) (ids []int64, alone []peer.PlanMember, err error) {
 	kinds, names := d.keys()
 	all, err := q.Query(ctx, selectPlanRootsSQL, kinds, names)
 	if err != nil {

@@ -24,7 +24,8 @@ func (p *planning) readLeaf(ctx context.Context, options pgx.TxOptions) (complet
 		return false, nil
 	}
 	p.begin()
-	deployments, uids, of := make([]int32, len(q.Targets)), make([]uuid.UUID, len(q.Targets)), map[int32]schema.DeploymentID{}
+	deployments, uids, of := make([]int32, len(q.Targets)), make([]uuid.UUID, len(q.Targets)),
+		map[int32]schema.DeploymentID{}
 	for i, t := range q.Targets {
 		if t.Deployment == s.Self {
 			return false, nil
@@ -37,7 +38,9 @@ func (p *planning) readLeaf(ctx context.Context, options pgx.TxOptions) (complet
 	b, leaves, concerned, most := &pgx.Batch{}, 0, true, q.Limit
 	b.Queue(db.GenericPlansSQL)
 	if q.CountLeaves {
-		b.Queue(read.CountLeavesSQL, deployments, uids, q.Limit+1, s.SelfID).QueryRow(func(row pgx.Row) error { return row.Scan(&leaves, &concerned) })
+		b.Queue(read.CountLeavesSQL, deployments, uids, q.Limit+1, s.SelfID).QueryRow(func(row pgx.Row) error {
+			return row.Scan(&leaves, &concerned)
+		})
 		most = min(most, db.FewRows)
 	}
 	targets := read.Queued[read.Target](b, read.TargetsSQL, deployments, uids)
@@ -67,8 +70,10 @@ func (p *planning) readLeaf(ctx context.Context, options pgx.TxOptions) (complet
 	return p.readLeafMembers(ctx, tx, known, deployments, uids)
 }
 
-// readLeafMembers is the second round trip of readLeaf. A holder that has dropped its reference meanwhile is none.
-func (p *planning) readLeafMembers(ctx context.Context, tx *postgres.Tx, targets []int64, deployments []int32, uids []uuid.UUID) (complete bool, err error) {
+// readLeafMembers is the second round trip of readLeaf. A holder that has dropped its reference meanwhile is
+// none.
+func (p *planning) readLeafMembers(ctx context.Context, tx *postgres.Tx, targets []int64, deployments []int32,
+	uids []uuid.UUID) (complete bool, err error) {
 	s := p.store
 	gone, ids := slices.Clone(uids), append([]int64{}, p.ids...) // no nil, which is no empty array
 	for _, id := range ids {

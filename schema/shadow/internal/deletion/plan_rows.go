@@ -75,7 +75,8 @@ func (p *planning) takeRows(ctx context.Context, tx pgx.Tx, targets []rows.Targe
 		if err != nil {
 			return nil, err
 		}
-		via := peer.Via{Target: peer.PlanTarget{Deployment: targets[h.Target].Deployment, UID: targets[h.Target].UID}, Path: h.Path, Behaviour: h.Behaviour}
+		via := peer.Via{Target: peer.PlanTarget{Deployment: targets[h.Target].Deployment, UID: targets[h.Target].UID},
+			Path: h.Path, Behaviour: h.Behaviour}
 		switch {
 		case h.Behaviour.Unsets() && p.question.Detailed:
 			p.rows.unsets = append(p.rows.unsets, peer.PlanUnset{UID: h.UID, Kind: kind.Kind, Name: h.Name, Via: via})
@@ -104,7 +105,8 @@ func (p *planning) rowTargets(ctx context.Context, q db.Querier) ([]rows.Target,
 	return p.store.rows.TargetsOf(ctx, q, deployments, uids)
 }
 
-// countRows adds the rows of tables to the counts of references and of holders. A row that goes with two targets counts for both.
+// countRows adds the rows of tables to the counts of references and of holders. A row that goes with two
+// targets counts for both.
 func (p *planning) countRows(ctx context.Context, counts []peer.PlanCount, holders int) ([]peer.PlanCount, int, error) {
 	s := p.store
 	targets, err := p.rowTargets(ctx, s.Pool)

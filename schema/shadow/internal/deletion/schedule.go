@@ -37,7 +37,8 @@ SELECT deletion, purge_at FROM dbcontroller.freeze f
 WHERE ` + db.PurgeDueSQL + ` AND NOT committed AND (purge_at, deletion) > ($1, $2) ORDER BY purge_at, deletion LIMIT 100`
 
 	whoseSQL = `UPDATE dbcontroller.freeze SET actor = $2, request_id = $3 WHERE deletion = $1`
-	// The longer it is overdue, the longer it waits: each try leaves messages for deployments that do not answer.
+	// The longer it is overdue, the longer it waits: each try leaves messages for deployments that do not
+	// answer.
 	failedSQL = `
 UPDATE dbcontroller.freeze SET reason = $2, try_at = now() + GREATEST(interval '5 s', LEAST(interval '10 min', (now() - purge_at) / 10)) WHERE deletion = $1 AND NOT committed`
 	commitScheduledSQL = `
@@ -57,7 +58,8 @@ LEFT JOIN (dbcontroller.frozen m JOIN dbcontroller.freeze f ON f.deletion = m.de
 WHERE s.kind_id = $1 AND s.name = $2 AND (s.state = {active} OR NOT s.hidden)`)
 
 // schedule records that the deletion is decided later, and hides its members here. The others follow.
-func (d *atomic) schedule(ctx context.Context, tx pgx.Tx, at []int32, decided cascade.Decision, also *pgx.Batch, last db.Sender) error {
+func (d *atomic) schedule(ctx context.Context, tx pgx.Tx, at []int32, decided cascade.Decision, also *pgx.Batch,
+	last db.Sender) error {
 	s := d.store
 	for _, m := range decided.Closure.Members {
 		if s.rows.Of(m.Kind) != nil {
@@ -69,7 +71,8 @@ func (d *atomic) schedule(ctx context.Context, tx pgx.Tx, at []int32, decided ca
 	}
 	f, b := d.frozen, &pgx.Batch{}
 	if f == nil {
-		f = &frozen{Freeze: peer.Freeze{Deletion: s.prepare.NewAttempt(), Root: d.first().Name}, began: s.Rollback.Seen.Load()}
+		f = &frozen{Freeze: peer.Freeze{Deletion: s.prepare.NewAttempt(), Root: d.first().Name},
+			began: s.Rollback.Seen.Load()}
 		s.target.QueueFreeze(b, f.Freeze, s.SelfID, d.membersHere(decided))
 	}
 	write.QueueScheduled(b, f.began, f.Deletion)
@@ -165,7 +168,9 @@ func (s *Deleter) carryOutScheduled(ctx context.Context, id peer.AttemptID) erro
 		return err
 	}
 	if len(reqs) == 0 {
-		return s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error { return s.abortScheduled(ctx, tx, []peer.AttemptID{id}) })
+		return s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+			return s.abortScheduled(ctx, tx, []peer.AttemptID{id})
+		})
 	}
 	_, err = s.delete(ctx, &deletion{scheduled: id}, reqs)
 	return err
@@ -219,10 +224,11 @@ func (s *Deleter) ListScheduled(ctx context.Context, limit int) (all []Scheduled
 		return nil, 0, fmt.Errorf("read scheduled deletions: %w", err)
 	}
 	var d Scheduled
-	_, err = pgx.ForEachRow(rows, []any{&d.Root, &d.DeletedAt, &d.PurgeAt, &d.Actor, &d.Reason, &d.Resources, &total}, func() error {
-		all = append(all, d)
-		return nil
-	})
+	_, err = pgx.ForEachRow(rows, []any{&d.Root, &d.DeletedAt, &d.PurgeAt, &d.Actor, &d.Reason, &d.Resources, &total},
+		func() error {
+			all = append(all, d)
+			return nil
+		})
 	if err != nil {
 		return nil, 0, fmt.Errorf("read scheduled deletions: %w", err)
 	}
@@ -236,9 +242,11 @@ type scheduledOf struct {
 	root     string // the full name of the first resource that it names
 }
 
-// scheduled returns the scheduled deletions that name a resource. It fails with ErrNotFound, with ErrDeleting,
-// with ErrExists when the resource is not hidden, and with ErrDeleted when none of its deletions names it.
-func (s *Deleter) scheduled(ctx context.Context, q db.Querier, kind int32, name string, uid uuid.UUID) (all []scheduledOf, err error) {
+// scheduled returns the scheduled deletions that name a resource. It fails with ErrNotFound, with
+// ErrDeleting, with ErrExists when the resource is not hidden, and with ErrDeleted when none of its deletions
+// names it.
+func (s *Deleter) scheduled(ctx context.Context, q db.Querier, kind int32, name string,
+	uid uuid.UUID) (all []scheduledOf, err error) {
 	rows, err := q.Query(ctx, selectScheduledOfSQL, kind, name)
 	if err != nil {
 		return nil, fmt.Errorf("read the deletions of %s: %w", name, err)
@@ -297,7 +305,8 @@ func (s *Deleter) carryOutNow(ctx context.Context, d *deletion, reqs []DeleteReq
 			}
 			named[i].scheduled = true
 		}
-		return s.delete(ctx, &deletion{scheduled: all[0].deletion, request: d.request, inTx: d.inTx, last: d.last, within: d.within}, named)
+		return s.delete(ctx, &deletion{scheduled: all[0].deletion, request: d.request, inTx: d.inTx, last: d.last,
+			within: d.within}, named)
 	}
 	return nil, fmt.Errorf("%s: %w: it was undeleted, or carried out", d.name(), peer.ErrAborted)
 }
@@ -333,9 +342,12 @@ func (s *Deleter) Undelete(ctx context.Context, name string, uid uuid.UUID) (*pe
 	return out, nil
 }
 
-// UndeleteLost undeletes a deletion again, whose undelete the database has lost. One that is decided stays so.
+// UndeleteLost undeletes a deletion again, whose undelete the database has lost. One that is decided stays
+// so.
 func (s *Deleter) UndeleteLost(ctx context.Context, deletion peer.AttemptID) error {
-	err := s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error { return s.abortScheduled(ctx, tx, []peer.AttemptID{deletion}) })
+	err := s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
+		return s.abortScheduled(ctx, tx, []peer.AttemptID{deletion})
+	})
 	if errors.Is(err, errNotScheduled) {
 		return nil
 	}

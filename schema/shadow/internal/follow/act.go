@@ -63,24 +63,29 @@ type Target struct {
 	Name string
 }
 
-// smallTarget is the maximum number of holders of a small deletion: small ones are done before large ones continue.
+// smallTarget is the maximum number of holders of a small deletion: small ones are done before large ones
+// continue.
 const smallTarget = 200
 
-// ActFor unsets and cascades the holders in this database for deletions at a deployment, any number of them, in
-// transactions of Config.Limits.Batch holders. from is this deployment itself for references that act asynchronously. It is
-// idempotent. It returns by uid the errors of deletions that could not be carried out completely: schema.ErrUnfinished
-// for large targets that are not done when patience ends. All other deletions are done when err is nil. Forget comes afterwards.
-func (s *Follower) ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration) (map[uuid.UUID]error, error) {
+// ActFor unsets and cascades the holders in this database for deletions at a deployment, any number of them,
+// in transactions of Config.Limits.Batch holders. from is this deployment itself for references that act
+// asynchronously. It is idempotent. It returns by uid the errors of deletions that could not be carried out
+// completely: schema.ErrUnfinished for large targets that are not done when patience ends. All other
+// deletions are done when err is nil. Forget comes afterwards.
+func (s *Follower) ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion,
+	patience time.Duration) (map[uuid.UUID]error, error) {
 	return s.actFor(ctx, from, deletions, patience, schema.Block)
 }
 
-// ActForDecommissioned is ActFor for all resources of a decommissioned deployment. Rows of tables that block them act as blocking says; the
-// blocking references of resources have that behaviour before.
-func (s *Follower) ActForDecommissioned(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, blocking schema.Behaviour) (map[uuid.UUID]error, error) {
+// ActForDecommissioned is ActFor for all resources of a decommissioned deployment. Rows of tables that block
+// them act as blocking says; the blocking references of resources have that behaviour before.
+func (s *Follower) ActForDecommissioned(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion,
+	blocking schema.Behaviour) (map[uuid.UUID]error, error) {
 	return s.actFor(ctx, from, deletions, math.MaxInt64, blocking)
 }
 
-func (s *Follower) actFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion, patience time.Duration, blocking schema.Behaviour) (map[uuid.UUID]error, error) {
+func (s *Follower) actFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion,
+	patience time.Duration, blocking schema.Behaviour) (map[uuid.UUID]error, error) {
 	if _, err := s.Current(); err != nil {
 		return nil, err
 	}
@@ -88,8 +93,10 @@ func (s *Follower) actFor(ctx context.Context, from schema.DeploymentID, deletio
 		return nil, nil
 	}
 	a := &acting{
-		store: s, from: from, epoch: s.gate.PresentEpoch(), began: time.Now(), patience: patience, actingOn: actingOnSQL, blocking: blocking,
-		deletions: map[uuid.UUID]schema.Deletion{}, failed: map[uuid.UUID]error{}, failedHolders: map[uuid.UUID]failedHolders{}, meeting: map[int64]bool{},
+		store: s, from: from, epoch: s.gate.PresentEpoch(), began: time.Now(), patience: patience,
+		actingOn: actingOnSQL, blocking: blocking,
+		deletions: map[uuid.UUID]schema.Deletion{}, failed: map[uuid.UUID]error{},
+		failedHolders: map[uuid.UUID]failedHolders{}, meeting: map[int64]bool{},
 	}
 	uids := make([]uuid.UUID, len(deletions))
 	for i, d := range deletions {
@@ -115,7 +122,8 @@ func (s *Follower) actFor(ctx context.Context, from schema.DeploymentID, deletio
 		return nil, err
 	}
 	many = append(many, large...)
-	rand.Shuffle(len(many), func(i, j int) { many[i], many[j] = many[j], many[i] }) // a page may take more than its share
+	// a page may take more than its share
+	rand.Shuffle(len(many), func(i, j int) { many[i], many[j] = many[j], many[i] })
 	for i, id := range many {
 		share := max(0, patience-time.Since(a.began)) / time.Duration(len(many)-i)
 		if err := a.actLarge(ctx, id, share, i == 0); err != nil {
@@ -141,9 +149,11 @@ func (a *acting) tell() {
 		if line == nil {
 			return
 		}
-		fields := []zap.Field{zap.Stringer("deployment", a.from), zap.String("name", d.Name), zap.Stringer("uid", uid), zap.Error(a.failed[uid])}
+		fields := []zap.Field{zap.Stringer("deployment", a.from), zap.String("name", d.Name), zap.Stringer("uid", uid),
+			zap.Error(a.failed[uid])}
 		if c := d.Cause; c != nil {
-			fields = append(fields, zap.Stringer("deletion", c.ID), zap.String("root", c.Root), zap.Stringer("request_id", c.RequestID))
+			fields = append(fields, zap.Stringer("deletion", c.ID), zap.String("root", c.Root),
+				zap.Stringer("request_id", c.RequestID))
 		}
 		line.Write(fields...)
 	}
@@ -159,8 +169,9 @@ type acting struct {
 	patience  time.Duration
 	deletions map[uuid.UUID]schema.Deletion
 	targets   map[int64]Target
-	// rights are the same targets by their rows of foreign_target, under which rows of tables refer to them. Of another deployment they are targets; of this one
-	// targets are shadows, to which references are stored.
+	// rights are the same targets by their rows of foreign_target, under which rows of tables refer to them.
+	// Of another deployment they are targets; of this one targets are shadows, to which references are
+	// stored.
 	rights map[int64]Target
 	// prefetched has the holders that prefetch has read beside the targets; nil: they are read later.
 	prefetched *prefetched
@@ -168,7 +179,8 @@ type acting struct {
 	blocking schema.Behaviour
 	// actingOn selects the references of holders that act.
 	actingOn string
-	// dangling, when set, has the epochs in which each transaction has to be; acted are then the references that it has acted upon.
+	// dangling, when set, has the epochs in which each transaction has to be; acted are then the references
+	// that it has acted upon.
 	dangling *Dangling
 	acted    []plan.Edge
 
@@ -192,7 +204,8 @@ type failedHolders struct {
 }
 
 // Targets returns the deleted resources of a deployment that this database knows, by their ids.
-func (s *Follower) Targets(ctx context.Context, q db.Querier, from schema.DeploymentID, uids []uuid.UUID) (map[int64]Target, error) {
+func (s *Follower) Targets(ctx context.Context, q db.Querier, from schema.DeploymentID,
+	uids []uuid.UUID) (map[int64]Target, error) {
 	id, err := s.Names.Deployment(ctx, from)
 	if err != nil {
 		return nil, err
@@ -218,7 +231,10 @@ func (s *Follower) targetsSQL(from schema.DeploymentID, id int32, uids []uuid.UU
 
 func scanTargets(rows pgx.Rows, targets map[int64]Target) error {
 	var t Target
-	_, err := pgx.ForEachRow(rows, []any{&t.ID, &t.UID, &t.Kind, &t.Name}, func() error { targets[t.ID] = t; return nil })
+	_, err := pgx.ForEachRow(rows, []any{&t.ID, &t.UID, &t.Kind, &t.Name}, func() error {
+		targets[t.ID] = t
+		return nil
+	})
 	return err
 }
 
@@ -230,7 +246,8 @@ func (a *acting) load(ctx context.Context, uids []uuid.UUID) (err error) {
 	return err
 }
 
-// actSmall handles all holders of small targets and some holders of large targets. It returns the large targets.
+// actSmall handles all holders of small targets and some holders of large targets. It returns the large
+// targets.
 func (a *acting) actSmall(ctx context.Context, ids []int64) (many []int64, err error) {
 	size := a.store.Cfg.Limits.Batch
 	seen := map[int64]int{}
@@ -255,7 +272,8 @@ func (a *acting) actSmall(ctx context.Context, ids []int64) (many []int64, err e
 		left := ids[:0:0]
 		for _, id := range ids {
 			switch failed := a.failed[a.targets[id].UID] != nil; {
-			case failed && seen[id] <= smallTarget && !full: // all holders were read; the caller retries the failed ones
+			case failed && seen[id] <= smallTarget && !full:
+				// all holders were read; the caller retries the failed ones
 			case failed, seen[id] > smallTarget: // holders behind failing ones must not wait for them (I20)
 				many = append(many, id)
 			default:
@@ -269,9 +287,10 @@ func (a *acting) actSmall(ctx context.Context, ids []int64) (many []int64, err e
 	return many, nil
 }
 
-// batch handles holders in one transaction. It skips holders that stay locked by another transaction. When the
-// transaction fails it halves the batch, so that a failing holder does not stop the others (I20), until patience ends. It returns the
-// holders that there was no time for. beside: another batch of the same target runs at a time.
+// batch handles holders in one transaction. It skips holders that stay locked by another transaction. When
+// the transaction fails it halves the batch, so that a failing holder does not stop the others (I20), until
+// patience ends. It returns the holders that there was no time for. beside: another batch of the same target
+// runs at a time.
 func (a *acting) batch(ctx context.Context, targets, holders []int64, beside bool) (unreached []int64, err error) {
 	if len(holders) == 0 {
 		return nil, nil
@@ -384,7 +403,8 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 		referred[m.ID] = !seen.Leaf(m)
 	}
 	for _, e := range edges {
-		// Also by a reference with ALLOW_DANGLING: one batch deletes such a reference with its holder, and another batch with its target.
+		// Also by a reference with ALLOW_DANGLING: one batch deletes such a reference with its holder, and
+		// another batch with its target.
 		if referred[e.HolderID] {
 			a.met(e.TargetID)
 		}
@@ -398,7 +418,8 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 	var roots []*plan.Member
 	for _, m := range locked {
 		if t, ok := with[m.ID]; ok {
-			m.Why = plan.Reason{How: peer.Cascaded, Cause: a.cause(t), Via: &plan.Link{DeploymentID: a.fromID, UID: t.UID, Name: t.Name}}
+			m.Why = plan.Reason{How: peer.Cascaded, Cause: a.cause(t), Via: &plan.Link{DeploymentID: a.fromID,
+				UID: t.UID, Name: t.Name}}
 			roots = append(roots, m)
 		}
 	}

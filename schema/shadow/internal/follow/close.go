@@ -26,12 +26,13 @@ SET acting_epoch = NULL, acting_own = NULL, block_epoch = NULL, block_own = NULL
 SELECT EXISTS (SELECT FROM dbcontroller.foreign_target WHERE id = ANY ($1) AND (acting_epoch IS NOT NULL OR block_attempt IS NOT NULL))`
 
 	// When the holders have let go, the proxy that stood for them is released.
-	lookAtClosedSQL = db.LookAtRights(`dbcontroller.foreign_target f WHERE f.id = ANY ($1) AND f.block_attempt IS NOT NULL`)
+	lookAtClosedSQL = db.LookAtRights(
+		`dbcontroller.foreign_target f WHERE f.id = ANY ($1) AND f.block_attempt IS NOT NULL`)
 )
 
 // closeTargets ends the rights to refer to targets without asking. From then on no reference to them is
-// written under a right, by any process, and the references under it are committed: holders are looked for afterwards. It returns
-// the targets that are closed; the others are recorded as failed.
+// written under a right, by any process, and the references under it are committed: holders are looked for
+// afterwards. It returns the targets that are closed; the others are recorded as failed.
 func (a *acting) closeTargets(ctx context.Context, ids []int64) ([]int64, error) {
 	if len(ids) == 0 || a.prefetched != nil {
 		return ids, nil
@@ -75,8 +76,8 @@ func (a *acting) close(ctx context.Context, ids []int64) ([]int64, error) {
 	return slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return open[id] }), nil
 }
 
-// holdsRights reports whether rights to targets may have to be ended. A process with rights switched off takes none by a late answer, and
-// no other process does beside it.
+// holdsRights reports whether rights to targets may have to be ended. A process with rights switched off
+// takes none by a late answer, and no other process does beside it.
 func (s *Follower) holdsRights(ctx context.Context, ids []int64) (held bool, err error) {
 	if s.Cfg.Delegations {
 		return true, nil

@@ -17,8 +17,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/plan"
 )
 
-// Dangling are references to targets of another deployment that do not exist there any more, and an operator's decision that they
-// act as at a deletion of their targets.
+// Dangling are references to targets of another deployment that do not exist there any more, and an
+// operator's decision that they act as at a deletion of their targets.
 type Dangling struct {
 	// From is the deployment of the targets.
 	From    schema.DeploymentID
@@ -36,13 +36,15 @@ type Dangling struct {
 // holders that could not be handled, by id. It fails with ErrStaleEpoch when one of the two databases has
 // failed over or was restored since From was asked, because then the targets may exist again, or when From
 // was decommissioned.
-func (s *Follower) ActOnDangling(ctx context.Context, d Dangling) (acted []plan.Edge, failed map[int64]error, err error) {
+func (s *Follower) ActOnDangling(ctx context.Context,
+	d Dangling) (acted []plan.Edge, failed map[int64]error, err error) {
 	if _, err := s.Current(); err != nil {
 		return nil, nil, err
 	}
 	a := &acting{
 		store: s, from: d.From, began: time.Now(), patience: math.MaxInt64, actingOn: danglingOnSQL, dangling: &d,
-		deletions: map[uuid.UUID]schema.Deletion{}, failed: map[uuid.UUID]error{}, failedHolders: map[uuid.UUID]failedHolders{}, meeting: map[int64]bool{},
+		deletions: map[uuid.UUID]schema.Deletion{}, failed: map[uuid.UUID]error{},
+		failedHolders: map[uuid.UUID]failedHolders{}, meeting: map[int64]bool{},
 	}
 	for _, uid := range d.Targets {
 		a.deletions[uid] = schema.Deletion{UID: uid, Cause: d.Cause}
@@ -63,8 +65,8 @@ func (s *Follower) ActOnDangling(ctx context.Context, d Dangling) (acted []plan.
 	return a.acted, failed, s.ForgetUnreferred(ctx, targets)
 }
 
-// sameEpochs fails with ErrStaleEpoch when an epoch has ended since the targets' deployment was asked. An epoch that is announced
-// later waits for the version's lock, until this transaction ends.
+// sameEpochs fails with ErrStaleEpoch when an epoch has ended since the targets' deployment was asked. An
+// epoch that is announced later waits for the version's lock, until this transaction ends.
 func (s *Follower) sameEpochs(ctx context.Context, tx pgx.Tx, from int32, d Dangling) error {
 	view := gate.CommitView{Present: s.gate.Present(tx)}
 	b := &pgx.Batch{}

@@ -1,5 +1,5 @@
-// Package follow acts on the holders here of resources that are deleted elsewhere, or that are gone: it unsets and cascades them in
-// batches, any number of them.
+// Package follow acts on the holders here of resources that are deleted elsewhere, or that are gone: it
+// unsets and cascades them in batches, any number of them.
 package follow
 
 import (

@@ -82,7 +82,8 @@ func (s *Follower) ForgetUnreferred(ctx context.Context, ids []int64) error {
 	return nil
 }
 
-// forget locks foreign targets before it looks for references: a save that refers to one of them holds that lock shared.
+// forget locks foreign targets before it looks for references: a save that refers to one of them holds that
+// lock shared.
 func (s *Follower) forget(ctx context.Context, n int, which string, args ...any) error {
 	err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}

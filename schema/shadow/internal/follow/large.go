@@ -48,7 +48,8 @@ func (a *acting) actLarge(ctx context.Context, id int64, patience time.Duration,
 
 // page handles the holders behind one, in as many batches as may run at a time. It returns the last holder
 // that it has passed, the number of references of the handled holders, and whether there may be more.
-func (a *acting) page(ctx context.Context, target int64, b schema.Behaviour, after int64) (last int64, passed int, more bool, err error) {
+func (a *acting) page(ctx context.Context, target int64, b schema.Behaviour,
+	after int64) (last int64, passed int, more bool, err error) {
 	size := a.store.Cfg.Limits.Batch
 	if !a.meets(target) {
 		size *= abreast
@@ -82,8 +83,9 @@ func (a *acting) page(ctx context.Context, target int64, b schema.Behaviour, aft
 // with it, on two processors; more were not tried.
 const abreast = 2
 
-// batches is batch for different holders of one target, in order, in up to abreast batches at a time. The batches of holders that are targets
-// themselves can wait for each other's locks: then they run one after the other.
+// batches is batch for different holders of one target, in order, in up to abreast batches at a time. The
+// batches of holders that are targets themselves can wait for each other's locks: then they run one after the
+// other.
 func (a *acting) batches(ctx context.Context, target int64, holders []int64) (unreached []int64, err error) {
 	targets := []int64{target}
 	if a.meets(target) || len(holders) <= min(smallTarget, a.store.Cfg.Limits.Batch) {

@@ -35,10 +35,12 @@ type checkedPosition struct {
 	epoch uuid.UUID
 }
 
-// HasPosition reports whether a position of another deployment is stored. It reads the database once a second at most.
+// HasPosition reports whether a position of another deployment is stored. It reads the database once a second
+// at most.
 func (s *Follower) HasPosition(ctx context.Context, of schema.DeploymentID) (bool, error) {
 	epoch := s.gate.PresentEpoch()
-	if c, ok := s.positioned.Load(of); ok && c.(checkedPosition).epoch == epoch && time.Since(c.(checkedPosition).at) < time.Second {
+	if c, ok := s.positioned.Load(of); ok && c.(checkedPosition).epoch == epoch &&
+		time.Since(c.(checkedPosition).at) < time.Second {
 		return true, nil
 	}
 	at := time.Now()
@@ -50,7 +52,8 @@ func (s *Follower) HasPosition(ctx context.Context, of schema.DeploymentID) (boo
 	return true, nil
 }
 
-// Position returns the stored token of the watch of deletions of another deployment; empty when none is stored.
+// Position returns the stored token of the watch of deletions of another deployment; empty when none is
+// stored.
 func (s *Follower) Position(ctx context.Context, of schema.DeploymentID) (token string, err error) {
 	id, err := s.Names.Deployment(ctx, of)
 	if err != nil {
@@ -73,7 +76,8 @@ func (s *Follower) KeepPositions(ctx context.Context, positions []peer.Position)
 		}
 		was[i], tokens[i] = p.Was, p.Token
 	}
-	rows, err := s.Pool.Query(ctx, keepPositionsSQL, pgx.StrictNamedArgs{"deployments": ids, "was": was, "tokens": tokens})
+	rows, err := s.Pool.Query(ctx, keepPositionsSQL, pgx.StrictNamedArgs{"deployments": ids, "was": was,
+		"tokens": tokens})
 	if err != nil {
 		return nil, fmt.Errorf("keep positions: %w", err)
 	}

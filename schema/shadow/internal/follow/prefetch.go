@@ -26,15 +26,15 @@ SELECT f.id, r.holder_id FROM dbcontroller.foreign_target f CROSS JOIN LATERAL (
 // held is a holder of a deleted resource.
 type held struct{ Target, Holder int64 }
 
-// prefetched has the holders of deleted resources of another deployment when no right to them has to be ended:
-// then nothing is written under a right, and the holders can be read at once.
+// prefetched has the holders of deleted resources of another deployment when no right to them has to be
+// ended: then nothing is written under a right, and the holders can be read at once.
 type prefetched struct {
 	holders []held
 }
 
-// prefetch reads the targets of deletions and, for another deployment's deletions while delegations are off, a
-// prefetched list of holders, in one round trip: each statement has a newer snapshot than the one before. It fails when the
-// deletions are paused.
+// prefetch reads the targets of deletions and, for another deployment's deletions while delegations are off,
+// a prefetched list of holders, in one round trip: each statement has a newer snapshot than the one before.
+// It fails when the deletions are paused.
 func (a *acting) prefetch(ctx context.Context, uids []uuid.UUID) (err error) {
 	s := a.store
 	if a.fromID, err = s.Names.Deployment(ctx, a.from); err != nil {
@@ -49,14 +49,17 @@ func (a *acting) prefetch(ctx context.Context, uids []uuid.UUID) (err error) {
 	sql, args := s.targetsSQL(a.from, a.fromID, uids)
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) error { return scanTargets(rows, a.targets) })
 	if a.from == s.Self && s.rows.Refer() {
-		b.Queue(selectForeignTargetsSQL, a.fromID, uids).Query(func(rows pgx.Rows) error { return scanTargets(rows, a.rights) })
+		b.Queue(selectForeignTargetsSQL, a.fromID, uids).Query(func(rows pgx.Rows) error {
+			return scanTargets(rows, a.rights)
+		})
 	}
 	if a.from != s.Self && !rights {
 		b.Queue(anyRightSQL, a.fromID, uids).QueryRow(func(row pgx.Row) error { return row.Scan(&rights) })
-		b.Queue(holdersAtOnceSQL, a.fromID, uids, smallTarget+1, s.Cfg.Limits.Batch).Query(func(rows pgx.Rows) (err error) {
-			g.holders, err = pgx.CollectRows(rows, pgx.RowToStructByPos[held])
-			return err
-		})
+		b.Queue(holdersAtOnceSQL, a.fromID, uids, smallTarget+1, s.Cfg.Limits.Batch).
+			Query(func(rows pgx.Rows) (err error) {
+				g.holders, err = pgx.CollectRows(rows, pgx.RowToStructByPos[held])
+				return err
+			})
 	}
 	if err := s.Pool.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("read deleted targets: %w", err)

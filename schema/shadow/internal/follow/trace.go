@@ -43,8 +43,9 @@ WITH RECURSIVE up AS (
 )
 SELECT up.origin, s.kind_id, s.name FROM up JOIN dbcontroller.shadow s ON s.id = up.id WHERE s.kind_id = ANY ($2) LIMIT $3`)
 
-// Trace returns, by uid, the resources whose deletion would remove some resources here. It follows references upwards (holder →
-// target) where Plan follows them downwards; the fan-in is small where the fan-out is large.
+// Trace returns, by uid, the resources whose deletion would remove some resources here. It follows references
+// upwards (holder → target) where Plan follows them downwards; the fan-in is small where the fan-out is
+// large.
 func (s *Follower) Trace(ctx context.Context, uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
 	out := map[uuid.UUID]peer.Trace{}
 	err := s.traced(ctx, func(origin uuid.UUID, t peer.PlanTarget) {
@@ -65,7 +66,8 @@ func (s *Follower) Trace(ctx context.Context, uids []uuid.UUID) (map[uuid.UUID]p
 	}, traceOwnersSQL, uids, plan.MaxTraced)
 }
 
-func (s *Follower) traced(ctx context.Context, take func(origin uuid.UUID, t peer.PlanTarget), sql string, args ...any) error {
+func (s *Follower) traced(ctx context.Context, take func(origin uuid.UUID, t peer.PlanTarget), sql string,
+	args ...any) error {
 	rows, err := s.Pool.Query(ctx, sql, args...)
 	if err != nil {
 		return fmt.Errorf("trace cascades: %w", err)

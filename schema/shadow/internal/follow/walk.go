@@ -16,10 +16,11 @@ import (
 )
 
 // actingBehaviours is the order in which a walk pages through a target's holders.
-var actingBehaviours = [...]schema.Behaviour{schema.CascadeDelete, schema.Unset, schema.AsyncCascadeDelete, schema.AsyncUnset}
+var actingBehaviours = [...]schema.Behaviour{schema.CascadeDelete, schema.Unset, schema.AsyncCascadeDelete,
+	schema.AsyncUnset}
 
-// deletionKey names one notice of a deletion. A notice that comes again has a new seq, and may concern holders that a walk has
-// passed. In another epoch of the database ids and seqs may be of other rows.
+// deletionKey names one notice of a deletion. A notice that comes again has a new seq, and may concern
+// holders that a walk has passed. In another epoch of the database ids and seqs may be of other rows.
 type deletionKey struct {
 	seq   int64
 	epoch uuid.UUID
@@ -44,7 +45,8 @@ type tally struct {
 	counted bool
 }
 
-// resume begins a tally, or continues it. Behind a long pause it is begun anew: another process may have continued the walk meanwhile.
+// resume begins a tally, or continues it. Behind a long pause it is begun anew: another process may have
+// continued the walk meanwhile.
 func (t *tally) resume(now time.Time) {
 	if t.began.IsZero() || !t.paused.IsZero() && now.Sub(t.paused) > cascade.WalkSilence {
 		*t = tally{began: now}
@@ -69,7 +71,8 @@ func (a *acting) advance(ctx context.Context, id int64, w *walk, passed int, las
 	if !w.counted && more {
 		w.counted = true
 		if err := a.count(ctx, id, w); err != nil {
-			a.store.Log.Debug("the holders of a deleted resource were not counted: no estimate of the end", requestid.Field(ctx), zap.Error(err))
+			a.store.Log.Debug("the holders of a deleted resource were not counted: no estimate of the end",
+				requestid.Field(ctx), zap.Error(err))
 		}
 	}
 	a.tellOf(id, w)
@@ -85,7 +88,9 @@ func (a *acting) count(ctx context.Context, id int64, w *walk) error {
 			if i == w.behaviour {
 				after = w.after
 			}
-			b.Queue(countAheadSQL, id, int16(actingBehaviours[i]), after).QueryRow(func(row pgx.Row) error { return row.Scan(&ahead[i]) })
+			b.Queue(countAheadSQL, id, int16(actingBehaviours[i]), after).QueryRow(func(row pgx.Row) error {
+				return row.Scan(&ahead[i])
+			})
 		}
 		err := db.CommitWith(ctx, tx, b)
 		if err == nil {

@@ -20,7 +20,8 @@ SELECT ` + RunningColumns + `, now(), ARRAY(SELECT deployment_id FROM dbcontroll
 FROM dbcontroller.meta m`
 )
 
-// CommitView is the state of the database that a write reads under the version lock; it holds until the write's commit.
+// CommitView is the state of the database that a write reads under the version lock; it holds until the
+// write's commit.
 type CommitView struct {
 	Running
 	At             time.Time

@@ -16,8 +16,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
-// PresentSQL is a select list over a row m of meta: the next number of the sequence mark, and the current epoch. Its columns
-// are scanned into EpochCheck.Columns.
+// PresentSQL is a select list over a row m of meta: the next number of the sequence mark, and the current
+// epoch. Its columns are scanned into EpochCheck.Columns.
 const PresentSQL = `nextval('dbcontroller.mark'), ` + EpochNowSQL
 
 // EpochCheck checks the epoch of a transaction by the columns of PresentSQL.
@@ -37,8 +37,8 @@ func (s *Gate) Present(tx pgx.Tx) *EpochCheck {
 // Columns returns the scan targets of PresentSQL.
 func (p *EpochCheck) Columns() []any { return []any{&p.mark, &p.found} }
 
-// epoch returns the epoch of the transaction; nil when the server is not the one on which the stored epoch began, or the
-// number shows that its database is an older copy. It records the number in the transaction.
+// epoch returns the epoch of the transaction; nil when the server is not the one on which the stored epoch
+// began, or the number shows that its database is an older copy. It records the number in the transaction.
 func (p *EpochCheck) epoch() *uuid.UUID {
 	if p.found == nil {
 		return nil
@@ -75,7 +75,8 @@ func (s *Gate) PresentEpoch() uuid.UUID {
 	return uuid.Nil
 }
 
-// EpochChanged receives after a transaction met a server whose epoch has not been noticed. Capacity one; never closed.
+// EpochChanged receives after a transaction met a server whose epoch has not been noticed. Capacity one;
+// never closed.
 func (s *Gate) EpochChanged() <-chan struct{} { return s.epochChanged }
 
 // SignalEpochChanged makes EpochChanged receive.
@@ -83,10 +84,12 @@ func (s *Gate) SignalEpochChanged() { signal(s.epochChanged) }
 
 const (
 	// Decommissioned deployments are not waited for.
-	AwaitedSQL = `(d.unconfirmed OR d.uncompared OR ` + PositionDueSQL + `) AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)`
+	AwaitedSQL = `(d.unconfirmed OR d.uncompared OR ` + PositionDueSQL +
+		`) AND NOT EXISTS (SELECT FROM dbcontroller.decommissioned x WHERE x.deployment_id = d.id)`
 
 	// A deployment d is awaited by deletions of every kind.
-	allKindsSQL = `(d.unconfirmed AND d.unconfirmed_kinds IS NULL OR d.uncompared AND d.uncompared_kinds IS NULL OR ` + PositionDueSQL + `)`
+	allKindsSQL = `(d.unconfirmed AND d.unconfirmed_kinds IS NULL OR d.uncompared AND d.uncompared_kinds IS NULL OR ` +
+		PositionDueSQL + `)`
 
 	// AwaitedOfSQL is AwaitedSQL for deletions of resources of the kinds $1; null: of any kind.
 	AwaitedOfSQL = AwaitedSQL + ` AND (` + allKindsSQL + ` OR $1::int[] IS NULL
@@ -103,9 +106,10 @@ SELECT ` + PresentSQL + `, NOT m.awaiting AND NOT EXISTS (SELECT FROM dbcontroll
 FROM dbcontroller.meta m`
 )
 
-// CheckRecovered fails with *UnavailableError while blockades and entries of resources of some kinds may be lost here, and while an operator has
-// paused deletions; kinds may be nil: of any kind. A transaction that marks or removes resources calls it after it has locked them: establishing again
-// waits for these locks, and is confirmed later.
+// CheckRecovered fails with *UnavailableError while blockades and entries of resources of some kinds may be
+// lost here, and while an operator has paused deletions; kinds may be nil: of any kind. A transaction that
+// marks or removes resources calls it after it has locked them: establishing again waits for these locks, and
+// is confirmed later.
 func (s *Gate) CheckRecovered(ctx context.Context, tx pgx.Tx, kinds []int32) error {
 	b := &pgx.Batch{}
 	r := s.QueueRecovered(tx, b)
@@ -125,8 +129,8 @@ type Recovered struct {
 	settled, paused bool
 }
 
-// QueueRecovered is CheckRecovered in a batch of statements: behind the statement that locks the resources. Check is called when the batch has
-// been sent.
+// QueueRecovered is CheckRecovered in a batch of statements: behind the statement that locks the resources.
+// Check is called when the batch has been sent.
 func (s *Gate) QueueRecovered(tx pgx.Tx, b *pgx.Batch) *Recovered {
 	r := &Recovered{store: s, present: s.Present(tx)}
 	b.Queue(recoveredSQL, s.SelfID).QueryRow(func(row pgx.Row) error {
@@ -186,7 +190,8 @@ func (r *Recovered) Check(ctx context.Context, kinds []int32) error {
 	return nil // the awaited deployments refer to no resource of the kinds
 }
 
-// AwaitsList records why a recovery does not know the deployments that may refer to resources here yet; nil: it does.
+// AwaitsList records why a recovery does not know the deployments that may refer to resources here yet; nil:
+// it does.
 func (s *Gate) AwaitsList(why error) {
 	if why == nil {
 		s.list.Store(nil)
@@ -203,8 +208,9 @@ func (s *Gate) recovering() error {
 	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: peer.ErrRecovering}
 }
 
-// CheckPeerEpoch makes the batch fail with ErrStaleEpoch when a later epoch than epoch is stored for the sender's
-// database; and with *UnavailableError when this database is not in selfEpoch, in which the caller looked up its ids.
+// CheckPeerEpoch makes the batch fail with ErrStaleEpoch when a later epoch than epoch is stored for the
+// sender's database; and with *UnavailableError when this database is not in selfEpoch, in which the caller
+// looked up its ids.
 func (s *Gate) CheckPeerEpoch(tx pgx.Tx, b *pgx.Batch, deployment int32, epoch, selfEpoch uuid.UUID) {
 	present := s.Present(tx)
 	b.Queue(knownEpochSQL, deployment, epoch).QueryRow(func(row pgx.Row) error {
@@ -220,7 +226,8 @@ func (s *Gate) CheckPeerEpoch(tx pgx.Tx, b *pgx.Batch, deployment int32, epoch, 
 	})
 }
 
-// RecoveringSelf returns the error of a transaction that found another epoch than the noticed one, and signals it.
+// RecoveringSelf returns the error of a transaction that found another epoch than the noticed one, and
+// signals it.
 func (s *Gate) RecoveringSelf() error {
 	s.SignalEpochChanged()
 	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: peer.ErrRecovering}
@@ -236,8 +243,8 @@ type Running struct {
 // Into returns the scan targets of RunningColumns.
 func (r *Running) Into() []any { return []any{&r.Version, &r.Generation, &r.Digest} }
 
-// CheckVersion fails with ErrAborted, and signals Superseded, when the version stored in the database is not the caller's: another name, or
-// the same name with another digest. The caller's request is retried.
+// CheckVersion fails with ErrAborted, and signals Superseded, when the version stored in the database is not
+// the caller's: another name, or the same name with another digest. The caller's request is retried.
 func (s *Gate) CheckVersion(v *db.Version, stored Running) error {
 	switch {
 	case stored.Generation == v.Generation:
@@ -258,8 +265,9 @@ func (s *Gate) adopt(v *db.Version, generation int64) {
 	s.Version.CompareAndSwap(v, &fresh)
 }
 
-// Allowance bounds the rows that each other deployment can make this process store about attempts that have nothing here. Such a row
-// keeps a late message of the attempt from taking effect, so that it is needed when the attempt is real, and nothing shows that.
+// Allowance bounds the rows that each other deployment can make this process store about attempts that have
+// nothing here. Such a row keeps a late message of the attempt from taking effect, so that it is needed when
+// the attempt is real, and nothing shows that.
 type Allowance struct {
 	most func() int64 // at once, and in an hour
 	now  func() time.Time
@@ -307,7 +315,8 @@ func (a *Allowance) Return(deployment int32, rows int) {
 
 const selectPausedSQL = `SELECT EXISTS (SELECT FROM dbcontroller.deployment WHERE service = $1 AND region = $2 AND paused)`
 
-// QueueNotPaused makes a batch fail with *UnavailableError while the deletions of another deployment are paused here.
+// QueueNotPaused makes a batch fail with *UnavailableError while the deletions of another deployment are
+// paused here.
 func (s *Gate) QueueNotPaused(b *pgx.Batch, from schema.DeploymentID) {
 	b.Queue(selectPausedSQL, from.Service, from.Region).QueryRow(func(row pgx.Row) error {
 		var paused bool

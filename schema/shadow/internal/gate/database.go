@@ -19,7 +19,8 @@ import (
 // Database returns the identity of this deployment's database.
 func (s *Gate) Database() uuid.UUID { return *s.database.Load() }
 
-// TokenKeys returns the keys of the tokens of this database. The first one makes tokens, the other ones open them.
+// TokenKeys returns the keys of the tokens of this database. The first one makes tokens, the other ones open
+// them.
 func (s *Gate) TokenKeys(ctx context.Context) (keys [][]byte, err error) {
 	if err = s.Pool.QueryRow(ctx, `SELECT token_keys FROM dbcontroller.meta`).Scan(&keys); err != nil {
 		return nil, fmt.Errorf("read the keys of tokens: %w", err)
@@ -28,8 +29,8 @@ func (s *Gate) TokenKeys(ctx context.Context) (keys [][]byte, err error) {
 }
 
 const (
-	// The last columns: the recovery of the present epoch did not know the deployment; this database may have lost rows of it, and whether the
-	// environment of its recovery is awaited.
+	// The last columns: the recovery of the present epoch did not know the deployment; this database may have
+	// lost rows of it, and whether the environment of its recovery is awaited.
 	selectPeerDatabaseSQL = `
 SELECT d.database_id, ` + relatedSQL + `, d.counted_in IS DISTINCT FROM m.epoch AND NOT d.unconfirmed AND ` + mayHaveLostSQL + `,
     ` + mayHaveLostSQL + `, m.awaiting
@@ -39,8 +40,8 @@ FROM dbcontroller.deployment d, dbcontroller.meta m WHERE d.id = $1`
 	relatedSQL = `(d.referred OR d.owned OR d.pointed_to OR d.unconfirmed OR d.uncompared
     OR EXISTS (SELECT FROM dbcontroller.owner_reference o WHERE o.deployment_id = d.id))`
 
-	// Nothing depended on these databases when a backup was made: one may have been an empty one, and another one has taken its place
-	// before the references that are lost now. They are met anew.
+	// Nothing depended on these databases when a backup was made: one may have been an empty one, and another
+	// one has taken its place before the references that are lost now. They are met anew.
 	forgetDatabasesSQL = `UPDATE dbcontroller.deployment d SET database_id = NULL, epoch = NULL WHERE database_id IS NOT NULL AND NOT ` + relatedSQL
 
 	// The stored epoch is forgotten with the database to which it belongs.
@@ -49,8 +50,9 @@ UPDATE dbcontroller.deployment d SET epoch = CASE WHEN database_id IS NULL THEN 
 WHERE id = $1 AND (database_id IS NULL OR NOT ` + relatedSQL + `)`
 )
 
-// CheckDatabase compares the identity of another deployment's database, as it reports it, with the recorded one, and records the
-// first. When they differ and nothing is at stake, it records the new one; otherwise it fails with *DatabaseError. It fails as CheckCaller does.
+// CheckDatabase compares the identity of another deployment's database, as it reports it, with the recorded
+// one, and records the first. When they differ and nothing is at stake, it records the new one; otherwise it
+// fails with *DatabaseError. It fails as CheckCaller does.
 func (s *Gate) CheckDatabase(ctx context.Context, with schema.DeploymentID, database uuid.UUID) error {
 	if known, ok := s.checkedDatabases.Load(with); ok && known == database {
 		return nil
@@ -104,7 +106,8 @@ type metDatabase struct {
 }
 
 func (s *Gate) peerDatabase(ctx context.Context, id int32) (met metDatabase, err error) {
-	err = s.Pool.QueryRow(ctx, selectPeerDatabaseSQL, id).Scan(&met.known, &met.related, &met.leftOut, &met.mayHaveLost, &met.awaiting)
+	err = s.Pool.QueryRow(ctx, selectPeerDatabaseSQL, id).Scan(&met.known, &met.related, &met.leftOut, &met.mayHaveLost,
+		&met.awaiting)
 	return met, err
 }
 
@@ -113,8 +116,8 @@ func (s *Gate) knownDatabase(ctx context.Context, id int32) (known *uuid.UUID, e
 	return known, err
 }
 
-// checkFirst fails unless a database that this one meets first may be recorded: this one may have lost that it had met another. The
-// registry remembers the database that a deployment registered with.
+// checkFirst fails unless a database that this one meets first may be recorded: this one may have lost that
+// it had met another. The registry remembers the database that a deployment registered with.
 func (s *Gate) checkFirst(ctx context.Context, with schema.DeploymentID, database uuid.UUID, awaiting bool) error {
 	env := s.environment.Load()
 	if awaiting || env == nil {
@@ -128,8 +131,8 @@ func (s *Gate) checkFirst(ctx context.Context, with schema.DeploymentID, databas
 
 const waitForSQL = `UPDATE dbcontroller.deployment SET unconfirmed = true, referred = true WHERE id = $1`
 
-// awaitPeer adds a deployment, which called and was unknown when the recovery of the present epoch started, to the deployments
-// that recovery waits for. Before recovery has started, Recover does that.
+// awaitPeer adds a deployment, which called and was unknown when the recovery of the present epoch started,
+// to the deployments that recovery waits for. Before recovery has started, Recover does that.
 func (s *Gate) awaitPeer(ctx context.Context, id int32) error {
 	return s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, ShareVersionSQL, VersionLock); err != nil {
@@ -159,7 +162,8 @@ type DatabaseMismatch struct {
 
 func (s *Gate) recordMismatch(ctx context.Context, e *peer.DatabaseError) error {
 	if _, known := s.mismatches.Swap(e.Deployment, DatabaseMismatch{e, time.Now()}); !known {
-		s.Log.Warn("a deployment runs over another database than before; its messages are ignored", zap.Error(e), requestid.Field(ctx))
+		s.Log.Warn("a deployment runs over another database than before; its messages are ignored", zap.Error(e),
+			requestid.Field(ctx))
 	}
 	return e
 }
@@ -175,8 +179,8 @@ func (s *Gate) DatabaseMismatches() (out []DatabaseMismatch) {
 	return out
 }
 
-// CheckCallerDatabase fails with *DatabaseError when a call comes from another database than the recorded one. It passes when one
-// of the two is unknown.
+// CheckCallerDatabase fails with *DatabaseError when a call comes from another database than the recorded
+// one. It passes when one of the two is unknown.
 func CheckCallerDatabase(ctx context.Context, who schema.DeploymentID, known *uuid.UUID) error {
 	spoken, ok := ctx.Value(peer.CallerDatabase{}).(uuid.UUID)
 	if !ok || known == nil || *known == spoken {
@@ -208,7 +212,8 @@ func (s *Gate) SetFlag(ctx context.Context, sql string, deployment int32) error 
 	return nil
 }
 
-// AcceptedDatabase is an operator's decision that a deployment's database was replaced and does not come back.
+// AcceptedDatabase is an operator's decision that a deployment's database was replaced and does not come
+// back.
 type AcceptedDatabase struct {
 	Deployment schema.DeploymentID
 	// Database, and the epoch that it is in.
@@ -217,8 +222,9 @@ type AcceptedDatabase struct {
 }
 
 const (
-	// Nothing is deleted until the deployment has compared. The epoch of the former database is replaced even by a smaller one,
-	// since the former clock may have been ahead. A position of the former one shows the new one nothing.
+	// Nothing is deleted until the deployment has compared. The epoch of the former database is replaced even
+	// by a smaller one, since the former clock may have been ahead. A position of the former one shows the
+	// new one nothing.
 	acceptSQL = `
 WITH former AS (
     UPDATE dbcontroller.position p SET token = '' FROM dbcontroller.deployment d
@@ -231,14 +237,16 @@ WHERE id = $1 AND database_id IS DISTINCT FROM $2`
 	insertOperatorDecisionSQL = `INSERT INTO dbcontroller.word (deployment_id, what, reason, said_by) VALUES ($1, $2, $3, $4)`
 )
 
-// AcceptDatabase applies and records the decision. Both sides compare, as after a failover: commits of the former database are
-// lost.
+// AcceptDatabase applies and records the decision. Both sides compare, as after a failover: commits of the
+// former database are lost.
 func (s *Gate) AcceptDatabase(ctx context.Context, d AcceptedDatabase) error {
 	if d.Deployment == s.Self {
-		return &peer.InvalidError{Resource: "deployment", Err: errors.New("a deployment does not accept its own database: call the other deployments")}
+		return &peer.InvalidError{Resource: "deployment",
+			Err: errors.New("a deployment does not accept its own database: call the other deployments")}
 	}
 	if d.Database == uuid.Nil || d.Epoch.Version() != 7 {
-		return &peer.InvalidError{Resource: "database", Err: errors.New("want the identity of the new database, and its present epoch")}
+		return &peer.InvalidError{Resource: "database",
+			Err: errors.New("want the identity of the new database, and its present epoch")}
 	}
 	id, err := s.Names.Deployment(ctx, d.Deployment)
 	if err != nil {
@@ -264,12 +272,15 @@ func (s *Gate) AcceptDatabase(ctx context.Context, d AcceptedDatabase) error {
 
 const databaseAccepted = "DATABASE_ACCEPTED"
 
-// RecordDecision applies an operator's decision about a deployment and stores it in the same transaction. When change
-// returns false, the decision was applied before, and nothing is stored. Writes hold the version lock shared until they
-// commit. All watches wake after the commit. It fails with *InvalidError and ErrDecommissioned.
-func (s *Gate) RecordDecision(ctx context.Context, of int32, what, reason, by string, change func(pgx.Tx) (bool, error)) error {
+// RecordDecision applies an operator's decision about a deployment and stores it in the same transaction.
+// When change returns false, the decision was applied before, and nothing is stored. Writes hold the version
+// lock shared until they commit. All watches wake after the commit. It fails with *InvalidError and
+// ErrDecommissioned.
+func (s *Gate) RecordDecision(ctx context.Context, of int32, what, reason, by string,
+	change func(pgx.Tx) (bool, error)) error {
 	if reason == "" || len(reason) > 1000 {
-		return &peer.InvalidError{Resource: "reason", Err: errors.New("want 1 to 1000 characters; the reason is stored with the decision")}
+		return &peer.InvalidError{Resource: "reason",
+			Err: errors.New("want 1 to 1000 characters; the reason is stored with the decision")}
 	}
 	return s.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, LockVersionSQL, VersionLock); err != nil {
@@ -293,8 +304,8 @@ func (s *Gate) RecordDecision(ctx context.Context, of int32, what, reason, by st
 
 const danglingActed = "DANGLING_ACTED"
 
-// RecordDanglingActed records an operator's decision (by) that references to lost resources of a deployment act as at deletions of
-// their targets.
+// RecordDanglingActed records an operator's decision (by) that references to lost resources of a deployment
+// act as at deletions of their targets.
 func (s *Gate) RecordDanglingActed(ctx context.Context, of int32, reason, by string) error {
 	return s.RecordDecision(ctx, of, danglingActed, reason, by, func(pgx.Tx) (bool, error) { return true, nil })
 }

@@ -17,12 +17,13 @@ import (
 // decommissioned.
 type Decommissioned struct {
 	Deployment schema.DeploymentID
-	// Blocking is the behaviour of BLOCK references to its resources: schema.Unset or schema.CascadeDelete. References
-	// with another behaviour act as on the deletion of their target.
+	// Blocking is the behaviour of BLOCK references to its resources: schema.Unset or schema.CascadeDelete.
+	// References with another behaviour act as on the deletion of their target.
 	Blocking schema.Behaviour
 	// Reason has 1 to 1000 bytes.
 	Reason string
-	// By is the operator's identity; At the time of the decision, by this database's clock. Both are set by Decommissioned.
+	// By is the operator's identity; At the time of the decision, by this database's clock. Both are set by
+	// Decommissioned.
 	By string
 	At time.Time
 	// Working reports that CleanUpDecommissioned has not finished.
@@ -57,8 +58,9 @@ func (s *Gate) Decommissioned(ctx context.Context) ([]Decommissioned, error) {
 	return out, nil
 }
 
-// IsDecommissioned reports whether this process knows a deployment to be decommissioned. Another process may know it a little
-// earlier, so transactions that must not accept such a deployment check the table themselves.
+// IsDecommissioned reports whether this process knows a deployment to be decommissioned. Another process may
+// know it a little earlier, so transactions that must not accept such a deployment check the table
+// themselves.
 func (s *Gate) IsDecommissioned(id schema.DeploymentID) bool {
 	decommissioned := s.decommissioned.Load()
 	return decommissioned != nil && slices.Contains(*decommissioned, id)

@@ -19,7 +19,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
-// EpochNowSQL selects from a row m of meta: the epoch, or null when the server is not the one on which the epoch began.
+// EpochNowSQL selects from a row m of meta: the epoch, or null when the server is not the one on which the
+// epoch began.
 const EpochNowSQL = feed.EpochSQL
 
 const (
@@ -31,8 +32,8 @@ const (
 SELECT ` + epochColumns + `FROM dbcontroller.meta m`
 	lockEpochSQL = readEpochSQL + ` FOR UPDATE`
 
-	// A version switch may be lost. The jump of the generation makes every process compare its version again. The last six digits stay: they
-	// count the switches.
+	// A version switch may be lost. The jump of the generation makes every process compare its version again.
+	// The last six digits stay: they count the switches.
 	beginEpochSQL = `
 WITH noted AS (
     INSERT INTO dbcontroller.epoch (id, server) VALUES ($1, $2)
@@ -54,9 +55,10 @@ WITH closed AS (
 )
 UPDATE dbcontroller.blockade SET expires_at = clock_timestamp() + $1::interval WHERE expires_at > clock_timestamp() + $1::interval`
 
-	// Skip the numbers that lost transactions may have taken: readers take the greater number for the newer row. $1 grows from epoch to
-	// epoch, also between two restores of one backup, each of which finds the same numbers in it. Logical replication copies rows without their
-	// sequences: $1 is beyond all large numbers, and the small ones go on behind the rows.
+	// Skip the numbers that lost transactions may have taken: readers take the greater number for the newer
+	// row. $1 grows from epoch to epoch, also between two restores of one backup, each of which finds the
+	// same numbers in it. Logical replication copies rows without their sequences: $1 is beyond all large
+	// numbers, and the small ones go on behind the rows.
 	skipNumbersSQL = `
 SELECT setval(seqrelid, greatest(nextval(seqrelid) + 1000000000, $1::bigint))
 FROM pg_sequence JOIN pg_class c ON c.oid = seqrelid WHERE c.relnamespace = 'dbcontroller'::regnamespace AND seqtypid = 'bigint'::regtype
@@ -137,13 +139,14 @@ func (s *Gate) NoticeEpoch(ctx context.Context) (awaiting bool, err error) {
 // then keeps its epoch, so that no transaction over the other database decides.
 func (s *Gate) sameDatabase(live uuid.UUID) error {
 	if !s.database.CompareAndSwap(nil, &live) && *s.database.Load() != live {
-		return fmt.Errorf("another database (%s) has replaced the database with which this process started (%s): connect it to the right one, or restore a backup of that", live, s.Database())
+		return fmt.Errorf(
+			"another database (%s) has replaced the database with which this process started (%s): connect it to the right one, or restore a backup of that", live, s.Database())
 	}
 	return nil
 }
 
-// ForgetServer makes the next NoticeEpoch begin a new epoch (--restored): a process that has just started cannot
-// distinguish a restored copy of the server's files from the original.
+// ForgetServer makes the next NoticeEpoch begin a new epoch (--restored): a process that has just started
+// cannot distinguish a restored copy of the server's files from the original.
 func (s *Gate) ForgetServer(ctx context.Context) error {
 	if _, err := s.Pool.Exec(ctx, `UPDATE dbcontroller.meta SET server = '', timeline = ''`); err != nil {
 		return fmt.Errorf("begin a new epoch: %w", err)
@@ -151,7 +154,8 @@ func (s *Gate) ForgetServer(ctx context.Context) error {
 	return nil
 }
 
-// observedEpoch is the stored epoch with its server, the present server, and the values that this process has seen before.
+// observedEpoch is the stored epoch with its server, the present server, and the values that this process has
+// seen before.
 type observedEpoch struct {
 	was  *uuid.UUID
 	seen int64
@@ -168,13 +172,15 @@ type observedEpoch struct {
 
 // columns returns the scan targets of epochColumns.
 func (n *observedEpoch) columns() []any {
-	return []any{&n.epoch, &n.server, &n.live, &n.timeline, &n.awaiting, &n.database, &n.noticed, &n.started, &n.mark, &n.flushed}
+	return []any{&n.epoch, &n.server, &n.live, &n.timeline, &n.awaiting, &n.database, &n.noticed, &n.started, &n.mark,
+		&n.flushed}
 }
 
 func (n *observedEpoch) scan(row pgx.Row) error { return row.Scan(n.columns()...) }
 
-// hasEnded reports whether a new epoch has to begin: the server is another one, or an older copy has taken the place of the
-// database. A copy is revealed by an earlier epoch than this process has seen, or by a smaller mark in the same epoch.
+// hasEnded reports whether a new epoch has to begin: the server is another one, or an older copy has taken
+// the place of the database. A copy is revealed by an earlier epoch than this process has seen, or by a
+// smaller mark in the same epoch.
 func (s *Gate) hasEnded(n *observedEpoch) bool {
 	if n.server != n.live {
 		return true
@@ -209,19 +215,22 @@ func (s *Gate) begin(ctx context.Context, tx pgx.Tx, observed *observedEpoch, ep
 		if _, err := tx.Exec(ctx, forgetDatabasesSQL); err != nil {
 			return err
 		}
-		s.Log.Warn("the database was restored or failed over; nothing is deleted until other deployments have confirmed their references",
+		s.Log.Warn(
+			"the database was restored or failed over; nothing is deleted until other deployments have confirmed their references",
 			zap.String("was", observed.server), zap.String("is", observed.live), requestid.Field(ctx))
 	}
 	observed.epoch, observed.noticed = &epoch, true
-	_, err := tx.Exec(ctx, beginEpochSQL, epoch, observed.live, observed.timeline, observed.awaiting, 1000*peer.FirstNumber(epoch))
+	_, err := tx.Exec(ctx, beginEpochSQL, epoch, observed.live, observed.timeline, observed.awaiting,
+		1000*peer.FirstNumber(epoch))
 	return err
 }
 
-// EpochOf returns the epoch of the database within tx. It fails with *UnavailableError when the server has changed and
-// the new epoch is not noticed yet.
+// EpochOf returns the epoch of the database within tx. It fails with *UnavailableError when the server has
+// changed and the new epoch is not noticed yet.
 func (s *Gate) EpochOf(ctx context.Context, tx pgx.Tx) (uuid.UUID, error) {
 	present := s.Present(tx)
-	if err := tx.QueryRow(ctx, `SELECT `+PresentSQL+` FROM dbcontroller.meta m`).Scan(present.Columns()...); err != nil {
+	if err := tx.QueryRow(ctx, `SELECT `+PresentSQL+` FROM dbcontroller.meta m`).
+		Scan(present.Columns()...); err != nil {
 		return uuid.Nil, err
 	}
 	if epoch := present.epoch(); epoch != nil {
@@ -233,7 +242,8 @@ func (s *Gate) EpochOf(ctx context.Context, tx pgx.Tx) (uuid.UUID, error) {
 // laterThan returns an id for an epoch that is later than another one.
 func (s *Gate) laterThan(known uuid.UUID) (uuid.UUID, error) {
 	if known.Version() != 7 || peer.AttemptTime(known).After(s.Now().Add(peer.MaxEpochAhead)) {
-		return uuid.Nil, fmt.Errorf("%s is not an epoch of the database: its time is %s", known, peer.AttemptTime(known).UTC())
+		return uuid.Nil, fmt.Errorf("%s is not an epoch of the database: its time is %s", known,
+			peer.AttemptTime(known).UTC())
 	}
 	return peer.EpochAfter(s.Now(), &known), nil
 }
@@ -249,7 +259,8 @@ func (s *Gate) OutdoEpoch(ctx context.Context, by schema.DeploymentID, known uui
 		return err
 	}
 	if _, again := s.outdone.LoadOrStore(by, true); again {
-		return fmt.Errorf("%s has reported a later epoch than the one sent to it, for the second time: to stop waiting for it, use db-controller force-release --comparison-of", by)
+		return fmt.Errorf(
+			"%s has reported a later epoch than the one sent to it, for the second time: to stop waiting for it, use db-controller force-release --comparison-of", by)
 	}
 	var lost bool
 	err = s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
@@ -284,8 +295,9 @@ func (s *Gate) Announcement(ctx context.Context, to schema.DeploymentID) (told p
 	return told, err
 }
 
-// EpochToAnnounce returns the present epoch when its recovery has begun; before, it fails with *UnavailableError, as in a process that
-// has not noticed the epoch. A deployment that is told compares once, and is waited for from the beginning of the recovery on.
+// EpochToAnnounce returns the present epoch when its recovery has begun; before, it fails with
+// *UnavailableError, as in a process that has not noticed the epoch. A deployment that is told compares once,
+// and is waited for from the beginning of the recovery on.
 func (s *Gate) EpochToAnnounce(ctx context.Context) (uuid.UUID, error) {
 	var epoch *uuid.UUID
 	var awaiting bool
@@ -327,7 +339,8 @@ UPDATE dbcontroller.deployment d SET unconfirmed = true, referred = true FROM wh
 )
 
 var (
-	forgetPassesSQL = db.Codes(`DELETE FROM dbcontroller.work WHERE action IN ({announce_epoch}, {confirm_again}, {verify_blockades})`)
+	forgetPassesSQL = db.Codes(
+		`DELETE FROM dbcontroller.work WHERE action IN ({announce_epoch}, {confirm_again}, {verify_blockades})`)
 
 	// Once an epoch, for each deployment: announce the epoch, and verify its blockades here. The kinds of an
 	// answer in an earlier epoch end with the number of that epoch (MarkAnnounced).
@@ -388,14 +401,15 @@ func (s *Gate) Recover(ctx context.Context, env *schema.Environment) error {
 }
 
 const (
-	// Messages of earlier epochs than the stored one are refused. The row lock makes RecordPeerEpoch wait for the messages
-	// in flight, so that none of them changes rows that the new epoch has compared.
+	// Messages of earlier epochs than the stored one are refused. The row lock makes RecordPeerEpoch wait for
+	// the messages in flight, so that none of them changes rows that the new epoch has compared.
 	knownEpochSQL = `
 SELECT d.epoch IS NULL OR d.epoch <= $2, ` + PresentSQL + `
 FROM dbcontroller.deployment d, dbcontroller.meta m WHERE d.id = $1 FOR SHARE OF d`
 
-	// Deletes wait only for a deployment that has ever referred to resources here: only in its database can a reference be that was dropped. They wait if
-	// they are of a kind to which it refers in that epoch ($3): a reference that its database did not have when the epoch began is established here first.
+	// Deletes wait only for a deployment that has ever referred to resources here: only in its database can a
+	// reference be that was dropped. They wait if they are of a kind to which it refers in that epoch ($3): a
+	// reference that its database did not have when the epoch began is established here first.
 	learnEpochSQL = `
 WITH before AS (
     SELECT epoch FROM dbcontroller.deployment WHERE id = $1
@@ -410,8 +424,8 @@ FROM before WHERE d.id = $1 RETURNING before.epoch IS DISTINCT FROM d.epoch, d.e
 	askOfSQL = `UPDATE dbcontroller.freeze SET committed = false, expires_at = now() WHERE deployment_id = $1`
 )
 
-// Compare the references to the deployment (confirm again), and its blockades here (verify blockades), which begins by telling it
-// again of the deletions on which it may have lost its work.
+// Compare the references to the deployment (confirm again), and its blockades here (verify blockades), which
+// begins by telling it again of the deletions on which it may have lost its work.
 var peerEpochWorkSQL = db.Codes(`
 WITH old AS (
     DELETE FROM dbcontroller.work WHERE action IN ({confirm_again}, {verify_blockades}) AND deployment_id = $1
@@ -435,7 +449,9 @@ func (s *Gate) PeerEpoch(ctx context.Context, of schema.DeploymentID) (epoch uui
 	if err := s.CheckCaller(ctx, of); err != nil {
 		return epoch, err
 	}
-	err = s.Pool.QueryRow(ctx, `SELECT epoch FROM dbcontroller.deployment WHERE service = $1 AND region = $2 AND epoch IS NOT NULL`, of.Service, of.Region).Scan(&epoch)
+	err = s.Pool.QueryRow(ctx,
+		`SELECT epoch FROM dbcontroller.deployment WHERE service = $1 AND region = $2 AND epoch IS NOT NULL`,
+		of.Service, of.Region).Scan(&epoch)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return uuid.Nil, nil
 	}
@@ -445,10 +461,12 @@ func (s *Gate) PeerEpoch(ctx context.Context, of schema.DeploymentID) (epoch uui
 	return epoch, nil
 }
 
-// RecordPeerEpoch records that another deployment's database has begun a new epoch, in which it refers to some kinds of resources here. From its commit
-// on, blockades established there before and messages of earlier epochs count for nothing; writes that may rely on them hold the version lock shared
-// until they commit. The greater epoch counts, in any order of arrival; it is returned.
-func (s *Gate) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID, refersTo peer.TargetKinds) (known uuid.UUID, err error) {
+// RecordPeerEpoch records that another deployment's database has begun a new epoch, in which it refers to
+// some kinds of resources here. From its commit on, blockades established there before and messages of
+// earlier epochs count for nothing; writes that may rely on them hold the version lock shared until they
+// commit. The greater epoch counts, in any order of arrival; it is returned.
+func (s *Gate) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID,
+	refersTo peer.TargetKinds) (known uuid.UUID, err error) {
 	if err := s.CheckCaller(ctx, from); err != nil {
 		return known, err
 	}
@@ -505,7 +523,8 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT {con
 // refuses earlier messages, by the work to compare. Comparing earlier would not be final: a release in flight
 // could still remove a blockade. From then on only deletions of the kinds to which the deployment refers wait
 // for it.
-func (s *Gate) MarkAnnounced(ctx context.Context, to schema.DeploymentID, told peer.Announcement, refersTo peer.TargetKinds) error {
+func (s *Gate) MarkAnnounced(ctx context.Context, to schema.DeploymentID, told peer.Announcement,
+	refersTo peer.TargetKinds) error {
 	id, err := s.Names.Deployment(ctx, to)
 	if err != nil {
 		return err
@@ -531,8 +550,8 @@ func (s *Gate) MarkAnnounced(ctx context.Context, to schema.DeploymentID, told p
 	return nil
 }
 
-// TellsAgain is the beginning of the cursor of a pass over blockades that has not told all deletions again yet; an empty cursor is that
-// of a pass which has not begun.
+// TellsAgain is the beginning of the cursor of a pass over blockades that has not told all deletions again
+// yet; an empty cursor is that of a pass which has not begun.
 const TellsAgain = "tell "
 
 // Of a comparison in the present epochs: one in an earlier epoch has no effect.
@@ -548,8 +567,8 @@ var errTelling = errors.New("its deletions under way have not all been sent agai
 // MarkReferencesConfirmed records that a deployment has compared its references to resources here, and
 // established the lost ones again. epoch is the epoch of this database in which it compared, selfEpoch the
 // epoch of its own database. Until the deployment was told again of all deletions it fails with
-// *UnavailableError: afterwards their targets can be removed. An epoch that is later than the present one, which
-// this database has lost, or somebody else has announced in its name, is outdone.
+// *UnavailableError: afterwards their targets can be removed. An epoch that is later than the present one,
+// which this database has lost, or somebody else has announced in its name, is outdone.
 func (s *Gate) MarkReferencesConfirmed(ctx context.Context, by schema.DeploymentID, epoch, selfEpoch uuid.UUID) error {
 	here := s.PresentEpoch()
 	id, err := s.Names.Deployment(ctx, by)

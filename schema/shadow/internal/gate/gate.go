@@ -1,6 +1,6 @@
-// Package gate checks the conditions of a write transaction: the epoch and the identity of the database, the version of the
-// service, and the recorded epochs and databases of other deployments. It divides the shards of a deployment among its processes, whose leases
-// write transactions check.
+// Package gate checks the conditions of a write transaction: the epoch and the identity of the database, the
+// version of the service, and the recorded epochs and databases of other deployments. It divides the shards
+// of a deployment among its processes, whose leases write transactions check.
 package gate
 
 import (
@@ -21,7 +21,8 @@ import (
 type Gate struct {
 	*db.DB
 
-	// epoch of the database, as of the last NoticeEpoch; epochChanged receives when a transaction met another one (capacity one).
+	// epoch of the database, as of the last NoticeEpoch; epochChanged receives when a transaction met another
+	// one (capacity one).
 	epoch        atomic.Pointer[uuid.UUID]
 	epochChanged chan struct{}
 	// superseded, looked and expired have capacity one; see the methods of these names.
@@ -38,11 +39,14 @@ type Gate struct {
 	checkedDatabases, mismatches, flagged sync.Map
 	// strangers are the strangers (schema.DeploymentID) that this process has logged.
 	strangers sync.Map
-	// list is the reason why a recovery does not know the deployments that may refer to resources here; nil when it knows them, or has not asked.
+	// list is the reason why a recovery does not know the deployments that may refer to resources here; nil
+	// when it knows them, or has not asked.
 	list atomic.Pointer[peer.ListError]
-	// outdone are the deployments (schema.DeploymentID) that knew a later epoch of this database, since an epoch began for another reason.
+	// outdone are the deployments (schema.DeploymentID) that knew a later epoch of this database, since an
+	// epoch began for another reason.
 	outdone sync.Map
-	// referred are the kinds (peer.TargetKinds) of other deployments to which the database refers in an epoch (referredIn).
+	// referred are the kinds (peer.TargetKinds) of other deployments to which the database refers in an epoch
+	// (referredIn).
 	referred sync.Map
 	reading  singleflight.Group // of referred
 	// environment is the one of the last Recover of this process.
@@ -59,8 +63,11 @@ type Gate struct {
 
 // New reads the epoch of the database and the decommissioned deployments.
 func New(ctx context.Context, d *db.DB) (*Gate, error) {
-	s := &Gate{DB: d, epochChanged: make(chan struct{}, 1), superseded: make(chan struct{}, 1), looked: make(chan struct{}, 1), expired: make(chan struct{}, 1)}
-	s.Unknown = newAllowance(func() int64 { return d.Tuning.Load().Quotas.Tentative }, func() time.Time { return d.Now() })
+	s := &Gate{DB: d, epochChanged: make(chan struct{}, 1), superseded: make(chan struct{}, 1),
+		looked: make(chan struct{}, 1), expired: make(chan struct{}, 1)}
+	s.Unknown = newAllowance(func() int64 {
+		return d.Tuning.Load().Quotas.Tentative
+	}, func() time.Time { return d.Now() })
 	if _, err := s.NoticeEpoch(ctx); err != nil {
 		return nil, err
 	}

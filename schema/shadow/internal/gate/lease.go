@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// A restarted process replaces its own row at once. Transactions in flight of its predecessor, if that still lives,
-	// hold the row's lock.
+	// A restarted process replaces its own row at once. Transactions in flight of its predecessor, if that
+	// still lives, hold the row's lock.
 	replaceSQL      = `DELETE FROM dbcontroller.member WHERE name = $1`
 	insertMemberSQL = `INSERT INTO dbcontroller.member (id, name, expires_at, delegates) VALUES ($1, $2, clock_timestamp() + $3::interval, $4)`
 
@@ -49,8 +49,8 @@ SELECT look.*, EXISTS (SELECT FROM renewed), ` + sharesColumns + ` FROM look`
 	// Skips members with transactions in flight, which hold the rows' locks, until the next call.
 	lockExpiredSQL = `SELECT id FROM dbcontroller.member WHERE ` + deadSQL + ` ORDER BY id FOR UPDATE SKIP LOCKED`
 	evictSQL       = `DELETE FROM dbcontroller.member WHERE ` + deadSQL + ` AND id = ANY ($2)`
-	// Expired, or with an impossibly late expiry (the TTLs of processes may differ): the clock went back, and the member has
-	// not renewed since.
+	// Expired, or with an impossibly late expiry (the TTLs of processes may differ): the clock went back, and
+	// the member has not renewed since.
 	deadSQL = `(expires_at < clock_timestamp() OR expires_at > clock_timestamp() + interval '15 s' + 3 * $1::interval)`
 
 	sharesSQL     = `SELECT ` + sharesColumns
@@ -74,19 +74,20 @@ FROM dbcontroller.member m LEFT JOIN dbcontroller.lease l ON l.member_id = m.id
 GROUP BY m.id ORDER BY m.name`
 )
 
-// Leases divide the shards of a deployment among its processes. They are rows, and locks of single transactions: nothing
-// depends on a session.
+// Leases divide the shards of a deployment among its processes. They are rows, and locks of single
+// transactions: nothing depends on a session.
 type Leases struct {
 	Gate *Gate
 	// Name of the process, which no other process of the deployment has at the same time.
 	Name string
-	// TTL is the time after a renewal for which a process counts as alive, by the clock of the database. Too short: a
-	// process that pauses loses its shards. Too long: the shards of a dead process wait.
+	// TTL is the time after a renewal for which a process counts as alive, by the clock of the database. Too
+	// short: a process that pauses loses its shards. Too long: the shards of a dead process wait.
 	TTL time.Duration
 }
 
-// Renew renews the member, evicts expired members, and takes the member's part of the free shards; lead: the shard that
-// leads too, also beyond its part. With uuid.Nil it joins as a new member first. It fails with schema.ErrFenced when the member has expired or was evicted.
+// Renew renews the member, evicts expired members, and takes the member's part of the free shards; lead: the
+// shard that leads too, also beyond its part. With uuid.Nil it joins as a new member first. It fails with
+// schema.ErrFenced when the member has expired or was evicted.
 func (l *Leases) Renew(ctx context.Context, member uuid.UUID, lead bool) (g schema.Grant, err error) {
 	ctx = postgres.InControl(ctx)
 	if member == uuid.Nil {
@@ -112,7 +113,8 @@ func (l *Leases) Renew(ctx context.Context, member uuid.UUID, lead bool) (g sche
 // has expired, and no shard is free. Its shares are those of before the renewal.
 func (l *Leases) renewAlone(ctx context.Context, member uuid.UUID) (sh shares, err error) {
 	n, lives := l.Gate.beginLook(), false
-	row := l.Gate.Pool.QueryRow(ctx, renewAndLookSQL, l.TTL, member, schema.LeadShard, l.Gate.Tuning.Load().TentativeTTL)
+	row := l.Gate.Pool.QueryRow(ctx, renewAndLookSQL, l.TTL, member, schema.LeadShard,
+		l.Gate.Tuning.Load().TentativeTTL)
 	if err := row.Scan(slices.Concat(n.columns(), []any{&lives}, sh.columns())...); err != nil {
 		return sh, err
 	}
@@ -164,9 +166,10 @@ func (l *Leases) join(ctx context.Context) (member uuid.UUID, err error) {
 	return member, err
 }
 
-// endRights ends all rights of the deployment, because a process that joins without delegations acts upon deletions without ending them. Nothing is
-// written under a right, and none is taken, meanwhile: both hold the version's lock shared. It is left alone where there are no rights. It fails while
-// an attached table has references: they have rights, and nothing else.
+// endRights ends all rights of the deployment, because a process that joins without delegations acts upon
+// deletions without ending them. Nothing is written under a right, and none is taken, meanwhile: both hold
+// the version's lock shared. It is left alone where there are no rights. It fails while an attached table has
+// references: they have rights, and nothing else.
 func endRights(ctx context.Context, tx pgx.Tx) error {
 	b := &pgx.Batch{}
 	var needed, any bool
@@ -176,7 +179,8 @@ func endRights(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	if needed {
-		return errors.New("attached tables here have references, and this process has delegations switched off: run it without --delegations=false, or detach the tables first")
+		return errors.New(
+			"attached tables here have references, and this process has delegations switched off: run it without --delegations=false, or detach the tables first")
 	}
 	if !any {
 		return nil

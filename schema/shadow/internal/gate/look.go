@@ -39,7 +39,8 @@ type look struct {
 	running    Running
 	referenced []int32 // the deployments of ReferencedSQL
 	attached   bool    // there are attached tables
-	expired    bool    // there are expired blockades, or freezes by atomic deletions, or scheduled deletions to carry out
+	// there are expired blockades, or freezes by atomic deletions, or scheduled deletions to carry out
+	expired bool
 }
 
 // beginLook returns a look with what this process knows before its statement is sent.
@@ -56,7 +57,8 @@ func (n *look) columns() []any {
 // they have: a look whose answer is lost delays them by a second.
 func (s *Gate) tell(n *look) {
 	known := s.referenced.Load()
-	if n.ran != nil && !n.ran.Model.Says(n.running.Version, n.running.Digest) || known != nil && !slices.Equal(*known, n.referenced) {
+	if n.ran != nil && !n.ran.Model.Says(n.running.Version, n.running.Digest) || known != nil &&
+		!slices.Equal(*known, n.referenced) {
 		signal(s.superseded)
 	}
 	if n.attached {
@@ -86,7 +88,8 @@ func (s *Gate) renewalLooked(n *look) {
 		return
 	}
 	s.tell(n)
-	if s.hasEnded(&n.observedEpoch) || n.was == nil || n.epoch == nil || *n.was != *n.epoch || !n.noticed || n.awaiting || n.mark%markStep != 0 {
+	if s.hasEnded(&n.observedEpoch) || n.was == nil || n.epoch == nil || *n.was != *n.epoch || !n.noticed ||
+		n.awaiting || n.mark%markStep != 0 {
 		return
 	}
 	s.noted(n)

@@ -14,7 +14,8 @@ import (
 // regions, services and kinds. So a name gets a number only if the environment lists it, or if it had one
 // before: of a deployment or kind that was removed since.
 
-var errNotListed = errors.New("it is not in the environment that this deployment last received from the registry: correct the name, or apply its description")
+var errNotListed = errors.New(
+	"it is not in the environment that this deployment last received from the registry: correct the name, or apply its description")
 
 // Follow lets the checks of names take the newest environment of the process, before it is recovered from.
 func (s *Gate) Follow(latest func() *schema.Environment) { s.latest.Store(&latest) }
@@ -34,8 +35,9 @@ func lists(env *schema.Environment, d schema.DeploymentID) bool {
 	return listed
 }
 
-// CheckNamed fails with *UnavailableError for a deployment that a request may have made up. The registry may list it later: the refusal
-// is not definite. Before the first environment a process knows of nothing that it is made up.
+// CheckNamed fails with *UnavailableError for a deployment that a request may have made up. The registry may
+// list it later: the refusal is not definite. Before the first environment a process knows of nothing that it
+// is made up.
 func (s *Gate) CheckNamed(ctx context.Context, d schema.DeploymentID) error {
 	env := s.newest()
 	if env == nil && !s.Cfg.Guest || env != nil && lists(env, d) {
@@ -61,8 +63,9 @@ func (s *Gate) CheckNamedKind(ctx context.Context, k schema.KindID) error {
 	return err
 }
 
-// CheckNamedOwner is CheckNamedKind for a new owner, whose name has to fit a pattern of its kind in a described version. Nothing else
-// would ever be found under the name, so that the ownee would be collected because of a slip.
+// CheckNamedOwner is CheckNamedKind for a new owner, whose name has to fit a pattern of its kind in a
+// described version. Nothing else would ever be found under the name, so that the ownee would be collected
+// because of a slip.
 func (s *Gate) CheckNamedOwner(ctx context.Context, k schema.KindID, name string) error {
 	if err := s.CheckNamedKind(ctx, k); err != nil {
 		return err
@@ -71,7 +74,9 @@ func (s *Gate) CheckNamedOwner(ctx context.Context, k schema.KindID, name string
 	if env == nil || !describes(env, k) {
 		return nil
 	}
-	kinds := schema.NewKinds(slices.DeleteFunc(slices.Clone(env.Services), func(d *schema.Descriptor) bool { return d.Service != k.Service }))
+	kinds := schema.NewKinds(slices.DeleteFunc(slices.Clone(env.Services), func(d *schema.Descriptor) bool {
+		return d.Service != k.Service
+	}))
 	if slices.Contains(kinds.Of(k.Service, "", name), kinds.Root(k)) {
 		return nil
 	}
@@ -79,11 +84,14 @@ func (s *Gate) CheckNamedOwner(ctx context.Context, k schema.KindID, name string
 }
 
 func (s *Gate) undescribed(format string, args ...any) error {
-	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: fmt.Errorf("%s %w", fmt.Sprintf(format, args...), peer.ErrUndescribed)}
+	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self},
+		Err: fmt.Errorf("%s %w", fmt.Sprintf(format, args...), peer.ErrUndescribed)}
 }
 
 func describes(env *schema.Environment, k schema.KindID) bool {
 	return slices.ContainsFunc(env.Services, func(d *schema.Descriptor) bool {
-		return d.Service == k.Service && slices.ContainsFunc(d.Kinds, func(kind schema.Kind) bool { return kind.Name == k.Kind })
+		return d.Service == k.Service && slices.ContainsFunc(d.Kinds, func(kind schema.Kind) bool {
+			return kind.Name == k.Kind
+		})
 	})
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// Of the deployment $1/$2: the kinds of the targets of references and rights, of owners, and of the columns of attached tables, whose rows refer to
-// targets without a right as well. The epoch is null when the server is not the one on which it began.
+// Of the deployment $1/$2: the kinds of the targets of references and rights, of owners, and of the columns
+// of attached tables, whose rows refer to targets without a right as well. The epoch is null when the server
+// is not the one on which it began.
 const referredKindsSQL = `
 SELECT ` + EpochNowSQL + `, ARRAY(
     SELECT k.kind FROM dbcontroller.kind k JOIN (
@@ -37,8 +38,9 @@ type referredIn struct {
 
 func (r referredIn) String() string { return r.epoch.String() + r.of.String() + r.there.String() }
 
-// ReferredKinds returns the kinds of another deployment that the database refers to in its present epoch, with that epoch. It fails with
-// *UnavailableError as EpochToAnnounce does. They are read once an epoch for a deployment: later references are established there.
+// ReferredKinds returns the kinds of another deployment that the database refers to in its present epoch,
+// with that epoch. It fails with *UnavailableError as EpochToAnnounce does. They are read once an epoch for a
+// deployment: later references are established there.
 func (s *Gate) ReferredKinds(ctx context.Context, of schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error) {
 	epoch, err := s.EpochToAnnounce(ctx)
 	if err != nil {
@@ -63,8 +65,11 @@ func (s *Gate) referredKinds(ctx context.Context, in referredIn) (peer.TargetKin
 	if kinds, ok := s.referred.Load(in); ok {
 		return kinds.(peer.TargetKinds), nil
 	}
-	// All rows are read, which may take longer than a caller waits: it goes on, once for all callers, and the next one finds the answer.
-	read := s.reading.DoChan(in.String(), func() (any, error) { return s.readReferredKinds(context.WithoutCancel(ctx), in) })
+	// All rows are read, which may take longer than a caller waits: it goes on, once for all callers, and the
+	// next one finds the answer.
+	read := s.reading.DoChan(in.String(), func() (any, error) {
+		return s.readReferredKinds(context.WithoutCancel(ctx), in)
+	})
 	select {
 	case <-ctx.Done():
 		return peer.TargetKinds{}, ctx.Err()
@@ -77,7 +82,8 @@ func (s *Gate) referredKinds(ctx context.Context, in referredIn) (peer.TargetKin
 func (s *Gate) readReferredKinds(ctx context.Context, in referredIn) (peer.TargetKinds, error) {
 	kinds := peer.TargetKinds{Known: true}
 	var present *uuid.UUID
-	if err := s.Pool.QueryRow(ctx, referredKindsSQL, in.of.Service, in.of.Region).Scan(&present, &kinds.Names); err != nil {
+	if err := s.Pool.QueryRow(ctx, referredKindsSQL, in.of.Service, in.of.Region).
+		Scan(&present, &kinds.Names); err != nil {
 		return peer.TargetKinds{}, fmt.Errorf("read the kinds of %s that resources here refer to: %w", in.of, err)
 	}
 	if present == nil || *present != in.epoch {
@@ -87,8 +93,9 @@ func (s *Gate) readReferredKinds(ctx context.Context, in referredIn) (peer.Targe
 	return kinds, nil
 }
 
-// waitingKinds returns the ids of the kinds whose deletions wait for a deployment that refers to some kinds in a new epoch; nil: all wait. A name
-// that is not of a kind of the version that runs, by any of its names, may be of any kind.
+// waitingKinds returns the ids of the kinds whose deletions wait for a deployment that refers to some kinds
+// in a new epoch; nil: all wait. A name that is not of a kind of the version that runs, by any of its names,
+// may be of any kind.
 func (s *Gate) waitingKinds(ctx context.Context, referred peer.TargetKinds) ([]int32, error) {
 	v := s.Version.Load()
 	if !referred.Known || v == nil {

@@ -8,9 +8,10 @@ import (
 	"github.com/db-controller/db-controller/schema"
 )
 
-// A base backup or a snapshot of a volume that is started in place of its server has the same identity and the same timeline, and a
-// process that starts over it has seen nothing. Each other deployment keeps a token with a number of the sequence mark that was on disk. It tells the
-// token when it opens its watch again. Until then, or for positionsWait, nothing is decided after a start of the server.
+// A base backup or a snapshot of a volume that is started in place of its server has the same identity and
+// the same timeline, and a process that starts over it has seen nothing. Each other deployment keeps a token
+// with a number of the sequence mark that was on disk. It tells the token when it opens its watch again.
+// Until then, or for positionsWait, nothing is decided after a start of the server.
 
 const (
 	// positionsWait is the time for which a start of the server waits for the positions of other deployments:

@@ -12,9 +12,10 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// A certificate alone stops nothing: a deployment that is not in the environment, and that has nothing here, is a stranger. Its calls are refused,
-// deletions do not wait for it, and no row is stored for it. A restored database and a restored registry can both have lost a deployment with
-// references to resources here; it opens its watch of deletions with a position that this database has issued to it, which no stranger has.
+// A certificate alone stops nothing: a deployment that is not in the environment, and that has nothing here,
+// is a stranger. Its calls are refused, deletions do not wait for it, and no row is stored for it. A restored
+// database and a restored registry can both have lost a deployment with references to resources here; it
+// opens its watch of deletions with a position that this database has issued to it, which no stranger has.
 
 // listed reports whether a deployment is in the last environment. Before the first one no deployment is known
 // to be a stranger.
@@ -35,7 +36,8 @@ SELECT EXISTS (
     )
 )`
 
-// CheckCaller fails with *UnavailableError and ErrStranger for a stranger. The registry may list it later: the refusal is not definite.
+// CheckCaller fails with *UnavailableError and ErrStranger for a stranger. The registry may list it later:
+// the refusal is not definite.
 func (s *Gate) CheckCaller(ctx context.Context, who schema.DeploymentID) error {
 	if _, checked := s.checkedDatabases.Load(who); checked || s.listed(who) {
 		return nil
@@ -45,26 +47,31 @@ func (s *Gate) CheckCaller(ctx context.Context, who schema.DeploymentID) error {
 		return err
 	}
 	if _, known := s.strangers.LoadOrStore(who, true); !known {
-		s.Log.Warn("a deployment calls that the environment does not list, and that has nothing here: it is refused, and nothing waits for it; "+
-			"if the registry has lost it, apply its description", zap.Stringer("deployment", who), requestid.Field(ctx))
+		s.Log.Warn(
+			"a deployment calls that the environment does not list, and that has nothing here: it is refused, and nothing waits for it; "+
+				"if the registry has lost it, apply its description", zap.Stringer("deployment", who),
+			requestid.Field(ctx))
 	}
 	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self}, Err: peer.StrangerError(who)}
 }
 
-// Readmit makes recovery wait for a stranger that has shown a position which this database has issued to it: the database has lost it.
-// It returns false when the database has lost nothing; then the deployment has nothing here.
+// Readmit makes recovery wait for a stranger that has shown a position which this database has issued to it:
+// the database has lost it. It returns false when the database has lost nothing; then the deployment has
+// nothing here.
 func (s *Gate) Readmit(ctx context.Context, who schema.DeploymentID) (bool, error) {
 	ctx = postgres.InControl(ctx) // the recovery is work of the process, and needs its login
 	var mayHaveLost bool
-	if err := s.Pool.QueryRow(ctx, `SELECT `+mayHaveLostSQL+` FROM dbcontroller.meta m`).Scan(&mayHaveLost); err != nil || !mayHaveLost {
+	if err := s.Pool.QueryRow(ctx, `SELECT `+mayHaveLostSQL+` FROM dbcontroller.meta m`).
+		Scan(&mayHaveLost); err != nil || !mayHaveLost {
 		return false, err
 	}
 	id, err := s.Names.Deployment(ctx, who)
 	if err != nil {
 		return false, err
 	}
-	s.Log.Warn("a deployment that neither the environment nor this database knows has shown a position of this database: nothing is deleted until it has compared its references; "+
-		"apply its description, so that it can be called, or end the wait (db-controller force-release --comparison-of)", zap.Stringer("deployment", who), requestid.Field(ctx))
+	s.Log.Warn(
+		"a deployment that neither the environment nor this database knows has shown a position of this database: nothing is deleted until it has compared its references; "+
+			"apply its description, so that it can be called, or end the wait (db-controller force-release --comparison-of)", zap.Stringer("deployment", who), requestid.Field(ctx))
 	if err := s.awaitPeer(ctx, id); err != nil {
 		return false, err
 	}
@@ -74,9 +81,10 @@ func (s *Gate) Readmit(ctx context.Context, who schema.DeploymentID) (bool, erro
 	return true, err
 }
 
-// awaitIfConcerned makes recovery wait for a deployment that has called but was unknown when the recovery of the present epoch
-// started, and is no stranger. Before the first environment of this process that is unknown: the call is refused and repeated. Of a deployment
-// that is not listed it is unknown whether it refers to resources here.
+// awaitIfConcerned makes recovery wait for a deployment that has called but was unknown when the recovery of
+// the present epoch started, and is no stranger. Before the first environment of this process that is
+// unknown: the call is refused and repeated. Of a deployment that is not listed it is unknown whether it
+// refers to resources here.
 func (s *Gate) awaitIfConcerned(ctx context.Context, who schema.DeploymentID, id int32) error {
 	env := s.environment.Load()
 	if env == nil {

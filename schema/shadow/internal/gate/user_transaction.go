@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// Sets the settings of the store's sessions for the transaction, and returns the caller's values. Of time-outs the shorter one
-	// is kept.
+	// Sets the settings of the store's sessions for the transaction, and returns the caller's values. Of
+	// time-outs the shorter one is kept.
 	takeSettingsSQL = `
 SELECT x.name, x.was, pg_catalog.set_config(x.name, CASE
     WHEN x.name LIKE '%\_timeout' AND x.was <> '0' AND x.was::interval < (x.value || ' ms')::interval THEN x.was ELSE x.value
@@ -28,26 +28,28 @@ FROM (
 
 	giveSettingsBackSQL = `SELECT set_config(i.name, i.was, true) FROM unnest($1::text[], $2::text[]) AS i (name, was)`
 
-	// Reads the properties of the transaction that a write relies on, and sets synchronous_commit on when it is off, so that a
-	// committed write is durable.
+	// Reads the properties of the transaction that a write relies on, and sets synchronous_commit on when it
+	// is off, so that a committed write is durable.
 	selectFitSQL = `
 SELECT CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END,
     current_setting('client_encoding'), m.service, m.region, COALESCE(m.server, '') = ` + feed.ServerSQL + `
 FROM dbcontroller.meta m`
 
-	// The number of the transaction, and again the durability of its commit. Names are qualified: the search_path is the caller's.
+	// The number of the transaction, and again the durability of its commit. Names are qualified: the
+	// search_path is the caller's.
 	numberSQL = `
 SELECT COALESCE(pg_catalog.pg_current_xact_id_if_assigned()::text, ''),
     CASE pg_catalog.current_setting('synchronous_commit') WHEN 'off' THEN pg_catalog.set_config('synchronous_commit', 'on', true) END`
 )
 
-// givenBack are the settings that are restored after a write. Two others stay until the end of the transaction: synchronous_commit,
-// for a durable commit, and idle_in_transaction_session_timeout, since the transaction holds the shared version lock, for which a
-// switch of the version waits.
-var givenBack = []string{"search_path", "enable_seqscan", "jit", "max_parallel_workers_per_gather", "row_security", "lock_timeout", "statement_timeout"}
+// givenBack are the settings that are restored after a write. Two others stay until the end of the
+// transaction: synchronous_commit, for a durable commit, and idle_in_transaction_session_timeout, since the
+// transaction holds the shared version lock, for which a switch of the version waits.
+var givenBack = []string{"search_path", "enable_seqscan", "jit", "max_parallel_workers_per_gather", "row_security",
+	"lock_timeout", "statement_timeout"}
 
-// withSettings runs fn in a transaction of another session, with the settings of the store's own sessions. It fails with
-// peer.ErrTransaction when the transaction lacks a property that the store relies on.
+// withSettings runs fn in a transaction of another session, with the settings of the store's own sessions. It
+// fails with peer.ErrTransaction when the transaction lacks a property that the store relies on.
 func (s *Gate) withSettings(ctx context.Context, tx pgx.Tx, fn func(pgx.Tx) error) error {
 	was, err := s.takeSettings(ctx, tx)
 	if err != nil {
@@ -63,8 +65,8 @@ func (s *Gate) withSettings(ctx context.Context, tx pgx.Tx, fn func(pgx.Tx) erro
 	return err
 }
 
-// takeSettings sets the settings of the store's own sessions for the transaction, and returns the previous values of givenBack, in
-// its order.
+// takeSettings sets the settings of the store's own sessions for the transaction, and returns the previous
+// values of givenBack, in its order.
 func (s *Gate) takeSettings(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	var names, values []string
 	for name, value := range postgres.Settings {
@@ -76,7 +78,10 @@ func (s *Gate) takeSettings(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	}
 	had := map[string]string{}
 	var name, was, is string
-	if _, err := pgx.ForEachRow(rows, []any{&name, &was, &is}, func() error { had[name] = was; return nil }); err != nil {
+	if _, err := pgx.ForEachRow(rows, []any{&name, &was, &is}, func() error {
+		had[name] = was
+		return nil
+	}); err != nil {
 		return nil, fmt.Errorf("set the settings of a write: %w", err)
 	}
 	out := make([]string, len(givenBack))
@@ -103,10 +108,13 @@ func (s *Gate) fits(ctx context.Context, tx pgx.Tx) error {
 	case of != s.Self:
 		return unfit("it is in the database of %s: begin it in the database of %s", of, s.Self)
 	case encoding != "UTF8":
-		return unfit("its client_encoding is %s, and names and bodies are sent in UTF-8: SET LOCAL client_encoding = 'UTF8'", encoding)
+		return unfit(
+			"its client_encoding is %s, and names and bodies are sent in UTF-8: SET LOCAL client_encoding = 'UTF8'",
+			encoding)
 	case !same:
 		s.SignalEpochChanged()
-		return fmt.Errorf("%w: the transaction runs on another server than the one on which the epoch of %s began, or on a copy of it: retry, and use the address of the primary server", peer.ErrAborted, s.Self)
+		return fmt.Errorf(
+			"%w: the transaction runs on another server than the one on which the epoch of %s began, or on a copy of it: retry, and use the address of the primary server", peer.ErrAborted, s.Self)
 	}
 	return nil
 }
@@ -119,20 +127,23 @@ func unfit(format string, args ...any) error {
 type UserTransaction struct {
 	// Pool of the application, in the deployment's database. Its sessions keep their settings.
 	Pool db.Beginner
-	// Also runs after the store's statements, in the same transaction and with the settings of the session. It may run again, in
-	// another transaction.
+	// Also runs after the store's statements, in the same transaction and with the settings of the session.
+	// It may run again, in another transaction.
 	Also func(pgx.Tx) error
 }
 
-// InUserTransaction runs fn as InTx does, and the application's statements after it, in one transaction of the application's pool. It is READ COMMITTED: with
-// one snapshot for the whole transaction, the checks after the locks would not see commits from before the locks were granted.
-func (s *Gate) InUserTransaction(ctx context.Context, w *UserTransaction, touches feed.Topics, fn func(pgx.Tx) error) error {
-	err := s.InTxOf(ctx, w.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, touches, func(tx pgx.Tx) error {
-		if err := s.withSettings(ctx, tx, fn); err != nil {
-			return err
-		}
-		return w.also(ctx, tx)
-	})
+// InUserTransaction runs fn as InTx does, and the application's statements after it, in one transaction of
+// the application's pool. It is READ COMMITTED: with one snapshot for the whole transaction, the checks after
+// the locks would not see commits from before the locks were granted.
+func (s *Gate) InUserTransaction(ctx context.Context, w *UserTransaction, touches feed.Topics,
+	fn func(pgx.Tx) error) error {
+	err := s.InTxOf(ctx, w.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, touches,
+		func(tx pgx.Tx) error {
+			if err := s.withSettings(ctx, tx, fn); err != nil {
+				return err
+			}
+			return w.also(ctx, tx)
+		})
 	if db.HasCode(err, db.CodeNotSupported) { // PostgreSQL's word for a READ WRITE transaction on a standby
 		return unfit("it is on a standby: connect to the primary server")
 	}

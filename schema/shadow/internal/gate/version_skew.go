@@ -16,8 +16,9 @@ func UnlessSkewed[T any](ctx context.Context, s *Gate, q db.Querier, answer func
 	return out, s.Judged(ctx, q, v, err)
 }
 
-// Judged returns the error of an answer by the version v, or nil. A definite refusal becomes ErrAborted when another process has switched the
-// version: a process that is behind knows of no name that nothing has it, and of no value that it is wrong.
+// Judged returns the error of an answer by the version v, or nil. A definite refusal becomes ErrAborted when
+// another process has switched the version: a process that is behind knows of no name that nothing has it,
+// and of no value that it is wrong.
 func (s *Gate) Judged(ctx context.Context, q db.Querier, v *db.Version, err error) error {
 	if v == nil || !peer.Definite(err) {
 		return err

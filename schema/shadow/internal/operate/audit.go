@@ -54,7 +54,8 @@ SELECT s.id, s.kind_id, s.name, s.uid, s.state, s.revision,
     ARRAY (SELECT deployment_id FROM dbcontroller.ownee_entry e WHERE e.owner_id = s.id ORDER BY 1)
 FROM dbcontroller.shadow s WHERE s.id > $1 AND ($2 = 0 OR s.kind_id = $2) ORDER BY s.id LIMIT $3`
 
-	// First the remaining rows of one target, which can have most of all blockades, then the following targets: both by the key.
+	// First the remaining rows of one target, which can have most of all blockades, then the following
+	// targets: both by the key.
 	viewBlockadesSQL = `
 WITH page AS (
     (SELECT * FROM dbcontroller.blockade
@@ -71,8 +72,10 @@ JOIN dbcontroller.field f ON f.id = b.field_id JOIN dbcontroller.deployment d ON
 ORDER BY b.target_id, b.holder_uid, b.field_id, b.attempt`
 )
 
-// ListShadows reads a page of shadows, of one kind or of all; the token is empty at the beginning and after the end.
-func (s *Operations) ListShadows(ctx context.Context, kindName, token string, limit int) ([]ResourceView, string, error) {
+// ListShadows reads a page of shadows, of one kind or of all; the token is empty at the beginning and after
+// the end.
+func (s *Operations) ListShadows(ctx context.Context, kindName, token string,
+	limit int) ([]ResourceView, string, error) {
 	after, err := idToken(token)
 	if err != nil {
 		return nil, "", err
@@ -167,11 +170,13 @@ func idToken(token string) (int64, error) {
 			return id, nil
 		}
 	}
-	return 0, &peer.InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer")}
+	return 0, &peer.InvalidError{Resource: "page_token",
+		Err: errors.New("want the next_page_token of an earlier answer")}
 }
 
 // ListBlockades reads a page of the blockades that holders of a deployment have here, or of all.
-func (s *Operations) ListBlockades(ctx context.Context, of schema.DeploymentID, token string, limit int) ([]BlockadeView, string, error) {
+func (s *Operations) ListBlockades(ctx context.Context, of schema.DeploymentID, token string,
+	limit int) ([]BlockadeView, string, error) {
 	after, err := blockadeToken(token)
 	if err != nil {
 		return nil, "", err
@@ -187,7 +192,8 @@ func (s *Operations) ListBlockades(ctx context.Context, of schema.DeploymentID, 
 		return nil, "", err
 	}
 	rows, err := s.Pool.Query(ctx, viewBlockadesSQL, db.Named{
-		"target": after.target, "holder": after.holder, "field": field, "attempt": after.attempt, "deployment": deployment, "at_most": limit,
+		"target": after.target, "holder": after.holder, "field": field, "attempt": after.attempt,
+		"deployment": deployment, "at_most": limit,
 	})
 	if err != nil {
 		return nil, "", fmt.Errorf("list blockades: %w", err)
@@ -195,8 +201,10 @@ func (s *Operations) ListBlockades(ctx context.Context, of schema.DeploymentID, 
 	var last blockadeAt
 	found, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (v BlockadeView, err error) {
 		var expires *time.Time
-		if err := r.Scan(&last.target, &v.Kind, &v.Name, &v.Key.TargetUID, &v.Key.Attempt, &v.Key.HolderUID, &v.Key.Path,
-			&v.Holder.Deployment.Service, &v.Holder.Deployment.Region, &v.Holder.Name, &v.Behaviour, &expires); err != nil {
+		if err := r.Scan(&last.target, &v.Kind, &v.Name, &v.Key.TargetUID, &v.Key.Attempt, &v.Key.HolderUID,
+			&v.Key.Path,
+			&v.Holder.Deployment.Service, &v.Holder.Deployment.Region, &v.Holder.Name, &v.Behaviour,
+			&expires); err != nil {
 			return v, err
 		}
 		if expires != nil {
@@ -240,7 +248,8 @@ func blockadeToken(token string) (b blockadeAt, err error) {
 		}
 	}
 	if err != nil {
-		return b, &peer.InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer")}
+		return b, &peer.InvalidError{Resource: "page_token",
+			Err: errors.New("want the next_page_token of an earlier answer")}
 	}
 	return b, nil
 }

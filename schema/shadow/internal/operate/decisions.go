@@ -59,6 +59,7 @@ func (s *Operations) WaiveComparison(ctx context.Context, of schema.DeploymentID
 	if err != nil {
 		return fmt.Errorf("waive the comparison of %s: %w", of, err)
 	}
-	s.Log.Warn("waived the comparison of references: deletions do not wait for this deployment", zap.Stringer("for", of), zap.String("by", by), zap.String("reason", reason), requestid.Field(ctx))
+	s.Log.Warn("waived the comparison of references: deletions do not wait for this deployment",
+		zap.Stringer("for", of), zap.String("by", by), zap.String("reason", reason), requestid.Field(ctx))
 	return nil
 }

@@ -18,8 +18,8 @@ type EpochStatus struct {
 	Ordinal int64 // 1 for the first
 	// Awaiting reports that recovery has not started: it needs the registry's list of deployments (Recover).
 	Awaiting bool
-	// Unconfirmed are the deployments that have not compared their references since this database, or theirs, failed over;
-	// nothing is deleted here until they have.
+	// Unconfirmed are the deployments that have not compared their references since this database, or theirs,
+	// failed over; nothing is deleted here until they have.
 	Unconfirmed []schema.DeploymentID
 	// Dangling is the number of references whose target is gone because a database lost commits.
 	Dangling int64
@@ -36,7 +36,8 @@ FROM dbcontroller.meta m JOIN dbcontroller.epoch e ON e.id = m.epoch ORDER BY e.
 // Epoch returns the status of the present epoch.
 func (s *Operations) Epoch(ctx context.Context) (e EpochStatus, err error) {
 	var names []string
-	if err := s.Pool.QueryRow(ctx, epochStatusSQL).Scan(&e.ID, &e.Since, &e.Ordinal, &e.Awaiting, &names, &e.Dangling, &e.Now); err != nil {
+	if err := s.Pool.QueryRow(ctx, epochStatusSQL).Scan(&e.ID, &e.Since, &e.Ordinal, &e.Awaiting, &names, &e.Dangling,
+		&e.Now); err != nil {
 		return e, fmt.Errorf("read the epoch: %w", err)
 	}
 	for _, name := range names {

@@ -31,8 +31,8 @@ type Explanation struct {
 
 // ExplainedReason is one reason.
 type ExplainedReason struct {
-	// Type is BLOCKED, WAITING, PROTECTED, FROZEN, SCHEDULED, HALTED (all deletions here), TENTATIVE, DELEGATED, OWNER,
-	// or the name of outstanding work.
+	// Type is BLOCKED, WAITING, PROTECTED, FROZEN, SCHEDULED, HALTED (all deletions here), TENTATIVE,
+	// DELEGATED, OWNER, or the name of outstanding work.
 	Type    string
 	Message string
 	Since   time.Time // zero: unknown
@@ -77,7 +77,8 @@ WHERE w.action IN ({finalise}, {check_owners}, {drop_owners}, {derive}) AND w.ta
     OR w.action = {confirm} AND w.attempt IN (SELECT attempt FROM dbcontroller.reference WHERE holder_id = $1)
 ORDER BY w.seq LIMIT 50`)
 
-// Explain returns the reasons why a resource is pending or still in DELETING. It fails with ErrNotFound or *InvalidError.
+// Explain returns the reasons why a resource is pending or still in DELETING. It fails with ErrNotFound or
+// *InvalidError.
 func (s *Operations) Explain(ctx context.Context, name string) (*Explanation, error) {
 	return gate.UnlessSkewed(ctx, s.gate, s.Pool, func() (*Explanation, error) { return s.explain(ctx, name) })
 }
@@ -118,7 +119,8 @@ func (s *Operations) explain(ctx context.Context, name string) (*Explanation, er
 	}
 	if protected && e.State == peer.Active {
 		e.Reasons = append(e.Reasons, ExplainedReason{
-			Type: "PROTECTED", Message: "block_deletion is set: it cannot be deleted until an operator clears that (db-controller block-deletion --off)",
+			Type:    "PROTECTED",
+			Message: "block_deletion is set: it cannot be deleted until an operator clears that (db-controller block-deletion --off)",
 		})
 	}
 	for _, part := range []func(context.Context, int64) error{
@@ -151,7 +153,8 @@ func (e *Explanation) frozen(ctx context.Context, s *Operations, id int64) error
 		if purge != nil && !committed {
 			r := ExplainedReason{
 				Type: "SCHEDULED", Since: *deleted, Error: failed,
-				Message: fmt.Sprintf("it is hidden, and is removed at %s with %s, unless that is undeleted", purge.UTC().Format(time.RFC3339), root),
+				Message: fmt.Sprintf("it is hidden, and is removed at %s with %s, unless that is undeleted",
+					purge.UTC().Format(time.RFC3339), root),
 			}
 			e.Reasons = append(e.Reasons, r)
 			return nil
@@ -161,7 +164,8 @@ func (e *Explanation) frozen(ctx context.Context, s *Operations, id int64) error
 			until = "is decided, and has not marked it yet"
 		}
 		e.Reasons = append(e.Reasons, ExplainedReason{
-			Type: "FROZEN", Message: fmt.Sprintf("it cannot change, since the atomic deletion of %s %s", root, until), Since: peer.AttemptTime(deletion),
+			Type: "FROZEN", Message: fmt.Sprintf("it cannot change, since the atomic deletion of %s %s", root, until),
+			Since: peer.AttemptTime(deletion),
 		})
 		return nil
 	})
@@ -172,7 +176,8 @@ func (e *Explanation) frozen(ctx context.Context, s *Operations, id int64) error
 const explainAwaitedSQL = `
 SELECT ARRAY(SELECT service || '/' || region FROM dbcontroller.deployment d WHERE ` + gate.AwaitedOfSQL + ` ORDER BY 1)`
 
-// halted adds the reason why the resource is not marked or removed: a comparison after a failover, or an operator's pause.
+// halted adds the reason why the resource is not marked or removed: a comparison after a failover, or an
+// operator's pause.
 func (e *Explanation) halted(ctx context.Context, s *Operations, id int64) error {
 	add := func(waits []schema.DeploymentID, why error) {
 		halts := &peer.UnavailableError{Deployments: waits, Err: why}
@@ -199,9 +204,11 @@ func (e *Explanation) halted(ctx context.Context, s *Operations, id int64) error
 }
 
 // awaited adds the deployments that the resource waits for because of its kind.
-func (e *Explanation) awaited(ctx context.Context, s *Operations, id int64, add func([]schema.DeploymentID, error)) error {
+func (e *Explanation) awaited(ctx context.Context, s *Operations, id int64,
+	add func([]schema.DeploymentID, error)) error {
 	var kinds []int32
-	if err := s.Pool.QueryRow(ctx, `SELECT ARRAY(SELECT kind_id FROM dbcontroller.shadow WHERE id = $1)`, id).Scan(&kinds); err != nil {
+	if err := s.Pool.QueryRow(ctx, `SELECT ARRAY(SELECT kind_id FROM dbcontroller.shadow WHERE id = $1)`, id).
+		Scan(&kinds); err != nil {
 		return err
 	}
 	var names []string
@@ -232,11 +239,15 @@ func (e *Explanation) tentative(ctx context.Context, s *Operations, id int64) er
 	var expired bool
 	var attempt uuid.UUID
 	_, err = pgx.ForEachRow(rows, []any{&holder, &path, &expires, &expired, &attempt}, func() error {
-		message := fmt.Sprintf("%s (%s) may be about to refer to it: attempt %s is undecided; its deployment is asked from %s on", holder, path, attempt, expires.UTC().Format(time.TimeOnly))
+		message := fmt.Sprintf(
+			"%s (%s) may be about to refer to it: attempt %s is undecided; its deployment is asked from %s on", holder,
+			path, attempt, expires.UTC().Format(time.TimeOnly))
 		if expired {
-			message = fmt.Sprintf("%s (%s) may refer to it: its deployment has not answered about attempt %s yet", holder, path, attempt)
+			message = fmt.Sprintf("%s (%s) may refer to it: its deployment has not answered about attempt %s yet",
+				holder, path, attempt)
 		}
-		e.Reasons = append(e.Reasons, ExplainedReason{Type: "TENTATIVE", Message: message, Since: peer.AttemptTime(attempt)})
+		e.Reasons = append(e.Reasons, ExplainedReason{Type: "TENTATIVE", Message: message,
+			Since: peer.AttemptTime(attempt)})
 		return nil
 	})
 	return err
@@ -250,7 +261,9 @@ func (e *Explanation) rights(ctx context.Context, s *Operations, id int64) error
 	}
 	var holder string
 	_, err = pgx.ForEachRow(rows, []any{&holder}, func() error {
-		e.Reasons = append(e.Reasons, ExplainedReason{Type: "DELEGATED", Message: holder + " may block it without asking, so that its references are stored there alone: a delete asks for them, and plan and referrers show them"})
+		e.Reasons = append(e.Reasons, ExplainedReason{Type: "DELEGATED",
+			Message: holder +
+				" may block it without asking, so that its references are stored there alone: a delete asks for them, and plan and referrers show them"})
 		return nil
 	})
 	return err
@@ -270,7 +283,9 @@ func (e *Explanation) dangling(ctx context.Context, s *Operations, id int64) err
 	var path, target string
 	_, err = pgx.ForEachRow(rows, []any{&path, &target}, func() error {
 		e.Reasons = append(e.Reasons, ExplainedReason{
-			Type: "DANGLING", Message: fmt.Sprintf("%s refers to %s, which was deleted without this reference when a database lost commits: change the reference to an existing resource, or delete this resource", path, target),
+			Type: "DANGLING",
+			Message: fmt.Sprintf(
+				"%s refers to %s, which was deleted without this reference when a database lost commits: change the reference to an existing resource, or delete this resource", path, target),
 		})
 		return nil
 	})
@@ -299,7 +314,8 @@ func (e *Explanation) owners(ctx context.Context, s *Operations, id int64) error
 		case over || uid != uuid.Nil:
 			message += "; it is dropped as an owner as soon as its deployment reports that"
 		default:
-			message += fmt.Sprintf("; it can still be created until %s", created.Add(s.Tuning.Load().OwnerGrace).UTC().Format(time.TimeOnly))
+			message += fmt.Sprintf("; it can still be created until %s", created.Add(s.Tuning.Load().OwnerGrace).UTC().
+				Format(time.TimeOnly))
 		}
 		e.Reasons = append(e.Reasons, ExplainedReason{Type: "OWNER", Message: message, Since: created})
 		return nil
@@ -326,7 +342,8 @@ func (e *Explanation) work(ctx context.Context, s *Operations, id int64) error {
 	var action schema.Action
 	var r ExplainedReason
 	var attempt *uuid.UUID
-	_, err = pgx.ForEachRow(rows, []any{&action, &r.Deployment.Service, &r.Deployment.Region, &r.Since, &r.Error, &attempt}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&action, &r.Deployment.Service, &r.Deployment.Region, &r.Since, &r.Error,
+		&attempt}, func() error {
 		e.Pending = true
 		r.Type, r.Message = action.String(), fmt.Sprintf(workMessages[action], r.Deployment)
 		if attempt != nil {
@@ -355,7 +372,8 @@ FROM dbcontroller.work w JOIN dbcontroller.kind k ON k.id = w.kind_id
 WHERE w.action = {derive} GROUP BY w.kind_id, k.kind ORDER BY k.kind`)
 
 // Status returns the deployment's version, its switch generation, and the derivations in progress.
-func (s *Operations) Status(ctx context.Context) (version string, generation int64, derivations []Derivation, err error) {
+func (s *Operations) Status(ctx context.Context) (version string, generation int64, derivations []Derivation,
+	err error) {
 	if err := s.Pool.QueryRow(ctx, gate.SelectVersionSQL).Scan(&version, &generation); err != nil {
 		return "", 0, nil, fmt.Errorf("read the version: %w", err)
 	}

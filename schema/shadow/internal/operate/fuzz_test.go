@@ -7,12 +7,14 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// A key that an operator gives is a key of a row, written the same, or is refused as the mistake of the caller.
+// A key that an operator gives is a key of a row, written the same, or is refused as the mistake of the
+// caller.
 func FuzzReleasableKeys(f *testing.F) {
 	const uid = "0198c0de-0000-7000-8000-000000000001"
 	for _, what := range []string{
 		blockade + "|" + uid + "|a.example.com/eu|" + uid + "|" + uid + "|spec.account",
-		holderEntry + "|" + uid + "|a.example.com/eu|7", owneeEntry + "|" + uid + "|a.example.com/eu", rights + "|" + uid + "|a.example.com/eu",
+		holderEntry + "|" + uid + "|a.example.com/eu|7", owneeEntry + "|" + uid + "|a.example.com/eu",
+		rights + "|" + uid + "|a.example.com/eu",
 		ownerReference + "|" + uid + "|a.example.com/eu|Kind|" + uid + "|1700000000000000|as/a", "", "|||", "x|y|z",
 	} {
 		f.Add(what)

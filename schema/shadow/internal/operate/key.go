@@ -24,8 +24,8 @@ const (
 	rights = "RIGHTS"
 )
 
-// key names one row for a release. An equal row that is written later has another attempt, a newer notice, or another time, so a key
-// never releases more than a person has seen.
+// key names one row for a release. An equal row that is written later has another attempt, a newer notice, or
+// another time, so a key never releases more than a person has seen.
 type key struct {
 	what string
 	uid  uuid.UUID // of the resource here
@@ -61,7 +61,8 @@ func (k key) String() string {
 	return strings.Join(parts, keySeparator)
 }
 
-var keyParts = map[string]int{blockade: 6, holderEntry: 4, owneeEntry: 3, ownerReference: 7, keptReference: 5, rights: 3}
+var keyParts = map[string]int{blockade: 6, holderEntry: 4, owneeEntry: 3, ownerReference: 7,
+	keptReference: 5, rights: 3}
 
 func parseKey(text string) (k key, err error) {
 	parts := strings.Split(text, keySeparator)
@@ -89,7 +90,8 @@ func parseKey(text string) (k key, err error) {
 		k.kind, k.name, k.since = parts[3], parts[6], time.UnixMicro(micros)
 	}
 	if err := errors.Join(errs[:]...); err != nil {
-		return k, &peer.InvalidError{Resource: "keys", Err: fmt.Errorf("%.100q is no key of ListReleasable: %w", text, err)}
+		return k, &peer.InvalidError{Resource: "keys", Err: fmt.Errorf("%.100q is no key of ListReleasable: %w",
+			text, err)}
 	}
 	return k, nil
 }

@@ -1,6 +1,7 @@
-// Package operate serves operators. It has their decisions: pauses of deletions and handlers, work that is tried at once, and blockades,
-// entries and owner references that are released without a release by their deployments. It answers their questions about the state of the
-// constraints, and changes nothing then: explanations, removals, referrers, audits, stuck deletions.
+// Package operate serves operators. It has their decisions: pauses of deletions and handlers, work that is
+// tried at once, and blockades, entries and owner references that are released without a release by their
+// deployments. It answers their questions about the state of the constraints, and changes nothing then:
+// explanations, removals, referrers, audits, stuck deletions.
 package operate
 
 import (

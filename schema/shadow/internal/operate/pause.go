@@ -38,7 +38,8 @@ ORDER BY d.id <> $1, d.service, d.region, p.handler`
 
 // Pause is a pause of deletions or of a handler here, and the decision.
 type Pause struct {
-	// Of is this deployment for a pause as a whole, or the other deployment for whose deletions or work nothing is done.
+	// Of is this deployment for a pause as a whole, or the other deployment for whose deletions or work
+	// nothing is done.
 	Of schema.DeploymentID
 	// Handler is empty for deletions: all marks and removals here, or the work for the deletions of Of.
 	Handler    schema.Handler
@@ -46,11 +47,13 @@ type Pause struct {
 	At         time.Time
 }
 
-// Pause is an operator's decision that nothing is marked or removed here (of this deployment), or that nothing is done here for the
-// deletions of another deployment; with a handler, that this handler does nothing at all, or nothing for another deployment; or that
-// this goes on, at once in every process. Transactions that have checked the pause before end; a handler stops within
-// handlerPausesKept. It is idempotent; the decision is recorded with its reason and its author (by).
-func (s *Operations) Pause(ctx context.Context, of schema.DeploymentID, handler schema.Handler, paused bool, reason, by string) error {
+// Pause is an operator's decision that nothing is marked or removed here (of this deployment), or that
+// nothing is done here for the deletions of another deployment; with a handler, that this handler does
+// nothing at all, or nothing for another deployment; or that this goes on, at once in every process.
+// Transactions that have checked the pause before end; a handler stops within handlerPausesKept. It is
+// idempotent; the decision is recorded with its reason and its author (by).
+func (s *Operations) Pause(ctx context.Context, of schema.DeploymentID, handler schema.Handler, paused bool, reason,
+	by string) error {
 	id, err := s.Names.Deployment(ctx, of)
 	if err != nil {
 		return err
@@ -80,7 +83,8 @@ func (s *Operations) Pause(ctx context.Context, of schema.DeploymentID, handler 
 	if !paused { // also where notifications do not arrive
 		s.Retries.Ring(whose)
 	}
-	s.Log.Warn("an operator has paused or resumed work", zap.String("what", what), zap.Stringer("for", of), zap.String("by", by), zap.String("reason", reason), requestid.Field(ctx))
+	s.Log.Warn("an operator has paused or resumed work", zap.String("what", what), zap.Stringer("for", of),
+		zap.String("by", by), zap.String("reason", reason), requestid.Field(ctx))
 	return nil
 }
 
@@ -135,7 +139,8 @@ func (s *Operations) CheckHandler(ctx context.Context, handler schema.Handler, o
 	}
 	for _, k := range p.known {
 		if k.Handler == handler && (k.Of == of || k.Of == s.Self) {
-			return &peer.UnavailableError{Deployments: []schema.DeploymentID{k.Of}, Err: fmt.Errorf("%s: %w", handler.Text(), peer.ErrHandlerPaused)}
+			return &peer.UnavailableError{Deployments: []schema.DeploymentID{k.Of},
+				Err: fmt.Errorf("%s: %w", handler.Text(), peer.ErrHandlerPaused)}
 		}
 	}
 	return nil

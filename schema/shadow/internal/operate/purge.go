@@ -21,7 +21,8 @@ func (s *Operations) Purge(ctx context.Context, name string) (changes, requests 
 		return 0, 0, fmt.Errorf("purge: %w", err)
 	}
 	if exists {
-		return 0, 0, fmt.Errorf("%s exists: delete it, with --now if it is hidden, and wait until it is removed: %w", name, peer.ErrExists)
+		return 0, 0, fmt.Errorf("%s exists: delete it, with --now if it is hidden, and wait until it is removed: %w",
+			name, peer.ErrExists)
 	}
 	if err := s.Pool.QueryRow(ctx, purgeSQL, name).Scan(&changes, &requests); err != nil {
 		return 0, 0, fmt.Errorf("purge: %w", err)

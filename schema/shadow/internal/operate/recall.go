@@ -27,7 +27,8 @@ WHERE d.id <> $3 AND (d.service, d.region) > (($5::text[])[1], ($5::text[])[2]) 
     OR d.id IN (SELECT deployment_id FROM dbcontroller.blockade WHERE target_id = $2 AND holder_uid = $1))
 ORDER BY d.service, d.region LIMIT $4`)
 
-	selectToEndSQL = db.Codes(`SELECT seq, target_uid FROM dbcontroller.work WHERE seq = ANY ($1) AND action = {end_rights}`)
+	selectToEndSQL = db.Codes(
+		`SELECT seq, target_uid FROM dbcontroller.work WHERE seq = ANY ($1) AND action = {end_rights}`)
 )
 
 // grantedRights lists the deployments that may have rights to a resource that is not being deleted.
@@ -40,7 +41,8 @@ func (s *Operations) grantedRights(ctx context.Context, r resource, after []stri
 		k := key{what: rights, uid: r.uid}
 		var asked bool
 		err := row.Scan(&k.deployment.Service, &k.deployment.Region, &asked)
-		out := Releasable{Key: k.String(), What: rights, Name: r.name, Other: k.deployment.String(), at: placeOf(k.deployment)}
+		out := Releasable{Key: k.String(), What: rights, Name: r.name, Other: k.deployment.String(),
+			at: placeOf(k.deployment)}
 		if out.Breaks = breaks(k.deployment); asked {
 			out.Refused = "it was asked to end them, and has not answered yet: it is asked again until it does"
 		}
@@ -49,11 +51,13 @@ func (s *Operations) grantedRights(ctx context.Context, r resource, after []stri
 }
 
 func breaks(of schema.DeploymentID) string {
-	return of.String() + " ends its rights to refer to this resource without asking, if it has any, and asks for each new reference; what it wrote under them stays, and still counts. " +
+	return of.String() +
+		" ends its rights to refer to this resource without asking, if it has any, and asks for each new reference; what it wrote under them stays, and still counts. " +
 		"While processes here run with --delegations, and the kind does not say delegation: none, it is given them again"
 }
 
-// recall asks a deployment to end its rights to a resource, until it says that it has. It reports whether that is new.
+// recall asks a deployment to end its rights to a resource, until it says that it has. It reports whether
+// that is new.
 func (s *Operations) recall(ctx context.Context, tx pgx.Tx, resource uuid.UUID, of int32) (bool, error) {
 	tag, err := tx.Exec(ctx, endRightsSQL, resource, of)
 	return err == nil && tag.RowsAffected() > 0, err
@@ -72,6 +76,6 @@ func (s *Operations) RightsToEnd(ctx context.Context, seqs []int64) (map[int64]u
 	return uids, err
 }
 
-// RightsEnded removes the pieces of work for rights that have ended. The answer may be of a database that was lost since: its rights do not count
-// in the next epoch.
+// RightsEnded removes the pieces of work for rights that have ended. The answer may be of a database that was
+// lost since: its rights do not count in the next epoch.
 func (s *Operations) RightsEnded(ctx context.Context, seqs []int64) error { return s.Finish(ctx, seqs) }

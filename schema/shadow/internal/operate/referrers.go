@@ -45,7 +45,8 @@ type ReferrersRequest struct {
 type Referrers struct {
 	List []Referrer
 	Next string // empty after the last page
-	// Of the first page, when the target belongs to this deployment: its uid, and the other deployments with referrers.
+	// Of the first page, when the target belongs to this deployment: its uid, and the other deployments with
+	// referrers.
 	UID         uuid.UUID
 	Deployments []schema.DeploymentID
 }
@@ -87,7 +88,8 @@ type referrersCursor struct {
 	Behaviour int16     `json:"b,omitempty"`
 	Holder    int64     `json:"h,omitempty"`
 	Field     int32     `json:"f,omitempty"`
-	// Rows: the owned resources are read; Row is the last one of the rows that refer without a stored reference.
+	// Rows: the owned resources are read; Row is the last one of the rows that refer without a stored
+	// reference.
 	Rows bool       `json:"r,omitempty"`
 	Row  rows.Place `json:"p"`
 }
@@ -113,7 +115,8 @@ func (s *Operations) referrers(ctx context.Context, req ReferrersRequest) (*Refe
 	if req.Token != "" {
 		raw, err := base64.RawURLEncoding.DecodeString(req.Token)
 		if err != nil || json.Unmarshal(raw, &at) != nil || at.Target != uid {
-			return nil, &peer.InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer about the same resource")}
+			return nil, &peer.InvalidError{Resource: "page_token",
+				Err: errors.New("want the next_page_token of an earlier answer about the same resource")}
 		}
 	}
 	page := &Referrers{}
@@ -155,14 +158,18 @@ func ownedAfter(at referrersCursor) int64 {
 	return 0
 }
 
-// referred returns the number and the uid of the target; the number is 0 when nothing here refers to a foreign one.
+// referred returns the number and the uid of the target; the number is 0 when nothing here refers to a
+// foreign one.
 func (s *Operations) referred(ctx context.Context, req ReferrersRequest) (id int64, uid uuid.UUID, err error) {
 	if req.Target.Deployment != s.Self {
 		if req.UID == uuid.Nil {
-			return 0, uid, &peer.InvalidError{Resource: "target_uid", Err: fmt.Errorf("is missing: %s belongs to another deployment, whose answer contains the uid", req.Target)}
+			return 0, uid, &peer.InvalidError{Resource: "target_uid",
+				Err: fmt.Errorf("is missing: %s belongs to another deployment, whose answer contains the uid",
+					req.Target)}
 		}
 		d := req.Target.Deployment
-		if err = s.Pool.QueryRow(ctx, selectForeignSQL, req.UID, d.Service, d.Region).Scan(&id); errors.Is(err, pgx.ErrNoRows) {
+		if err = s.Pool.QueryRow(ctx, selectForeignSQL, req.UID, d.Service, d.Region).Scan(&id); errors.Is(err,
+			pgx.ErrNoRows) {
 			err = nil
 		}
 		return id, req.UID, err
@@ -172,7 +179,8 @@ func (s *Operations) referred(ctx context.Context, req ReferrersRequest) (id int
 		return 0, uid, err
 	}
 	err = s.Pool.QueryRow(ctx, selectReferredSQL, kindID, req.Target.Name).Scan(&id, &uid)
-	if t := s.rows.Of(kindID); errors.Is(err, pgx.ErrNoRows) && t != nil && req.UID == uuid.Nil { // a row that nothing refers to has no uid
+	// a row that nothing refers to has no uid
+	if t := s.rows.Of(kindID); errors.Is(err, pgx.ErrNoRows) && t != nil && req.UID == uuid.Nil {
 		there, err := t.Existing(ctx, s.Pool, []string{req.Target.Name})
 		if err != nil || len(there) > 0 {
 			return 0, uid, err
@@ -193,7 +201,8 @@ func (s *Operations) referringDeployments(ctx context.Context, id int64) ([]sche
 }
 
 // holdersOf adds the holders after a row, and returns the number of rows that are still wanted.
-func (s *Operations) holdersOf(ctx context.Context, page *Referrers, id int64, at *referrersCursor, left int, within grant.Within) (int, error) {
+func (s *Operations) holdersOf(ctx context.Context, page *Referrers, id int64, at *referrersCursor, left int,
+	within grant.Within) (int, error) {
 	rows, err := s.Pool.Query(ctx, selectReferrersSQL, id, at.Behaviour, at.Holder, at.Field, left)
 	if err != nil {
 		return 0, fmt.Errorf("read referrers: %w", err)
@@ -203,7 +212,8 @@ func (s *Operations) holdersOf(ctx context.Context, page *Referrers, id int64, a
 	var kindID int32
 	var name, path string
 	_, err = pgx.ForEachRow(rows, []any{&at.Behaviour, &at.Holder, &at.Field, &kindID, &name, &path}, func() error {
-		kinds, found = append(kinds, kindID), append(found, Referrer{Name: name, Path: path, Behaviour: schema.Behaviour(at.Behaviour)})
+		kinds, found = append(kinds, kindID),
+			append(found, Referrer{Name: name, Path: path, Behaviour: schema.Behaviour(at.Behaviour)})
 		return nil
 	})
 	if err != nil {
@@ -213,7 +223,8 @@ func (s *Operations) holdersOf(ctx context.Context, page *Referrers, id int64, a
 }
 
 // owneesOf is holdersOf for owned resources.
-func (s *Operations) owneesOf(ctx context.Context, page *Referrers, owner schema.DeploymentID, at *referrersCursor, left int, within grant.Within) (int, error) {
+func (s *Operations) owneesOf(ctx context.Context, page *Referrers, owner schema.DeploymentID, at *referrersCursor,
+	left int, within grant.Within) (int, error) {
 	rows, err := s.Pool.Query(ctx, selectOwneesSQL, owner.Service, owner.Region, at.Target, at.Holder, left)
 	if err != nil {
 		return 0, fmt.Errorf("read owned resources: %w", err)
@@ -233,7 +244,8 @@ func (s *Operations) owneesOf(ctx context.Context, page *Referrers, owner schema
 }
 
 // rowsOf is holdersOf for rows of tables.
-func (s *Operations) rowsOf(ctx context.Context, page *Referrers, id int64, at *referrersCursor, left int, within grant.Within) (int, error) {
+func (s *Operations) rowsOf(ctx context.Context, page *Referrers, id int64, at *referrersCursor, left int,
+	within grant.Within) (int, error) {
 	targets, err := s.rows.Targets(ctx, s.Pool, []int64{id})
 	if err != nil || len(targets) == 0 {
 		return left, err
@@ -246,13 +258,15 @@ func (s *Operations) rowsOf(ctx context.Context, page *Referrers, id int64, at *
 	var kinds []int32
 	var found []Referrer
 	for _, h := range holders {
-		kinds, found = append(kinds, h.Table.KindID), append(found, Referrer{Name: h.Name, Path: h.Path, Behaviour: h.Behaviour})
+		kinds, found = append(kinds, h.Table.KindID),
+			append(found, Referrer{Name: h.Name, Path: h.Path, Behaviour: h.Behaviour})
 	}
 	return left - len(holders), s.addReferrers(ctx, page, kinds, found, within)
 }
 
 // addReferrers adds the referrers that the caller may read, with the present names of their kinds.
-func (s *Operations) addReferrers(ctx context.Context, page *Referrers, kinds []int32, found []Referrer, within grant.Within) error {
+func (s *Operations) addReferrers(ctx context.Context, page *Referrers, kinds []int32, found []Referrer,
+	within grant.Within) error {
 	for i, r := range found {
 		kind, err := s.Names.KindOf(ctx, s.Pool, kinds[i])
 		if err != nil {

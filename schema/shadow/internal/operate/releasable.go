@@ -51,7 +51,8 @@ func (c releasableCursor) token() string {
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
-var errToken = &peer.InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer about the same resource")}
+var errToken = &peer.InvalidError{Resource: "page_token",
+	Err: errors.New("want the next_page_token of an earlier answer about the same resource")}
 
 // codeNoValue is the SQLSTATE of a text that is no value of a type.
 const codeNoValue = "22P02"
@@ -95,7 +96,8 @@ WHERE `
 	listBlockadesSQL = blockadesSQL + `b.target_id = $1 AND ` + afterSQL
 
 	// The expired blockades that a deployment has never confirmed.
-	listUnconfirmedSQL = blockadesSQL + `b.deployment_id = $1 AND b.expires_at IS NOT NULL AND ` + db.ExpiredSQL + `$2::interval) AND ` + afterSQL
+	listUnconfirmedSQL = blockadesSQL + `b.deployment_id = $1 AND b.expires_at IS NOT NULL AND ` + db.ExpiredSQL +
+		`$2::interval) AND ` + afterSQL
 
 	listNoticesSQL = `
 SELECT d.service, d.region, max(n.seq) FROM dbcontroller.notice n JOIN dbcontroller.deployment d ON d.id = n.deployment_id
@@ -153,10 +155,13 @@ func (s *Operations) lookUp(ctx context.Context, name string) (r resource, err e
 	return r, err
 }
 
-// Releasable lists the ties of a resource to others: blockades; entries of deployments, for which a resource in DELETING waits, and which stay while it
-// is ACTIVE; references that one in DELETING keeps; owners of an ACTIVE one, and the rights that it has given. A page has at most limit rows, and the token of the next one; empty after
-// the last page. It fails with ErrNotFound, *InvalidError, and ErrAborted when the resource is being deleted since the page before.
-func (s *Operations) Releasable(ctx context.Context, name string, limit int, token string) (out []Releasable, next string, err error) {
+// Releasable lists the ties of a resource to others: blockades; entries of deployments, for which a resource
+// in DELETING waits, and which stay while it is ACTIVE; references that one in DELETING keeps; owners of an
+// ACTIVE one, and the rights that it has given. A page has at most limit rows, and the token of the next one;
+// empty after the last page. It fails with ErrNotFound, *InvalidError, and ErrAborted when the resource is
+// being deleted since the page before.
+func (s *Operations) Releasable(ctx context.Context, name string, limit int,
+	token string) (out []Releasable, next string, err error) {
 	r, err := s.find(ctx, name)
 	if err != nil {
 		return nil, "", err
@@ -190,7 +195,8 @@ func (s *Operations) blockades(ctx context.Context, r resource, after []string, 
 }
 
 // listBlockades lists the blockades of a target, or of a deployment, by its number.
-func (s *Operations) listBlockades(ctx context.Context, sql string, of any, after []string, limit int) ([]Releasable, error) {
+func (s *Operations) listBlockades(ctx context.Context, sql string, of any, after []string,
+	limit int) ([]Releasable, error) {
 	rows, err := s.Pool.Query(ctx, sql, of, s.Tuning.Load().TentativeTTL, limit, place(after, 4))
 	if err != nil {
 		return nil, err
@@ -199,19 +205,23 @@ func (s *Operations) listBlockades(ctx context.Context, sql string, of any, afte
 		k := key{what: blockade}
 		var name, holder, target, field string
 		var tentative, expired bool
-		if err := row.Scan(&k.uid, &name, &k.deployment.Service, &k.deployment.Region, &holder, &k.holder, &k.attempt, &k.path, &tentative, &expired, &target, &field); err != nil {
+		if err := row.Scan(&k.uid, &name, &k.deployment.Service, &k.deployment.Region, &holder, &k.holder, &k.attempt,
+			&k.path, &tentative, &expired, &target, &field); err != nil {
 			return Releasable{}, err
 		}
 		out := Releasable{
 			Key: k.String(), What: blockade, Name: name, Path: k.path, Since: peer.AttemptTime(k.attempt),
-			Other: schema.FullName{Deployment: k.deployment, Name: holder}.String(), at: []string{target, k.holder.String(), field, k.attempt.String()},
+			Other: schema.FullName{Deployment: k.deployment, Name: holder}.String(),
+			at:    []string{target, k.holder.String(), field, k.attempt.String()},
 		}
 		switch {
 		case k.ofRight():
 			out.Other = k.deployment.String()
-			out.Breaks = out.Other + " ends its right to refer to this resource, which it has not been known to use: a reference that it has written under the right dangles once this resource is deleted, and is reported there"
+			out.Breaks = out.Other +
+				" ends its right to refer to this resource, which it has not been known to use: a reference that it has written under the right dangles once this resource is deleted, and is reported there"
 		default:
-			out.Breaks = out.Other + " no longer keeps this resource: if it refers to it, the reference dangles once this resource is deleted, and only verify reports it"
+			out.Breaks = out.Other +
+				" no longer keeps this resource: if it refers to it, the reference dangles once this resource is deleted, and only verify reports it"
 			if tentative {
 				out.Breaks += "; its write may still be committed"
 			}
@@ -228,16 +238,19 @@ func (k key) ofRight() bool { return k.path == peer.RightPath || k.holder == k.u
 func refusal(k key, tentative, expired bool) string {
 	switch {
 	case k.ofRight() && !tentative:
-		return "it stands for a right of " + k.deployment.String() + ", which has references under it: end the right there (serve --delegations=false)"
+		return "it stands for a right of " + k.deployment.String() +
+			", which has references under it: end the right there (serve --delegations=false)"
 	case tentative && !expired:
 		return "its write may be under way: its deployment is asked about it within seconds"
 	}
 	return ""
 }
 
-// Unconfirmed lists the expired blockades here that a deployment has never confirmed: of writes of which it has not said whether they have committed, and of rights that
-// nothing there has been known to use. It is as Releasable otherwise, for a deployment that does not answer.
-func (s *Operations) Unconfirmed(ctx context.Context, of schema.DeploymentID, limit int, token string) (out []Releasable, next string, err error) {
+// Unconfirmed lists the expired blockades here that a deployment has never confirmed: of writes of which it
+// has not said whether they have committed, and of rights that nothing there has been known to use. It is as
+// Releasable otherwise, for a deployment that does not answer.
+func (s *Operations) Unconfirmed(ctx context.Context, of schema.DeploymentID, limit int,
+	token string) (out []Releasable, next string, err error) {
 	id, err := s.Names.Deployment(ctx, of)
 	if err != nil {
 		return nil, "", err
@@ -270,8 +283,10 @@ func (s *Operations) entries(ctx context.Context, r resource, after []string, li
 			return Releasable{}, err
 		}
 		return Releasable{
-			Key: k.String(), What: holderEntry, Name: r.name, Other: k.deployment.String(), Refused: s.entryRefusal(k), at: placeOf(k.deployment),
-			Breaks: "this resource does not wait for " + k.deployment.String() + ", which writes no more references to it: those that are there are neither unset nor deleted along, and dangle; only verify reports them",
+			Key: k.String(), What: holderEntry, Name: r.name, Other: k.deployment.String(), Refused: s.entryRefusal(k),
+			at: placeOf(k.deployment),
+			Breaks: "this resource does not wait for " + k.deployment.String() +
+				", which writes no more references to it: those that are there are neither unset nor deleted along, and dangle; only verify reports them",
 		}, nil
 	})
 }
@@ -287,7 +302,8 @@ func (s *Operations) holderEntries(ctx context.Context, r resource, after []stri
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Releasable, error) {
 		k := key{what: holderEntry, uid: r.uid}
 		err := row.Scan(&k.deployment.Service, &k.deployment.Region)
-		return Releasable{Key: k.String(), What: holderEntry, Name: r.name, Other: k.deployment.String(), at: placeOf(k.deployment)}, err
+		return Releasable{Key: k.String(), What: holderEntry, Name: r.name, Other: k.deployment.String(),
+			at: placeOf(k.deployment)}, err
 	})
 }
 
@@ -296,7 +312,8 @@ func (s *Operations) idle(list releasables) releasables {
 	return func(ctx context.Context, r resource, after []string, limit int) ([]Releasable, error) {
 		found, err := list(ctx, r, after, limit)
 		for i := range found {
-			found[i].Refused = "a deletion needs it to reach " + found[i].Other + ": while the resource is being deleted and waits for that deployment, it can be released"
+			found[i].Refused = "a deletion needs it to reach " + found[i].Other +
+				": while the resource is being deleted and waits for that deployment, it can be released"
 			if found[i].What == holderEntry {
 				found[i].Refused += ". It goes within seconds after the last reference from there that would be unset or deleted along; until then the key of an attached row does not change"
 			}
@@ -324,8 +341,10 @@ func (s *Operations) owneeEntries(ctx context.Context, r resource, after []strin
 			return Releasable{}, err
 		}
 		return Releasable{
-			Key: k.String(), What: owneeEntry, Name: r.name, Other: k.deployment.String(), Refused: s.entryRefusal(k), at: placeOf(k.deployment),
-			Breaks: "this resource does not wait for " + k.deployment.String() + ": its ownees there stay and name an owner that is gone, until verify --repair there",
+			Key: k.String(), What: owneeEntry, Name: r.name, Other: k.deployment.String(), Refused: s.entryRefusal(k),
+			at: placeOf(k.deployment),
+			Breaks: "this resource does not wait for " + k.deployment.String() +
+				": its ownees there stay and name an owner that is gone, until verify --repair there",
 		}, nil
 	})
 }
@@ -339,7 +358,8 @@ func (s *Operations) keptReferences(ctx context.Context, r resource, after []str
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Releasable, error) {
 		k := key{what: keptReference, uid: r.uid}
 		var name, field, target string
-		if err := row.Scan(&k.deployment.Service, &k.deployment.Region, &name, &k.target, &k.path, &field, &target); err != nil {
+		if err := row.Scan(&k.deployment.Service, &k.deployment.Region, &name, &k.target, &k.path, &field,
+			&target); err != nil {
 			return Releasable{}, err
 		}
 		full := schema.FullName{Deployment: k.deployment, Name: name}.String()
@@ -357,14 +377,17 @@ func (s *Operations) owners(ctx context.Context, r resource, after []string, lim
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Releasable, error) {
 		k := key{what: ownerReference, uid: r.uid}
-		if err := row.Scan(&k.deployment.Service, &k.deployment.Region, &k.kind, &k.name, &k.owner, &k.since); err != nil {
+		if err := row.Scan(&k.deployment.Service, &k.deployment.Region, &k.kind, &k.name, &k.owner,
+			&k.since); err != nil {
 			return Releasable{}, err
 		}
 		owner := cmp.Or(k.kind, "owner") + " " + schema.FullName{Deployment: k.deployment, Name: k.name}.String()
 		return Releasable{
-			Key: k.String(), What: ownerReference, Name: r.name, Other: schema.FullName{Deployment: k.deployment, Name: k.name}.String(), Since: k.since,
-			at:     append(placeOf(k.deployment), k.kind, k.name, k.owner.String()),
-			Breaks: "this resource is not deleted with " + owner + "; without any owner it stays until somebody deletes it",
+			Key: k.String(), What: ownerReference, Name: r.name, Other: schema.FullName{Deployment: k.deployment,
+				Name: k.name}.String(), Since: k.since,
+			at: append(placeOf(k.deployment), k.kind, k.name, k.owner.String()),
+			Breaks: "this resource is not deleted with " + owner +
+				"; without any owner it stays until somebody deletes it",
 		}, nil
 	})
 }

@@ -21,8 +21,8 @@ const mostKeys = 100
 const (
 	recordSQL = `INSERT INTO dbcontroller.word (deployment_id, what, reason, said_by) VALUES ($1, $2, $3, $4)`
 
-	// Establish, Confirm, Release, deletes and finalising lock the same row, or wait for it: their rows are committed before the next statement, or
-	// they see its changes.
+	// Establish, Confirm, Release, deletes and finalising lock the same row, or wait for it: their rows are
+	// committed before the next statement, or they see its changes.
 	lockSQL = `SELECT id, state FROM dbcontroller.shadow WHERE uid = $1 FOR NO KEY UPDATE`
 
 	blockadeSQL = `
@@ -30,7 +30,8 @@ SELECT b.expires_at IS NOT NULL, COALESCE(` + db.ExpiredSQL + `@ttl::interval), 
 FROM dbcontroller.blockade b JOIN dbcontroller.field f ON f.id = b.field_id
 WHERE b.target_id = @target AND b.deployment_id = @deployment AND b.holder_uid = @holder AND b.attempt = @attempt AND f.path = @path`
 
-	// Closed, the attempt establishes nothing any more, so that a message that arrives late does not create the blockade again.
+	// Closed, the attempt establishes nothing any more, so that a message that arrives late does not create
+	// the blockade again.
 	closeSQL = `INSERT INTO dbcontroller.closed_attempt (attempt, deployment_id) VALUES ($1, $2) ON CONFLICT DO NOTHING`
 )
 
@@ -57,12 +58,14 @@ WITH gone AS (
     DELETE FROM dbcontroller.ownee_entry WHERE owner_id = @target AND deployment_id = @deployment RETURNING owner_id
 )` + db.LookAgain("@self", `gone JOIN dbcontroller.shadow s ON s.id = gone.owner_id`)
 
-	dropOwnersWorkSQL = db.Codes(`DELETE FROM dbcontroller.work WHERE action = {drop_owners} AND target_id = $1 AND deployment_id = $2`)
+	dropOwnersWorkSQL = db.Codes(
+		`DELETE FROM dbcontroller.work WHERE action = {drop_owners} AND target_id = $1 AND deployment_id = $2`)
 )
 
-// ForceRelease is an operator's decision (by) that some rows are wrong: blockades, entries, owner references, and references that a resource in DELETING keeps, by the keys of Releasable.
-// Each is removed in a transaction of its own, which records the decision. It returns the keys whose rows were there. A row that is written
-// later has another key, so a repetition, also a late one, changes nothing.
+// ForceRelease is an operator's decision (by) that some rows are wrong: blockades, entries, owner references,
+// and references that a resource in DELETING keeps, by the keys of Releasable. Each is removed in a
+// transaction of its own, which records the decision. It returns the keys whose rows were there. A row that
+// is written later has another key, so a repetition, also a late one, changes nothing.
 //
 // A late message finds the same state as after a release by the other deployment: a confirm is answered with
 // an unknown attempt, and its deployment compares its references, and establishes again the existing ones
@@ -71,9 +74,11 @@ WITH gone AS (
 //
 // Rights are taken back by work that asks their deployment until it says that they have ended.
 //
-// The deployment of a holder entry first ends its rights to refer to the resource without asking. unanswered releases the entry also when it does not
-// say that it has, and leaves work that asks again until it does. It fails with *InvalidError, *UnavailableError, ErrAborted and ErrDecommissioned.
-func (s *Operations) ForceRelease(ctx context.Context, keys []string, unanswered bool, reason, by string) (released []string, err error) {
+// The deployment of a holder entry first ends its rights to refer to the resource without asking. unanswered
+// releases the entry also when it does not say that it has, and leaves work that asks again until it does. It
+// fails with *InvalidError, *UnavailableError, ErrAborted and ErrDecommissioned.
+func (s *Operations) ForceRelease(ctx context.Context, keys []string, unanswered bool, reason,
+	by string) (released []string, err error) {
 	if len(keys) == 0 || len(keys) > mostKeys {
 		return nil, &peer.InvalidError{Resource: "keys", Err: fmt.Errorf("want 1 to %d keys", mostKeys)}
 	}
@@ -90,7 +95,8 @@ func (s *Operations) ForceRelease(ctx context.Context, keys []string, unanswered
 		}
 		if done {
 			released = append(released, keys[i])
-			s.Log.Warn("an operator has released rows that tie a resource", zap.String("key", keys[i]), zap.String("by", by), zap.String("reason", reason), requestid.Field(ctx))
+			s.Log.Warn("an operator has released rows that tie a resource", zap.String("key", keys[i]),
+				zap.String("by", by), zap.String("reason", reason), requestid.Field(ctx))
 		}
 	}
 	return released, nil
@@ -98,7 +104,8 @@ func (s *Operations) ForceRelease(ctx context.Context, keys []string, unanswered
 
 func (s *Operations) release(ctx context.Context, k key, unanswered bool, reason, by string) (done bool, err error) {
 	if reason == "" || len(reason) > 1000 {
-		return false, &peer.InvalidError{Resource: "reason", Err: errors.New("want 1 to 1000 characters; the reason is stored with the decision")}
+		return false, &peer.InvalidError{Resource: "reason",
+			Err: errors.New("want 1 to 1000 characters; the reason is stored with the decision")}
 	}
 	if why := s.refused(k); why != "" {
 		return false, &peer.InvalidError{Resource: "keys", Err: errors.New(why)}
@@ -119,7 +126,8 @@ func (s *Operations) release(ctx context.Context, k key, unanswered bool, reason
 			return false, err
 		default:
 			closed, what = s.insist(k, deployment), what+"_UNANSWERED"
-			s.Log.Warn("an entry is released although its deployment did not say that it ended its rights", zap.Stringer("of", k.deployment), zap.Error(err), requestid.Field(ctx))
+			s.Log.Warn("an entry is released although its deployment did not say that it ended its rights",
+				zap.Stringer("of", k.deployment), zap.Error(err), requestid.Field(ctx))
 		}
 	}
 	err = s.gate.RecordDecision(ctx, deployment, what, k.String()+": "+reason, by, func(tx pgx.Tx) (bool, error) {
@@ -172,8 +180,10 @@ func (s *Operations) releaseIn(ctx context.Context, tx pgx.Tx, k key, deployment
 	return false, nil
 }
 
-// both runs a statement that removes the row that holds the resource back and, if there was one, a statement that removes the rows that belong to it.
-func both(ctx context.Context, tx pgx.Tx, first string, named db.Named, second string, id int64, deployment int32) (bool, error) {
+// both runs a statement that removes the row that holds the resource back and, if there was one, a statement
+// that removes the rows that belong to it.
+func both(ctx context.Context, tx pgx.Tx, first string, named db.Named, second string, id int64,
+	deployment int32) (bool, error) {
 	tag, err := tx.Exec(ctx, first, named)
 	if err != nil || tag.RowsAffected() == 0 {
 		return false, err
@@ -186,7 +196,8 @@ func (s *Operations) releaseBlockade(ctx context.Context, tx pgx.Tx, k key, name
 	named["holder"], named["attempt"], named["path"] = k.holder, k.attempt, k.path
 	var tentative, expired bool
 	err := tx.QueryRow(ctx, blockadeSQL, db.Named{
-		"target": named["target"], "deployment": named["deployment"], "holder": k.holder, "attempt": k.attempt, "path": k.path, "ttl": s.Tuning.Load().TentativeTTL,
+		"target": named["target"], "deployment": named["deployment"], "holder": k.holder, "attempt": k.attempt,
+		"path": k.path, "ttl": s.Tuning.Load().TentativeTTL,
 	}).Scan(&tentative, &expired)
 	why := refusal(k, tentative, expired)
 	switch {
@@ -230,19 +241,23 @@ func (s *Operations) releaseKept(ctx context.Context, tx pgx.Tx, k key, id int64
 }
 
 // releaseOwner drops an owner reference as a user's update would: the resource stays, also without owners.
-func (s *Operations) releaseOwner(ctx context.Context, tx pgx.Tx, k key, id int64, deployment int32) (done bool, err error) {
+func (s *Operations) releaseOwner(ctx context.Context, tx pgx.Tx, k key, id int64,
+	deployment int32) (done bool, err error) {
 	var kind int32
-	err = tx.QueryRow(ctx, `SELECT id FROM dbcontroller.kind WHERE service = $1 AND kind = $2`, k.deployment.Service, k.kind).Scan(&kind)
+	err = tx.QueryRow(ctx, `SELECT id FROM dbcontroller.kind WHERE service = $1 AND kind = $2`, k.deployment.Service,
+		k.kind).Scan(&kind)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	err = s.cascade.ChangeOwners(ctx, tx, []int64{id}, cascade.OwnerChange{Stays: true, Lost: func(r prepare.OwnerRow) bool {
-		same := r.DeploymentID == deployment && r.KindID == kind && r.Name == k.name && r.UID == k.owner && r.CreatedAt.UnixMicro() == k.since.UnixMicro()
-		done = done || same
-		return same
-	}})
+	err = s.cascade.ChangeOwners(ctx, tx, []int64{id}, cascade.OwnerChange{Stays: true,
+		Lost: func(r prepare.OwnerRow) bool {
+			same := r.DeploymentID == deployment && r.KindID == kind && r.Name == k.name && r.UID == k.owner &&
+				r.CreatedAt.UnixMicro() == k.since.UnixMicro()
+			done = done || same
+			return same
+		}})
 	return done, err
 }

@@ -25,8 +25,9 @@ SELECT EXISTS (
     WHERE s.uid = $1 AND b.holder_uid = $1 AND d.service = $2 AND d.region = $3
 )`
 
-	errNoEntry    = errors.New("nothing waits for this deployment")
-	errRightKept  = errors.New("it has not confirmed the end of its rights to refer to the resource: a write under such a right may be in progress, or its processes run an earlier version")
+	errNoEntry   = errors.New("nothing waits for this deployment")
+	errRightKept = errors.New(
+		"it has not confirmed the end of its rights to refer to the resource: a write under such a right may be in progress, or its processes run an earlier version")
 	errBlocksToo  = errors.New("it has the right to block the resource, which it returns when it hears of the deletion")
 	errNoResponse = errors.New("its answer is of another question")
 )
@@ -37,7 +38,8 @@ SELECT EXISTS (
 // the row there any more. So no reference is written under a right after the answer. The returned check fails
 // the transaction that removes the entry when the answer came from a lost database, or this database has
 // failed over since.
-func (s *Operations) close(ctx context.Context, k key, deployment int32) (still func(context.Context, pgx.Tx) error, err error) {
+func (s *Operations) close(ctx context.Context, k key, deployment int32) (still func(context.Context, pgx.Tx) error,
+	err error) {
 	selfEpoch := s.gate.PresentEpoch()
 	var awaited bool
 	if err := s.Pool.QueryRow(ctx, awaitedSQL, k.uid, deployment, k.notice).Scan(&awaited); err != nil {
@@ -65,7 +67,8 @@ func (s *Operations) close(ctx context.Context, k key, deployment int32) (still 
 	}, nil
 }
 
-// insist releases an entry without an answer. Its deployment may go on writing under the acting right, until it answers the question that is repeated.
+// insist releases an entry without an answer. Its deployment may go on writing under the acting right, until
+// it answers the question that is repeated.
 func (s *Operations) insist(k key, deployment int32) (within func(context.Context, pgx.Tx) error) {
 	return func(ctx context.Context, tx pgx.Tx) error {
 		if err := unblocked(ctx, tx, k); err != nil {
@@ -76,8 +79,8 @@ func (s *Operations) insist(k key, deployment int32) (within func(context.Contex
 	}
 }
 
-// unblocked fails when the deployment of an entry has the right to block the resource. It returns that right when it hears of the deletion, or closes
-// the resource; without either the resource would wait for ever.
+// unblocked fails when the deployment of an entry has the right to block the resource. It returns that right
+// when it hears of the deletion, or closes the resource; without either the resource would wait for ever.
 func unblocked(ctx context.Context, tx pgx.Tx, k key) error {
 	var blocked bool
 	err := tx.QueryRow(ctx, blockedByRightSQL, k.uid, k.deployment.Service, k.deployment.Region).Scan(&blocked)

@@ -24,15 +24,16 @@ const (
 	selectShadowSQL = `SELECT id, uid, state FROM dbcontroller.shadow WHERE kind_id = $1 AND name = $2`
 )
 
-// Retry is an operator's decision (by) that the work for a deployment, or all work for the zero one, is tried at once by every process of this
-// deployment, with the work here for that deployment's deletions. A process that does not hear of it tries again when the pause is over. The decision
-// is recorded. It fails with *InvalidError.
+// Retry is an operator's decision (by) that the work for a deployment, or all work for the zero one, is tried
+// at once by every process of this deployment, with the work here for that deployment's deletions. A process
+// that does not hear of it tries again when the pause is over. The decision is recorded. It fails with
+// *InvalidError.
 func (s *Operations) Retry(ctx context.Context, of schema.DeploymentID, reason, by string) error {
 	return s.retry(ctx, []schema.DeploymentID{of}, "", reason, by)
 }
 
-// RetryResource is Retry for the work of a resource. It returns the deployments that the resource waits for: the cause may be there. It
-// fails with ErrNotFound and *InvalidError.
+// RetryResource is Retry for the work of a resource. It returns the deployments that the resource waits for:
+// the cause may be there. It fails with ErrNotFound and *InvalidError.
 func (s *Operations) RetryResource(ctx context.Context, name, reason, by string) ([]schema.DeploymentID, error) {
 	r, err := s.find(ctx, name)
 	if err != nil {
@@ -51,7 +52,8 @@ func (s *Operations) RetryResource(ctx context.Context, name, reason, by string)
 
 func (s *Operations) retry(ctx context.Context, of []schema.DeploymentID, about, reason, by string) error {
 	if reason == "" || len(reason) > 1000 {
-		return &peer.InvalidError{Resource: "reason", Err: errors.New("want 1 to 1000 characters; the reason is stored with the decision")}
+		return &peer.InvalidError{Resource: "reason",
+			Err: errors.New("want 1 to 1000 characters; the reason is stored with the decision")}
 	}
 	told := make([]string, len(of))
 	ids := make([]int32, len(of))
@@ -80,11 +82,13 @@ func (s *Operations) retry(ctx context.Context, of []schema.DeploymentID, about,
 	for _, d := range of { // also where notifications do not arrive
 		s.Retries.Ring(d)
 	}
-	s.Log.Warn("an operator has work tried at once", zap.Stringers("of", of), zap.String("about", about), zap.String("by", by), zap.String("reason", reason), requestid.Field(ctx))
+	s.Log.Warn("an operator has work tried at once", zap.Stringers("of", of), zap.String("about", about),
+		zap.String("by", by), zap.String("reason", reason), requestid.Field(ctx))
 	return nil
 }
 
-// ListenRetries returns a channel of the deployments whose work is to be tried at once, until ctx ends; the zero one stands for all.
+// ListenRetries returns a channel of the deployments whose work is to be tried at once, until ctx ends; the
+// zero one stands for all.
 func (s *Operations) ListenRetries(ctx context.Context) <-chan schema.DeploymentID {
 	return s.Retries.Listen(ctx)
 }

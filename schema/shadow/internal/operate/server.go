@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// ServerStatus describes the PostgreSQL server of the database, for operators, as far as the role of the process may see it.
+// ServerStatus describes the PostgreSQL server of the database, for operators, as far as the role of the
+// process may see it.
 type ServerStatus struct {
 	Version string // such as 15.4
 	Size    int64  // of the database, in bytes
@@ -14,11 +15,13 @@ type ServerStatus struct {
 	Fsync, FullPageWrites bool
 	Connections, Most     int // of all databases, without the ones reserved for superusers
 	Standbys              int // connected, also receivers of the log for backups
-	// Archives: the server archives its log. Archived is the time of the last success, zero before; ArchiveFails reports that the last try failed.
+	// Archives: the server archives its log. Archived is the time of the last success, zero before;
+	// ArchiveFails reports that the last try failed.
 	Archives, ArchiveFails bool
 	Archived               time.Time
-	// OldestTransaction and OldestPrepared are the starts of the oldest open and the oldest prepared transaction of the database; zero: there is none. Open
-	// ones of other logins are seen by a role with pg_read_all_stats alone.
+	// OldestTransaction and OldestPrepared are the starts of the oldest open and the oldest prepared
+	// transaction of the database; zero: there is none. Open ones of other logins are seen by a role with
+	// pg_read_all_stats alone.
 	OldestTransaction, OldestPrepared time.Time
 }
 
@@ -36,12 +39,14 @@ FROM pg_stat_archiver a`
 // Server returns the status of the PostgreSQL server.
 func (s *Operations) Server(ctx context.Context) (st ServerStatus, err error) {
 	var archived, transaction, prepared *time.Time
-	err = s.Pool.QueryRow(ctx, serverStatusSQL).Scan(&st.Version, &st.Size, &st.Fsync, &st.FullPageWrites, &st.Connections, &st.Most, &st.Standbys,
+	err = s.Pool.QueryRow(ctx, serverStatusSQL).Scan(&st.Version, &st.Size, &st.Fsync, &st.FullPageWrites,
+		&st.Connections, &st.Most, &st.Standbys,
 		&st.Archives, &st.ArchiveFails, &archived, &transaction, &prepared)
 	if err != nil {
 		return st, fmt.Errorf("read the state of the PostgreSQL server: %w", err)
 	}
-	for into, at := range map[*time.Time]*time.Time{&st.Archived: archived, &st.OldestTransaction: transaction, &st.OldestPrepared: prepared} {
+	for into, at := range map[*time.Time]*time.Time{&st.Archived: archived, &st.OldestTransaction: transaction,
+		&st.OldestPrepared: prepared} {
 		if at != nil {
 			*into = *at
 		}

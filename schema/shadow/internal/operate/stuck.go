@@ -25,7 +25,8 @@ var (
 SELECT kind_id, name, uid, updated_at FROM dbcontroller.shadow
 WHERE state = {deleting} AND updated_at < now() - $1::interval AND ($3::timestamptz IS NULL OR (updated_at, uid) > ($3, $4)) ORDER BY updated_at, uid LIMIT $2`)
 
-	countStuckSQL = db.Codes(`SELECT count(*) FROM dbcontroller.shadow WHERE state = {deleting} AND updated_at < now() - $1::interval`)
+	countStuckSQL = db.Codes(
+		`SELECT count(*) FROM dbcontroller.shadow WHERE state = {deleting} AND updated_at < now() - $1::interval`)
 )
 
 // StuckPage is a page of the resources that wait.
@@ -35,9 +36,10 @@ type StuckPage struct {
 	Total     int64  // of all pages
 }
 
-// Stuck returns a page of the resources that have been in DELETING for longer than a time, the oldest first, with the reasons. It fails with
-// *peer.InvalidError.
-func (s *Operations) Stuck(ctx context.Context, longer time.Duration, token string, limit int) (page StuckPage, err error) {
+// Stuck returns a page of the resources that have been in DELETING for longer than a time, the oldest first,
+// with the reasons. It fails with *peer.InvalidError.
+func (s *Operations) Stuck(ctx context.Context, longer time.Duration, token string,
+	limit int) (page StuckPage, err error) {
 	after, err := db.ParsePage(token)
 	if err != nil {
 		return page, err

@@ -43,9 +43,11 @@ func listedOf(d *db.DB, owner schema.FullName, kind string, uid uuid.UUID, flags
 	return k
 }
 
-// CompareLists compares the lists of owners that users see, which are stored with the bodies, with the owner references that are derived
-// from them, in the transaction that has read the resources. Both are written together, so that one snapshot shows them equal.
-func CompareLists(ctx context.Context, d *db.DB, tx pgx.Tx, resources []*prepare.ShadowRow) (out []*ListDifference, err error) {
+// CompareLists compares the lists of owners that users see, which are stored with the bodies, with the owner
+// references that are derived from them, in the transaction that has read the resources. Both are written
+// together, so that one snapshot shows them equal.
+func CompareLists(ctx context.Context, d *db.DB, tx pgx.Tx,
+	resources []*prepare.ShadowRow) (out []*ListDifference, err error) {
 	all, err := storedOwners(ctx, d, tx, resources)
 	if err != nil {
 		return nil, err
@@ -70,7 +72,8 @@ func CompareLists(ctx context.Context, d *db.DB, tx pgx.Tx, resources []*prepare
 }
 
 // storedOwners reads the owner references of resources, by ownee.
-func storedOwners(ctx context.Context, d *db.DB, tx pgx.Tx, resources []*prepare.ShadowRow) (map[int64]map[listed]prepare.OwnerRow, error) {
+func storedOwners(ctx context.Context, d *db.DB, tx pgx.Tx,
+	resources []*prepare.ShadowRow) (map[int64]map[listed]prepare.OwnerRow, error) {
 	ids := make([]int64, len(resources))
 	for i, row := range resources {
 		ids[i] = row.ID
@@ -103,13 +106,15 @@ func storedOwners(ctx context.Context, d *db.DB, tx pgx.Tx, resources []*prepare
 	return out, nil
 }
 
-// RepairLists derives the owner references from the lists again, and returns the ids of the repaired resources: the resources that have not changed
-// since they were compared. The owners of added ones are checked as new ones are.
+// RepairLists derives the owner references from the lists again, and returns the ids of the repaired
+// resources: the resources that have not changed since they were compared. The owners of added ones are
+// checked as new ones are.
 func RepairLists(ctx context.Context, d *db.DB, lists []*ListDifference) (repaired map[int64]bool, err error) {
 	ids, add := make([]int64, len(lists)), make([][]prepare.OwnerRow, len(lists))
 	for i, l := range lists {
 		ids[i] = l.Row.ID
-		if add[i], err = ownerRows(ctx, d, l.NotStored); err != nil { // the transaction must not ask for a second connection
+		// the transaction must not ask for a second connection
+		if add[i], err = ownerRows(ctx, d, l.NotStored); err != nil {
 			return nil, err
 		}
 	}
@@ -132,9 +137,11 @@ func RepairLists(ctx context.Context, d *db.DB, lists []*ListDifference) (repair
 		}
 		sv := &prepare.Saving{}
 		for i, l := range lists {
-			if revision, ok := locked[l.Row.ID]; ok && revision == l.Row.Revision { // a write since then has written both
+			// a write since then has written both
+			if revision, ok := locked[l.Row.ID]; ok && revision == l.Row.Revision {
 				repaired[l.Row.ID] = true
-				sv.Writes = append(sv.Writes, &prepare.Writing{Write: peer.Write{Name: l.Row.Name}, ID: l.Row.ID, AddOwners: add[i], DropOwners: l.drop})
+				sv.Writes = append(sv.Writes, &prepare.Writing{Write: peer.Write{Name: l.Row.Name}, ID: l.Row.ID,
+					AddOwners: add[i], DropOwners: l.drop})
 			}
 		}
 		b := &pgx.Batch{}

@@ -48,20 +48,24 @@ INSERT INTO dbcontroller.ownee_entry (owner_id, deployment_id) SELECT DISTINCT u
 SELECT s.n - 1, ` + read.CauseColumnsSQL + ` FROM unnest($1::text[], $2::uuid[]) WITH ORDINALITY AS s (name, uid, n) ` + read.CauseOfSQL + `WHERE x.id IS NOT NULL`
 )
 
-// CheckOwners reports which owners exist here to the deployment of their ownees, and writes an ownee entry for each that exists: it
-// makes the owner's deletion send DropOwners there. An owner in DELETING counts as absent, since DELETING is final. While the
-// database recovers from lost commits, absent owners are OwnerUnknown. It fails with ErrDecommissioned when the ownee's deployment was
-// decommissioned, and with an UnavailableError when the epoch changed.
-func (s *Owners) CheckOwners(ctx context.Context, ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+// CheckOwners reports which owners exist here to the deployment of their ownees, and writes an ownee entry
+// for each that exists: it makes the owner's deletion send DropOwners there. An owner in DELETING counts as
+// absent, since DELETING is final. While the database recovers from lost commits, absent owners are
+// OwnerUnknown. It fails with ErrDecommissioned when the ownee's deployment was decommissioned, and with an
+// UnavailableError when the epoch changed.
+func (s *Owners) CheckOwners(ctx context.Context, ownee schema.DeploymentID,
+	questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 	return s.checkOwners(ctx, ownee, questions, false)
 }
 
 // WouldCheckOwners is CheckOwners without writing ownee entries.
-func (s *Owners) WouldCheckOwners(ctx context.Context, ownee schema.DeploymentID, questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+func (s *Owners) WouldCheckOwners(ctx context.Context, ownee schema.DeploymentID,
+	questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 	return s.checkOwners(ctx, ownee, questions, true)
 }
 
-func (s *Owners) checkOwners(ctx context.Context, ownee schema.DeploymentID, questions []peer.OwnerQuestion, validateOnly bool) (*peer.OwnerAnswers, error) {
+func (s *Owners) checkOwners(ctx context.Context, ownee schema.DeploymentID, questions []peer.OwnerQuestion,
+	validateOnly bool) (*peer.OwnerAnswers, error) {
 	selfEpoch := s.gate.PresentEpoch()
 	v, err := s.Current()
 	if err != nil {
@@ -71,7 +75,9 @@ func (s *Owners) checkOwners(ctx context.Context, ownee schema.DeploymentID, que
 	if err != nil {
 		return nil, err
 	}
-	c := &ownerCheck{store: s, epoch: selfEpoch, validateOnly: validateOnly, version: v, ownee: deployment, questions: questions, kinds: make([]int32, len(questions)), kept: make([]bool, len(questions)), out: &peer.OwnerAnswers{Answers: make([]peer.OwnerAnswer, len(questions))}}
+	c := &ownerCheck{store: s, epoch: selfEpoch, validateOnly: validateOnly, version: v, ownee: deployment,
+		questions: questions, kinds: make([]int32, len(questions)), kept: make([]bool, len(questions)),
+		out: &peer.OwnerAnswers{Answers: make([]peer.OwnerAnswer, len(questions))}}
 	for i, q := range questions {
 		kind, err := v.Model.Kind(v.Model.Canonical(schema.KindID{Service: s.Self.Service, Kind: q.Kind}).Kind)
 		switch {
@@ -101,7 +107,8 @@ func (s *Owners) checkOwners(ctx context.Context, ownee schema.DeploymentID, que
 	return c.out, nil
 }
 
-// keptKind returns the id of the kind that a question names and the version lacks, if resources of it may be kept; 0 otherwise.
+// keptKind returns the id of the kind that a question names and the version lacks, if resources of it may be
+// kept; 0 otherwise.
 func (s *Owners) keptKind(ctx context.Context, v *db.Version, q peer.OwnerQuestion) (int32, error) {
 	if !v.Keeps {
 		return 0, nil
@@ -178,7 +185,8 @@ func (c *ownerCheck) run(ctx context.Context, tx pgx.Tx) error {
 
 // admit checks the epoch, and that the ownees' deployment is not decommissioned.
 func (c *ownerCheck) admit(ctx context.Context, tx pgx.Tx) error {
-	// Shared version lock: a concurrent switch waits for us, and then sends the new version to every deployment with an ownee entry.
+	// Shared version lock: a concurrent switch waits for us, and then sends the new version to every
+	// deployment with an ownee entry.
 	if _, err := tx.Exec(ctx, gate.ShareVersionSQL, gate.VersionLock); err != nil {
 		return err
 	}
@@ -230,7 +238,8 @@ func (c *ownerCheck) judge(found []ownerFound) (owners []int64, required require
 				continue
 			}
 			a.Verdict = peer.OwnerNotReferring
-			required.owners, required.ownees, required.at = append(required.owners, f.id), append(required.ownees, q.RequiredBy), append(required.at, i)
+			required.owners, required.ownees, required.at = append(required.owners, f.id),
+				append(required.ownees, q.RequiredBy), append(required.at, i)
 		}
 	}
 	return owners, required
@@ -299,7 +308,8 @@ func (c *ownerCheck) causes(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// note writes an ownee entry for each existing owner, and sets Noted in the answers whose entry was already there.
+// note writes an ownee entry for each existing owner, and sets Noted in the answers whose entry was already
+// there.
 func (c *ownerCheck) note(ctx context.Context, tx pgx.Tx, found []ownerFound, owners []int64) error {
 	rows, err := tx.Query(ctx, selectNotedSQL, owners, c.ownee)
 	if err != nil {
@@ -324,8 +334,8 @@ func (c *ownerCheck) note(ctx context.Context, tx pgx.Tx, found []ownerFound, ow
 	return err
 }
 
-// lock finds the owners and locks them. An owner that is created between the two statements counts as absent; its question has
-// no uid, and such an answer is repeated during the grace period.
+// lock finds the owners and locks them. An owner that is created between the two statements counts as absent;
+// its question has no uid, and such an answer is repeated during the grace period.
 func (c *ownerCheck) lock(ctx context.Context, tx pgx.Tx) ([]ownerFound, error) {
 	var uids []uuid.UUID
 	var kinds []int32
@@ -374,7 +384,8 @@ SELECT w.seq, w.target_id, s.uid FROM dbcontroller.work w
 LEFT JOIN dbcontroller.shadow s ON s.id = w.target_id AND s.state = {active}
 WHERE w.seq = ANY ($1) AND w.action = {check_owners}`)
 
-// askedOwners are the owner references of the questions: an answer counts only for a reference that is unchanged.
+// askedOwners are the owner references of the questions: an answer counts only for a reference that is
+// unchanged.
 type askedOwners struct {
 	service string
 	rows    []prepare.OwnerRow // one for each question
@@ -407,7 +418,8 @@ func (s *Owners) OwnersToCheck(ctx context.Context, at schema.DeploymentID, seqs
 	}); err != nil {
 		return nil, fmt.Errorf("read owners to check: %w", err)
 	}
-	if rows, err = s.Pool.Query(ctx, cascade.SelectOwnerRowsSQL, ownees, deployment, s.Tuning.Load().OwnerGrace, s.Now()); err != nil {
+	if rows, err = s.Pool.Query(ctx, cascade.SelectOwnerRowsSQL, ownees, deployment, s.Tuning.Load().OwnerGrace,
+		s.Now()); err != nil {
 		return nil, fmt.Errorf("read owners to check: %w", err)
 	}
 	if asked.rows, err = pgx.CollectRows(rows, cascade.ScanOwnerRow); err != nil {
@@ -432,12 +444,15 @@ func (s *Owners) OwnersToCheck(ctx context.Context, at schema.DeploymentID, seqs
 // dropped, and an ownee that has lost its last owner is deleted (I17). It returns the pieces of work that are
 // not done: an owner of the ownee has a uid that was just stored, is missing or lacks the reference within
 // its grace period, is unknown, or was changed since the question.
-func (s *Owners) settleOwners(ctx context.Context, c *askedOwners, answers *peer.OwnerAnswers) (left []int64, err error) {
+func (s *Owners) settleOwners(ctx context.Context, c *askedOwners,
+	answers *peer.OwnerAnswers) (left []int64, err error) {
 	if len(answers.Answers) != len(c.rows) {
-		return nil, fmt.Errorf("the owners' deployment sent %d answers to %d questions", len(answers.Answers), len(c.rows))
+		return nil, fmt.Errorf("the owners' deployment sent %d answers to %d questions", len(answers.Answers),
+			len(c.rows))
 	}
 	d := &ownerDecisions{
-		asked: map[prepare.OwnerKey]prepare.OwnerRow{}, lost: map[prepare.OwnerKey]bool{}, pins: map[prepare.OwnerKey]cascade.Pin{},
+		asked: map[prepare.OwnerKey]prepare.OwnerRow{}, lost: map[prepare.OwnerKey]bool{},
+		pins:   map[prepare.OwnerKey]cascade.Pin{},
 		causes: map[uuid.UUID]*schema.Cause{}, open: map[int64]bool{}, generation: answers.Generation,
 	}
 	for i, r := range c.rows {
@@ -446,7 +461,8 @@ func (s *Owners) settleOwners(ctx context.Context, c *askedOwners, answers *peer
 		}
 	}
 	err = s.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) error {
-		change := cascade.OwnerChange{Causes: d.causes, Version: answers.Version, Generation: answers.Generation, Lost: d.isLost, Pin: d.pin}
+		change := cascade.OwnerChange{Causes: d.causes, Version: answers.Version, Generation: answers.Generation,
+			Lost: d.isLost, Pin: d.pin}
 		if err := s.cascade.ChangeOwners(ctx, tx, d.ownees, change); err != nil {
 			return err
 		}
@@ -473,7 +489,8 @@ type ownerDecisions struct {
 }
 
 // add decides by the answer to the question about one owner reference.
-func (d *ownerDecisions) add(ctx context.Context, s *Owners, service string, r prepare.OwnerRow, a peer.OwnerAnswer) error {
+func (d *ownerDecisions) add(ctx context.Context, s *Owners, service string, r prepare.OwnerRow,
+	a peer.OwnerAnswer) error {
 	d.asked[r.Key()] = r
 	switch a.Verdict {
 	case peer.OwnerExists:

@@ -24,7 +24,8 @@ const selectOwnedSQL = `
 SELECT DISTINCT ownee_id FROM dbcontroller.owner_reference
 WHERE ownee_id > $1 AND deployment_id = $3 AND uid = ANY ($4) ORDER BY ownee_id LIMIT $2`
 
-// Work to check the owner again: by the time that the message arrives, the owner may refer to the ownee again.
+// Work to check the owner again: by the time that the message arrives, the owner may refer to the ownee
+// again.
 var checkAgainSQL = db.Codes(`
 INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
 SELECT DISTINCT {check_owners}, s.shard, $1::int, s.id
@@ -33,11 +34,13 @@ JOIN dbcontroller.shadow s ON s.uid = i.ownee_uid
 JOIN dbcontroller.owner_reference o ON o.ownee_id = s.id AND o.deployment_id = $1 AND o.uid = i.owner_uid
 WHERE o.flags & $4 <> 0`)
 
-// DropOwners applies the deletion of owners in another deployment to their ownees here: it drops the owner references and deletes
-// each ownee that has lost its last owner. Owners in releases are checked again. It returns the owners of which an ownee could not be
-// handled; all others are done; more is true when the call reached its time limit and has to be repeated. It is idempotent. A
-// message of an ended epoch fails with ErrStaleEpoch.
-func (s *Owners) DropOwners(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion, releases []peer.OwnerRelease) (failed []uuid.UUID, more bool, err error) {
+// DropOwners applies the deletion of owners in another deployment to their ownees here: it drops the owner
+// references and deletes each ownee that has lost its last owner. Owners in releases are checked again. It
+// returns the owners of which an ownee could not be handled; all others are done; more is true when the call
+// reached its time limit and has to be repeated. It is idempotent. A message of an ended epoch fails with
+// ErrStaleEpoch.
+func (s *Owners) DropOwners(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion,
+	releases []peer.OwnerRelease) (failed []uuid.UUID, more bool, err error) {
 	selfEpoch := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, from)
 	if err != nil {
@@ -91,13 +94,15 @@ func newOwnerDrop(deployment int32, owners []schema.Deletion) *ownerDrop {
 	for i, o := range owners {
 		deleted[i], causes[o.UID] = o.UID, o.Cause
 	}
-	return &ownerDrop{deployment: deployment, deleted: deleted, change: cascade.OwnerChange{Causes: causes, Lost: func(r prepare.OwnerRow) bool {
-		_, gone := causes[r.UID]
-		return gone && r.DeploymentID == deployment
-	}}}
+	return &ownerDrop{deployment: deployment, deleted: deleted, change: cascade.OwnerChange{Causes: causes,
+		Lost: func(r prepare.OwnerRow) bool {
+			_, gone := causes[r.UID]
+			return gone && r.DeploymentID == deployment
+		}}}
 }
 
-// dropOwners drops the owner references to deleted owners, in a pass over their ownees; more is true when its time was over.
+// dropOwners drops the owner references to deleted owners, in a pass over their ownees; more is true when its
+// time was over.
 func (s *Owners) dropOwners(ctx context.Context, d *ownerDrop) (more bool, err error) {
 	run := func(part []int64) error {
 		return s.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) error {
@@ -110,9 +115,11 @@ func (s *Owners) dropOwners(ctx context.Context, d *ownerDrop) (more bool, err e
 		})
 	}
 	failed := func(ownee int64, err error) { // stillOwning returns its owners
-		s.Log.Warn("changing the owners of a resource failed; it will be retried", zap.Int64("resource", ownee), zap.Error(err), requestid.Field(ctx))
+		s.Log.Warn("changing the owners of a resource failed; it will be retried", zap.Int64("resource", ownee),
+			zap.Error(err), requestid.Field(ctx))
 	}
-	more, err = s.pass(ctx, passKey{d.deployment, messageOf(d.deleted)}, selectOwnedSQL, []any{d.deployment, d.deleted}, run, failed)
+	more, err = s.pass(ctx, passKey{d.deployment, messageOf(d.deleted)}, selectOwnedSQL, []any{d.deployment, d.deleted},
+		run, failed)
 	if err != nil {
 		return false, fmt.Errorf("drop owners: %w", err)
 	}
@@ -128,7 +135,8 @@ func messageOf(deleted []uuid.UUID) string {
 	return string(h.Sum(nil))
 }
 
-// stillOwning returns the deleted owners that still have an owner reference here, since its ownee could not be handled.
+// stillOwning returns the deleted owners that still have an owner reference here, since its ownee could not
+// be handled.
 func (s *Owners) stillOwning(ctx context.Context, deployment int32, deleted []uuid.UUID) ([]uuid.UUID, error) {
 	rows, err := s.Pool.Query(ctx, stillOwningSQL, deployment, deleted)
 	if err != nil {
@@ -183,12 +191,13 @@ func (s *Owners) Disowned(ctx context.Context, to schema.DeploymentID, seqs []in
 	return d, nil
 }
 
-// MarkOwneesNotified records that the ownees' deployment has acted upon the deletion of the owners: their ownee entries and pieces of work
-// are removed, and each owner is looked at again for removal.
+// MarkOwneesNotified records that the ownees' deployment has acted upon the deletion of the owners: their
+// ownee entries and pieces of work are removed, and each owner is looked at again for removal.
 func (s *Owners) MarkOwneesNotified(ctx context.Context, d *peer.Disowned) error {
 	err := s.InTx(ctx, db.WorkFeed, func(tx pgx.Tx) error {
 		present, err := s.gate.EpochOf(ctx, tx)
-		if err == nil && present != d.Epoch && len(d.Owners) > 0 { // a restored database may contain an owner and its ownees again
+		// a restored database may contain an owner and its ownees again
+		if err == nil && present != d.Epoch && len(d.Owners) > 0 {
 			err = s.gate.RecoveringSelf()
 		}
 		if err != nil {

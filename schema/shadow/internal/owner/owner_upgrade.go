@@ -31,10 +31,12 @@ WHERE deployment_id = $1 AND generation < $2 AND ownee_id = ANY ($3)`
 	countOutdatedSQL = `SELECT count(*) FROM dbcontroller.owner_reference WHERE deployment_id = $1 AND generation < $2`
 )
 
-// UpgradeOwners stores the version that an owners' deployment runs, and its renamed kinds (old name → new name), in the owner
-// references to its resources. References with the same or a later generation stay, so messages may arrive in any order. It
-// works for about two seconds and returns the number of references that are left; the caller repeats the call until it is 0.
-func (s *Owners) UpgradeOwners(ctx context.Context, from schema.DeploymentID, version string, generation int64, renamed map[string]string) (remaining int64, err error) {
+// UpgradeOwners stores the version that an owners' deployment runs, and its renamed kinds (old name → new
+// name), in the owner references to its resources. References with the same or a later generation stay, so
+// messages may arrive in any order. It works for about two seconds and returns the number of references that
+// are left; the caller repeats the call until it is 0.
+func (s *Owners) UpgradeOwners(ctx context.Context, from schema.DeploymentID, version string, generation int64,
+	renamed map[string]string) (remaining int64, err error) {
 	deployment, err := s.Names.Deployment(ctx, from)
 	if err != nil {
 		return 0, err
@@ -48,9 +50,10 @@ func (s *Owners) UpgradeOwners(ctx context.Context, from schema.DeploymentID, ve
 		return s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error { return s.upgradeSome(ctx, tx, u, part) })
 	}
 	var failed error
-	more, err := s.pass(ctx, passKey{deployment, strconv.FormatInt(generation, 10)}, selectOutdatedSQL, []any{deployment, generation}, run, func(ownee int64, err error) {
-		failed = fmt.Errorf("change the owners of resource %d: %w", ownee, err)
-	})
+	more, err := s.pass(ctx, passKey{deployment, strconv.FormatInt(generation, 10)}, selectOutdatedSQL,
+		[]any{deployment, generation}, run, func(ownee int64, err error) {
+			failed = fmt.Errorf("change the owners of resource %d: %w", ownee, err)
+		})
 	if err != nil {
 		return 0, fmt.Errorf("upgrade owner references: %w", err)
 	}
@@ -63,7 +66,8 @@ func (s *Owners) UpgradeOwners(ctx context.Context, from schema.DeploymentID, ve
 	return remaining, nil
 }
 
-// renamed returns the pins of renamed kinds by the number of the old kind. A kind without a number is in no owner reference, and gets none.
+// renamed returns the pins of renamed kinds by the number of the old kind. A kind without a number is in no
+// owner reference, and gets none.
 func (s *Owners) renamed(ctx context.Context, service string, names map[string]string) (map[int32]cascade.Pin, error) {
 	if err := s.Names.Load(ctx); err != nil {
 		return nil, err
@@ -99,17 +103,18 @@ type ownerUpgrade struct {
 }
 
 func (s *Owners) upgradeSome(ctx context.Context, tx pgx.Tx, u ownerUpgrade, ownees []int64) error {
-	err := s.cascade.ChangeOwners(ctx, tx, slices.Clone(ownees), cascade.OwnerChange{Version: u.version, Generation: u.generation, Pin: func(r prepare.OwnerRow) (cascade.Pin, bool) {
-		if r.DeploymentID != u.deployment || !r.Checked || r.Generation >= u.generation {
-			return cascade.Pin{}, false
-		}
-		p, ok := u.kinds[r.KindID]
-		if !ok {
-			p = cascade.Pin{KindID: r.KindID}
-		}
-		p.UID = r.UID
-		return p, true
-	}})
+	err := s.cascade.ChangeOwners(ctx, tx, slices.Clone(ownees), cascade.OwnerChange{Version: u.version,
+		Generation: u.generation, Pin: func(r prepare.OwnerRow) (cascade.Pin, bool) {
+			if r.DeploymentID != u.deployment || !r.Checked || r.Generation >= u.generation {
+				return cascade.Pin{}, false
+			}
+			p, ok := u.kinds[r.KindID]
+			if !ok {
+				p = cascade.Pin{KindID: r.KindID}
+			}
+			p.UID = r.UID
+			return p, true
+		}})
 	if err != nil {
 		return err
 	}
@@ -117,7 +122,8 @@ func (s *Owners) upgradeSome(ctx context.Context, tx pgx.Tx, u ownerUpgrade, own
 	return err
 }
 
-var selectUpgradesSQL = db.Codes(`SELECT EXISTS (SELECT FROM dbcontroller.work WHERE seq = ANY ($1) AND action = {upgrade_owners})`)
+var selectUpgradesSQL = db.Codes(
+	`SELECT EXISTS (SELECT FROM dbcontroller.work WHERE seq = ANY ($1) AND action = {upgrade_owners})`)
 
 // Upgrade returns the version information to send for some pieces of work; nil when the work is done already.
 func (s *Owners) Upgrade(ctx context.Context, seqs []int64) (*peer.Upgrade, error) {

@@ -1,5 +1,5 @@
-// Package owner keeps owner references true across deployments: owners are found, pinned, recorded with their ownees, and upgraded;
-// ownees that lost their last owner are collected.
+// Package owner keeps owner references true across deployments: owners are found, pinned, recorded with their
+// ownees, and upgraded; ownees that lost their last owner are collected.
 package owner
 
 import (

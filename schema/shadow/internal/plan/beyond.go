@@ -16,9 +16,10 @@ type countKey struct {
 	behaviour schema.Behaviour
 }
 
-// addBeyond raises the numbers of groups by the resources that the walk did not visit, and marks the numbers that may be greater. A
-// count is of one path and behaviour: it is left out where such groups have several kinds. A number is never too great: a deployment's
-// groups of deleted resources get no more than its different holders.
+// addBeyond raises the numbers of groups by the resources that the walk did not visit, and marks the numbers
+// that may be greater. A count is of one path and behaviour: it is left out where such groups have several
+// kinds. A number is never too great: a deployment's groups of deleted resources get no more than its
+// different holders.
 func (w *Walk) addBeyond(groups []Group) {
 	visited := map[schema.DeploymentID]int{}
 	for _, m := range w.order {
@@ -44,8 +45,8 @@ func (w *Walk) addBeyond(groups []Group) {
 	}
 }
 
-// counted returns the number in all groups of a group's path and behaviour in its deployment, or the greatest one if they have several
-// kinds.
+// counted returns the number in all groups of a group's path and behaviour in its deployment, or the greatest
+// one if they have several kinds.
 func counted(groups []Group, of *Group) (sum int) {
 	const all = int(^uint(0) >> 1)
 	for _, g := range groups {

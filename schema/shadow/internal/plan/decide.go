@@ -1,5 +1,5 @@
-// Package plan decides about deletions, on values alone: Decide inside one database, Walk over all deployments, Judge and Refusal
-// on the blockers that the walk found.
+// Package plan decides about deletions, on values alone: Decide inside one database, Walk over all
+// deployments, Judge and Refusal on the blockers that the walk found.
 package plan
 
 import (
@@ -18,8 +18,9 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// Member is a resource that a deletion removes or marks: its root, or a resource that cascades with it inside this database. Its
-// shadow is locked FOR UPDATE, so that no new reference to it can commit and the existing ones can be read.
+// Member is a resource that a deletion removes or marks: its root, or a resource that cascades with it inside
+// this database. Its shadow is locked FOR UPDATE, so that no new reference to it can commit and the existing
+// ones can be read.
 type Member struct {
 	ID    int64
 	UID   uuid.UUID
@@ -92,7 +93,8 @@ type Link struct {
 
 // Bonds are the members of a closure with rows of other deployments.
 type Bonds struct {
-	// Blockaded have a blockade, confirmed, or tentative of any behaviour: undecided attempts count as committed (I3).
+	// Blockaded have a blockade, confirmed, or tentative of any behaviour: undecided attempts count as
+	// committed (I3).
 	Blockaded []int64
 	// Entered have a holder entry: another deployment has to act.
 	Entered []int64
@@ -108,24 +110,27 @@ type Bonds struct {
 type Verdict struct {
 	Remove []int64 // members that wait for nothing
 	Mark   []int64 // members that become DELETING until others have acted or released them
-	// Notify are the members of Mark with local holders that act asynchronously: this deployment gets a notice too.
+	// Notify are the members of Mark with local holders that act asynchronously: this deployment gets a
+	// notice too.
 	Notify []int64
-	// Visible are the members of Mark with blockers, block_deletion or finalizers: readers still see them, also when their kind hides
-	// resources in DELETING.
+	// Visible are the members of Mark with blockers, block_deletion or finalizers: readers still see them,
+	// also when their kind hides resources in DELETING.
 	Visible []int64
-	// Held are the members of Mark with blockers or block_deletion: they get their finalizers when nothing blocks them any more.
+	// Held are the members of Mark with blockers or block_deletion: they get their finalizers when nothing
+	// blocks them any more.
 	Held  []int64
 	Unset []Edge // sorted by holder and field
-	// Blocks and Blockaded have blockers outside the closure. A user's delete is refused for them; a cascade waits.
+	// Blocks and Blockaded have blockers outside the closure. A user's delete is refused for them; a cascade
+	// waits.
 	Blocks    []Outsider
 	Blockaded []int64
 	// Protected are members that no delete takes (block_deletion).
 	Protected []*Member
 }
 
-// Decide divides a closure into members to remove now and members that have to wait. It follows the rule of NO ACTION
-// DEFERRABLE INITIALLY DEFERRED in one PostgreSQL: references count after all cascades, so that a holder which is a member
-// itself blocks nothing.
+// Decide divides a closure into members to remove now and members that have to wait. It follows the rule of
+// NO ACTION DEFERRABLE INITIALLY DEFERRED in one PostgreSQL: references count after all cascades, so that a
+// holder which is a member itself blocks nothing.
 func Decide(c *Closure, b Bonds) Verdict {
 	v := Verdict{Blockaded: b.Blockaded, Blocks: c.Blocks}
 	waits, held := map[int64]bool{}, map[int64]bool{}
@@ -177,7 +182,8 @@ func (m *Member) waits(b Bonds, waits map[int64]bool) bool {
 	return m.Later || waits[m.ID] || m.Protected || len(b.Finalizers[m.Kind]) > 0
 }
 
-// waitForHolders adds the members that wait for a holder which is marked, and keeps its reference until it is removed.
+// waitForHolders adds the members that wait for a holder which is marked, and keeps its reference until it is
+// removed.
 func (c *Closure) waitForHolders(b Bonds, waits, held map[int64]bool) {
 	of := map[int64][]int64{}
 	var marked []int64
@@ -202,9 +208,10 @@ func (c *Closure) waitForHolders(b Bonds, waits, held map[int64]bool) {
 // MaxTraced is the maximum number of resources that a delete traces in order to judge blockers.
 const MaxTraced = 50_000
 
-// Judge decides, after an incomplete walk (it reached its limit, or a deployment did not answer), which of the holders of blockers, and
-// which of some others, the deletion removes too: it traces them upwards until it finds a member. A holder is unknown when a deployment on its way does not
-// answer, or the limit of traces is reached; an unknown holder is neither excused nor a known blocker.
+// Judge decides, after an incomplete walk (it reached its limit, or a deployment did not answer), which of
+// the holders of blockers, and which of some others, the deletion removes too: it traces them upwards until
+// it finds a member. A holder is unknown when a deployment on its way does not answer, or the limit of traces
+// is reached; an unknown holder is neither excused nor a known blocker.
 func (w *Walk) Judge(ctx context.Context, others []peer.PlanTarget) error {
 	if !w.Truncated && len(w.Unasked) == 0 {
 		return nil // the walk was complete
@@ -329,8 +336,8 @@ func (w *Walk) holders() []peer.PlanTarget {
 	return out
 }
 
-// Refuses reports whether a blocker outside the deletion refuses it. A blocker of a member that is only collected refuses
-// nothing: that member waits for it.
+// Refuses reports whether a blocker outside the deletion refuses it. A blocker of a member that is only
+// collected refuses nothing: that member waits for it.
 func (w *Walk) Refuses(b peer.PlanBlocker) bool {
 	if m := w.members[b.Target()]; m != nil && !m.certain && !w.Strict {
 		return false
@@ -345,14 +352,16 @@ func (w *Walk) InOrder() []peer.PlanBlocker {
 		out = append(out, b)
 	}
 	slices.SortFunc(out, func(a, b peer.PlanBlocker) int {
-		return cmp.Or(strings.Compare(a.Holder.Name.String(), b.Holder.Name.String()), strings.Compare(a.Holder.Path, b.Holder.Path),
-			strings.Compare(a.Holder.Target.String(), b.Holder.Target.String()), compareTargets(a.Target(), b.Target()), compareTargets(a.HolderResource(), b.HolderResource()))
+		return cmp.Or(strings.Compare(a.Holder.Name.String(), b.Holder.Name.String()),
+			strings.Compare(a.Holder.Path, b.Holder.Path),
+			strings.Compare(a.Holder.Target.String(), b.Holder.Target.String()), compareTargets(a.Target(), b.Target()),
+			compareTargets(a.HolderResource(), b.HolderResource()))
 	})
 	return out
 }
 
-// Refusal returns the error of a delete with blockers, with members that have block_deletion, or with blockers about which no
-// deployment could answer. Plans and deletes share it.
+// Refusal returns the error of a delete with blockers, with members that have block_deletion, or with
+// blockers about which no deployment could answer. Plans and deletes share it.
 func (w *Walk) Refusal(name string) error {
 	protected := &peer.ProtectedError{Name: name}
 	for _, m := range w.order {
@@ -392,22 +401,24 @@ func (w *Walk) Refusal(name string) error {
 func (w *Walk) remedy(by []peer.PlanBlocker) string {
 	for _, b := range by {
 		if b.Unconfirmed && b.Unreachable {
-			return fmt.Sprintf(". %s has never confirmed this reference: if it does not come back, an operator releases all such references by "+
-				"db-controller force-release %s --unconfirmed-of %[1]s", b.Holder.Name.Deployment, w.self)
+			return fmt.Sprintf(
+				". %s has never confirmed this reference: if it does not come back, an operator releases all such references by "+
+					"db-controller force-release %s --unconfirmed-of %[1]s", b.Holder.Name.Deployment, w.self)
 		}
 	}
 	return ""
 }
 
-// unavailable is the error of a delete of which only unknown blockers are left: it is not known whether they still refer, or are
-// removed as well. It names the deployments that did not answer (I13).
+// unavailable is the error of a delete of which only unknown blockers are left: it is not known whether they
+// still refer, or are removed as well. It names the deployments that did not answer (I13).
 func (w *Walk) unavailable(name string, by []peer.PlanBlocker) error {
 	e := &peer.UnavailableError{Unasked: slices.Clone(w.Unasked)}
 	for _, b := range by {
 		silent := func(u peer.Unasked) bool { return u.Deployment == b.Holder.Name.Deployment }
 		if b.Unreachable && !slices.ContainsFunc(e.Unasked, silent) { // another deployment could not ask it
 			e.Unasked = append(e.Unasked, peer.Unasked{
-				Deployment: b.Holder.Name.Deployment, Why: peer.Unreachable, Detail: "it did not answer " + b.Holder.Target.Deployment.String(),
+				Deployment: b.Holder.Name.Deployment, Why: peer.Unreachable, Detail: "it did not answer " +
+					b.Holder.Target.Deployment.String(),
 			})
 		}
 	}
@@ -424,6 +435,7 @@ func (w *Walk) unavailable(name string, by []peer.PlanBlocker) error {
 	if len(by) > 1 {
 		more = fmt.Sprintf(" and %d more", len(by)-1)
 	}
-	return fmt.Errorf("%s cannot be deleted for now: it is unknown whether %s (%s)%s refers to %s, or would be deleted as well: %w%s",
+	return fmt.Errorf(
+		"%s cannot be deleted for now: it is unknown whether %s (%s)%s refers to %s, or would be deleted as well: %w%s",
 		name, by[0].Holder.Name, by[0].Holder.Path, more, by[0].Holder.Target, e, w.remedy(by))
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/db-controller/db-controller/schema/peer"
 )
 
-// Group summarises resources of one kind in one deployment that are removed, or lose a value, because of the same parent group
-// by the same path and behaviour.
+// Group summarises resources of one kind in one deployment that are removed, or lose a value, because of the
+// same parent group by the same path and behaviour.
 type Group struct {
 	Parent     int // index of the parent group; -1 for the resources that a delete names
 	Deployment schema.DeploymentID
@@ -44,7 +44,8 @@ type DeletePlan struct {
 	Retention time.Duration
 }
 
-// Complete reports whether a plan without a refusal has asked every deployment, and has counted the references beyond its limit.
+// Complete reports whether a plan without a refusal has asked every deployment, and has counted the
+// references beyond its limit.
 func (p *DeletePlan) Complete() bool { return len(p.Unasked) == 0 && !p.Uncounted }
 
 // Removed is the number of resources that the delete removes; with Truncated there may be more.
@@ -60,10 +61,12 @@ func (p *DeletePlan) Removed() (n int) {
 // PlannedBlocker is a holder that blocks a resource of the deletion.
 type PlannedBlocker struct {
 	Holder peer.Holder
-	// Undecided: it is not known yet whether the holder blocks, since its write has not committed or aborted, or (with Unknown set)
-	// since an unanswered deployment decides whether the deletion removes the holder as well.
+	// Undecided: it is not known yet whether the holder blocks, since its write has not committed or aborted,
+	// or (with Unknown set) since an unanswered deployment decides whether the deletion removes the holder as
+	// well.
 	Undecided, Unknown bool
-	// Unanswered: the holder's deployment did not answer whether the reference still exists; until it has, the holder blocks.
+	// Unanswered: the holder's deployment did not answer whether the reference still exists; until it has,
+	// the holder blocks.
 	Unanswered bool
 	// Refuses: it refuses the whole delete; otherwise only the blocked resource waits as BLOCKED.
 	Refuses bool
@@ -94,7 +97,8 @@ func (w *Walk) Groups() []Group {
 		if !ok {
 			i = len(groups)
 			at[k] = i
-			groups = append(groups, Group{Parent: k.parent, Deployment: d, Kind: kind, Path: via.Path, Behaviour: via.Behaviour, Unset: unset})
+			groups = append(groups, Group{Parent: k.parent, Deployment: d, Kind: kind, Path: via.Path,
+				Behaviour: via.Behaviour, Unset: unset})
 		}
 		g := &groups[i]
 		g.Count++
@@ -107,8 +111,10 @@ func (w *Walk) Groups() []Group {
 	}
 	unsets := slices.Collect(maps.Values(w.unsets))
 	slices.SortFunc(unsets, func(a, b walkedUnset) int {
-		return cmp.Or(cmp.Compare(groupOf[a.Via.Target], groupOf[b.Via.Target]), peer.CompareDeployments(a.deployment, b.deployment),
-			strings.Compare(a.Kind, b.Kind), strings.Compare(a.Via.Path, b.Via.Path), strings.Compare(a.Name, b.Name), compareTargets(a.Via.Target, b.Via.Target))
+		return cmp.Or(cmp.Compare(groupOf[a.Via.Target], groupOf[b.Via.Target]), peer.CompareDeployments(a.deployment,
+			b.deployment),
+			strings.Compare(a.Kind, b.Kind), strings.Compare(a.Via.Path, b.Via.Path), strings.Compare(a.Name, b.Name),
+			compareTargets(a.Via.Target, b.Via.Target))
 	})
 	for _, u := range unsets {
 		if !w.Goes(peer.PlanTarget{Deployment: u.deployment, UID: u.UID}) {
@@ -119,8 +125,10 @@ func (w *Walk) Groups() []Group {
 	return groups
 }
 
-// Complete asks for the plan of the roots of a deletion, which are all of the first level, at the deployments behind them.
-func (w *Walk) Complete(ctx context.Context, name string, root *peer.Plan, unasked []peer.Unasked) (*DeletePlan, error) {
+// Complete asks for the plan of the roots of a deletion, which are all of the first level, at the deployments
+// behind them.
+func (w *Walk) Complete(ctx context.Context, name string, root *peer.Plan,
+	unasked []peer.Unasked) (*DeletePlan, error) {
 	w.Begin(root.Members)
 	for _, b := range root.Blockers {
 		w.Block(b)
@@ -136,14 +144,16 @@ func (w *Walk) Complete(ctx context.Context, name string, root *peer.Plan, unask
 		return nil, err
 	}
 	w.Unasked = peer.SortUnasked(append(w.Unasked, unasked...))
-	out := &DeletePlan{Refusal: w.Refusal(name), Unasked: w.Unasked, Truncated: w.Truncated, Uncounted: w.Uncounted, Groups: w.Groups()}
+	out := &DeletePlan{Refusal: w.Refusal(name), Unasked: w.Unasked, Truncated: w.Truncated, Uncounted: w.Uncounted,
+		Groups: w.Groups()}
 	for _, b := range w.InOrder() {
 		if w.Goes(b.HolderResource()) {
 			continue
 		}
 		unknown := w.Unknown[b.HolderResource()] && !b.Undecided
 		out.Blockers = append(out.Blockers, PlannedBlocker{
-			Holder: b.Holder, Undecided: b.Undecided || unknown, Unknown: unknown, Unanswered: b.Unreachable, Refuses: w.Refuses(b),
+			Holder: b.Holder, Undecided: b.Undecided || unknown, Unknown: unknown, Unanswered: b.Unreachable,
+			Refuses: w.Refuses(b),
 		})
 	}
 	return out, nil

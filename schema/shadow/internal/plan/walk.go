@@ -28,7 +28,8 @@ type Walk struct {
 	order    []*walkedMember
 	unsets   map[unsetKey]walkedUnset
 	blockers map[blockerKey]peer.PlanBlocker
-	// silent are the deployments that did not answer; unasked are these and the deployments that the walk did not reach.
+	// silent are the deployments that did not answer; unasked are these and the deployments that the walk did
+	// not reach.
 	silent map[schema.DeploymentID]bool
 	// asked are the deployments that were asked at least once.
 	asked     map[schema.DeploymentID]bool
@@ -41,8 +42,9 @@ type Walk struct {
 	// deployment: they matter only when a blocker of the deletion may go along with it.
 	NameLeaves bool
 	counted    map[schema.DeploymentID]*leaves
-	// excused are holders that the deletion removes although the walk did not reach them; for the holders in Unknown that could
-	// not be determined. Judge fills both. MindAll: no blocker of a member here is excused.
+	// excused are holders that the deletion removes although the walk did not reach them; for the holders in
+	// Unknown that could not be determined. Judge fills both. MindAll: no blocker of a member here is
+	// excused.
 	excused, Unknown map[peer.PlanTarget]bool
 	MindAll          bool
 	// Strict, of an atomic deletion: each blocker of a member refuses, also of one that may keep an owner,
@@ -51,8 +53,8 @@ type Walk struct {
 	// NotAtomic is the reason why an atomic deletion cannot be one; empty: it can.
 	NotAtomic string
 	ask       map[schema.DeploymentID]map[peer.PlanTarget]bool
-	// owners are by deployment the members that own resources there. Each question names all of them, since an ownee is
-	// deleted only when all its owners are.
+	// owners are by deployment the members that own resources there. Each question names all of them, since
+	// an ownee is deleted only when all its owners are.
 	owners map[schema.DeploymentID][]peer.PlanTarget
 }
 
@@ -60,8 +62,8 @@ type Walk struct {
 type walkedMember struct {
 	peer.PlanMember
 	at peer.PlanTarget
-	// via is one reason out of Vias, chosen by settle; certain reports that cascades alone lead to the member, and no loss
-	// of owners.
+	// via is one reason out of Vias, chosen by settle; certain reports that cascades alone lead to the
+	// member, and no loss of owners.
 	via     peer.Via
 	certain bool
 	placed  bool
@@ -74,8 +76,8 @@ type walkedUnset struct {
 	deployment schema.DeploymentID
 }
 
-// leaves are the members that one deployment has only counted: the greatest number, since its answers may count the same ones, and the targets
-// with which they go.
+// leaves are the members that one deployment has only counted: the greatest number, since its answers may
+// count the same ones, and the targets with which they go.
 type leaves struct {
 	number int
 	with   []peer.PlanTarget
@@ -97,10 +99,13 @@ type blockerKey struct {
 func NewWalk(self schema.DeploymentID, peers peer.Planner, detailed bool) *Walk {
 	return &Walk{
 		self: self, peers: peers, detailed: detailed, members: map[peer.PlanTarget]*walkedMember{},
-		unsets: map[unsetKey]walkedUnset{}, blockers: map[blockerKey]peer.PlanBlocker{}, silent: map[schema.DeploymentID]bool{}, asked: map[schema.DeploymentID]bool{}, beyond: map[schema.DeploymentID]*beyond{},
+		unsets: map[unsetKey]walkedUnset{}, blockers: map[blockerKey]peer.PlanBlocker{},
+		silent: map[schema.DeploymentID]bool{}, asked: map[schema.DeploymentID]bool{},
+		beyond:  map[schema.DeploymentID]*beyond{},
 		excused: map[peer.PlanTarget]bool{}, Unknown: map[peer.PlanTarget]bool{},
 		counted: map[schema.DeploymentID]*leaves{},
-		ask:     map[schema.DeploymentID]map[peer.PlanTarget]bool{}, owners: map[schema.DeploymentID][]peer.PlanTarget{},
+		ask:     map[schema.DeploymentID]map[peer.PlanTarget]bool{},
+		owners:  map[schema.DeploymentID][]peer.PlanTarget{},
 	}
 }
 
@@ -193,10 +198,11 @@ type answer struct {
 	unasked peer.Unasked
 }
 
-// Run follows the deletion over all deployments, level by level. The deployments of a level are asked concurrently; each
-// call has two thirds of the time that the walk has left. The result is best effort: resources that change afterwards,
-// exceed the limit or belong to unreachable deployments are handled when the cascade reaches them. At its limit a detailed walk asks the
-// deployments that were not asked yet, and waits for all answers: they have counts.
+// Run follows the deletion over all deployments, level by level. The deployments of a level are asked
+// concurrently; each call has two thirds of the time that the walk has left. The result is best effort:
+// resources that change afterwards, exceed the limit or belong to unreachable deployments are handled when
+// the cascade reaches them. At its limit a detailed walk asks the deployments that were not asked yet, and
+// waits for all answers: they have counts.
 func (w *Walk) Run(parent context.Context) error {
 	ctx, cancel := peer.InPart(parent, 3, 4)
 	defer cancel()
@@ -242,8 +248,8 @@ func (w *Walk) Size() int {
 	return n
 }
 
-// AskForNames makes the next Run ask again, for names, the deployments that have only counted members. It reports whether that matters: the
-// holder of a blocker can be one of them.
+// AskForNames makes the next Run ask again, for names, the deployments that have only counted members. It
+// reports whether that matters: the holder of a blocker can be one of them.
 func (w *Walk) AskForNames() bool {
 	if w.NameLeaves = true; len(w.blockers) == 0 {
 		return false
@@ -266,8 +272,8 @@ func (w *Walk) skip(d schema.DeploymentID) {
 	}
 }
 
-// next returns the deployments to ask now: each has one question in flight, and silent ones are not asked again. A full walk asks each
-// deployment once.
+// next returns the deployments to ask now: each has one question in flight, and silent ones are not asked
+// again. A full walk asks each deployment once.
 func (w *Walk) next(asking map[schema.DeploymentID]bool, full bool) map[schema.DeploymentID]bool {
 	fresh := map[schema.DeploymentID]bool{}
 	for d := range w.ask {
@@ -282,7 +288,8 @@ func (w *Walk) next(asking map[schema.DeploymentID]bool, full bool) map[schema.D
 	return fresh
 }
 
-// question returns the next question to a deployment: the targets that it was not asked about yet, and the owners.
+// question returns the next question to a deployment: the targets that it was not asked about yet, and the
+// owners.
 func (w *Walk) question(d schema.DeploymentID) peer.PlanQuestion {
 	targets := w.ask[d]
 	delete(w.ask, d)
@@ -290,7 +297,8 @@ func (w *Walk) question(d schema.DeploymentID) peer.PlanQuestion {
 	for _, o := range w.owners[d] {
 		targets[o] = true
 	}
-	q := peer.PlanQuestion{Limit: max(1, peer.PlanLimit-w.Size()), Detailed: w.detailed, Compact: !w.detailed, CountLeaves: !w.detailed && !w.NameLeaves}
+	q := peer.PlanQuestion{Limit: max(1, peer.PlanLimit-w.Size()), Detailed: w.detailed, Compact: !w.detailed,
+		CountLeaves: !w.detailed && !w.NameLeaves}
 	for t := range targets {
 		q.Targets = append(q.Targets, t)
 	}
@@ -318,8 +326,9 @@ func (w *Walk) askOne(ctx context.Context, at schema.DeploymentID, q peer.PlanQu
 	to <- answer{from: at, targets: q.Targets, plan: plan}
 }
 
-// level waits for the answers of the deployments in fresh, until maxPatience or a sixth of the remaining time has passed,
-// so that a slow deployment delays no other. When only slow ones are left, it returns with the first answer.
+// level waits for the answers of the deployments in fresh, until maxPatience or a sixth of the remaining time
+// has passed, so that a slow deployment delays no other. When only slow ones are left, it returns with the
+// first answer.
 func level(ctx context.Context, answers <-chan answer, asking, fresh map[schema.DeploymentID]bool) []answer {
 	patience := maxPatience
 	if deadline, ok := ctx.Deadline(); ok {
@@ -365,9 +374,9 @@ type follows struct {
 	via    peer.Via
 }
 
-// settle builds the tree of members: it chooses for each member the reason on the shortest path from the root of the deletion, by
-// cascades alone where there is such a path, otherwise also by owners. So the tree depends on the references alone, and not on the
-// order of answers.
+// settle builds the tree of members: it chooses for each member the reason on the shortest path from the root
+// of the deletion, by cascades alone where there is such a path, otherwise also by owners. So the tree
+// depends on the references alone, and not on the order of answers.
 func (w *Walk) settle() {
 	w.order = nil
 	children := map[peer.PlanTarget][]follows{}
@@ -393,7 +402,8 @@ type place struct {
 }
 
 func (p place) compare(o place) int {
-	return cmp.Or(cmp.Compare(p.parent, o.parent), strings.Compare(p.via.Path, o.via.Path), cmp.Compare(p.via.Behaviour, o.via.Behaviour))
+	return cmp.Or(cmp.Compare(p.parent, o.parent), strings.Compare(p.via.Path, o.via.Path),
+		cmp.Compare(p.via.Behaviour, o.via.Behaviour))
 }
 
 // spread places the children of placed members, level by level. With certain it follows cascades only.

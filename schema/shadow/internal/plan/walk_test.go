@@ -95,7 +95,8 @@ func (w *world) called(format string, args ...any) {
 	w.asked = append(w.asked, fmt.Sprintf(format, args...))
 }
 
-// Plan answers as a deployment does: with the resources there that refer to the targets, or are owned by them.
+// Plan answers as a deployment does: with the resources there that refer to the targets, or are owned by
+// them.
 func (w *world) Plan(_ context.Context, at schema.DeploymentID, q peer.PlanQuestion) (*peer.Plan, error) {
 	w.called("plan %s", at.Region)
 	if w.down[at] {
@@ -116,7 +117,8 @@ func (w *world) Plan(_ context.Context, at schema.DeploymentID, q peer.PlanQuest
 			}
 			for _, to := range r.unsets {
 				if w.resources[to].at == at {
-					p.Unsets = append(p.Unsets, peer.PlanUnset{UID: uidOf(to), Kind: "things", Name: to, Via: peer.Via{Target: t, Path: "ref", Behaviour: schema.Unset}})
+					p.Unsets = append(p.Unsets, peer.PlanUnset{UID: uidOf(to), Kind: "things", Name: to,
+						Via: peer.Via{Target: t, Path: "ref", Behaviour: schema.Unset}})
 				}
 			}
 		}
@@ -220,10 +222,12 @@ func TestAWalkFollowsADeletionOverDeployments(t *testing.T) {
 			new(world).add(home, "root", to("b")).add(away, "b", to("c")).add(third, "c", nil).add(third, "d", nil),
 			[]string{"root", "b", "c"},
 		},
-		"back to the first": {new(world).add(home, "root", to("b")).add(away, "b", to("c")).add(home, "c", nil), []string{"root", "b", "c"}},
-		"a cycle":           {new(world).add(home, "root", to("b")).add(away, "b", to("root")), []string{"root", "b"}},
+		"back to the first": {new(world).add(home, "root", to("b")).add(away, "b", to("c")).add(home, "c", nil),
+			[]string{"root", "b", "c"}},
+		"a cycle": {new(world).add(home, "root", to("b")).add(away, "b", to("root")), []string{"root", "b"}},
 		"a diamond": {
-			new(world).add(home, "root", to("b", "c")).add(away, "b", to("d")).add(third, "c", to("d")).add(home, "d", nil),
+			new(world).add(home, "root", to("b", "c")).add(away, "b", to("d")).add(third, "c", to("d")).
+				add(home, "d", nil),
 			[]string{"root", "b", "c", "d"},
 		},
 		"found from two deployments": {
@@ -231,18 +235,24 @@ func TestAWalkFollowsADeletionOverDeployments(t *testing.T) {
 			[]string{"root", "b", "c"},
 		},
 		"leaves that are reached at two levels": {
-			new(world).add(home, "root", to("b", "c")).add(away, "b", to("d")).add(third, "c", nil).add(third, "d", nil),
+			new(world).add(home, "root", to("b", "c")).add(away, "b", to("d")).add(third, "c", nil).
+				add(third, "d", nil),
 			[]string{"root", "b", "c", "d"},
 		},
 		"a leaf that comes again beside another member": {
-			new(world).add(home, "root", to("b", "c")).add(away, "b", to("c", "e")).add(third, "c", nil).add(third, "e", to("d")).add(away, "d", nil),
+			new(world).add(home, "root", to("b", "c")).add(away, "b", to("c", "e")).add(third, "c", nil).
+				add(third, "e", to("d")).add(away, "d", nil),
 			[]string{"root", "b", "c", "d", "e"},
 		},
 		"owned": {
-			new(world).add(home, "root", func(r *resource) { r.owns = []string{"b"} }).add(away, "b", to("c")).add(third, "c", nil),
+			new(world).add(home, "root", func(r *resource) {
+				r.owns = []string{"b"}
+			}).add(away, "b", to("c")).add(third, "c", nil),
 			[]string{"root", "b", "c"},
 		},
-		"unset stays": {new(world).add(home, "root", func(r *resource) { r.unsets = []string{"b"} }).add(away, "b", to("c")).add(third, "c", nil), []string{"root"}},
+		"unset stays": {new(world).add(home, "root", func(r *resource) {
+			r.unsets = []string{"b"}
+		}).add(away, "b", to("c")).add(third, "c", nil), []string{"root"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -265,13 +275,23 @@ func TestBlockersRefuseUnlessTheDeletionRemovesThem(t *testing.T) {
 		world   *world
 		blocked []string // by these
 	}{
-		"of the root":               {new(world).add(home, "root", blockedBy("b")).add(away, "b", nil), []string{"b"}},
-		"of a member":               {new(world).add(home, "root", to("b")).add(away, "b", blockedBy("c")).add(third, "c", nil), []string{"c"}},
-		"removed as well":           {new(world).add(home, "root", func(r *resource) { r.cascades, r.blockers = []string{"b"}, []string{"b"} }).add(away, "b", nil), nil},
-		"removed further down":      {new(world).add(home, "root", func(r *resource) { r.cascades, r.blockers = []string{"b"}, []string{"c"} }).add(away, "b", to("c")).add(third, "c", nil), nil},
-		"of a member, counted":      {new(world).add(home, "root", to("b", "c")).add(away, "b", blockedBy("c")).add(third, "c", nil), nil},
-		"two, one of them removed":  {new(world).add(home, "root", func(r *resource) { r.cascades, r.blockers = []string{"b"}, []string{"b", "c"} }).add(away, "b", nil).add(third, "c", nil), []string{"c"}},
-		"of one that is only owned": {new(world).add(home, "root", func(r *resource) { r.owns = []string{"b"} }).add(away, "b", blockedBy("c")).add(third, "c", nil), nil},
+		"of the root": {new(world).add(home, "root", blockedBy("b")).add(away, "b", nil), []string{"b"}},
+		"of a member": {new(world).add(home, "root", to("b")).add(away, "b", blockedBy("c")).
+			add(third, "c", nil), []string{"c"}},
+		"removed as well": {new(world).add(home, "root", func(r *resource) {
+			r.cascades, r.blockers = []string{"b"}, []string{"b"}
+		}).add(away, "b", nil), nil},
+		"removed further down": {new(world).add(home, "root", func(r *resource) {
+			r.cascades, r.blockers = []string{"b"}, []string{"c"}
+		}).add(away, "b", to("c")).add(third, "c", nil), nil},
+		"of a member, counted": {new(world).add(home, "root", to("b", "c")).add(away, "b", blockedBy("c")).
+			add(third, "c", nil), nil},
+		"two, one of them removed": {new(world).add(home, "root", func(r *resource) {
+			r.cascades, r.blockers = []string{"b"}, []string{"b", "c"}
+		}).add(away, "b", nil).add(third, "c", nil), []string{"c"}},
+		"of one that is only owned": {new(world).add(home, "root", func(r *resource) {
+			r.owns = []string{"b"}
+		}).add(away, "b", blockedBy("c")).add(third, "c", nil), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -303,7 +323,8 @@ func TestAMemberWithBlockDeletionRefuses(t *testing.T) {
 	require.NoError(t, w.deletes(t, false).Refusal("root"), "one that only loses its owners waits instead")
 }
 
-// A deployment that does not answer leaves the part of the deletion there unknown. Holders of blockers are traced upwards instead.
+// A deployment that does not answer leaves the part of the deletion there unknown. Holders of blockers are
+// traced upwards instead.
 func TestASilentDeploymentIsJudgedByTraces(t *testing.T) {
 	t.Parallel()
 	silent := func(w *world, at schema.DeploymentID) *world { w.down[at] = true; return w }
@@ -317,14 +338,18 @@ func TestASilentDeploymentIsJudgedByTraces(t *testing.T) {
 	})
 	t.Run("the blocker refers to nothing", func(t *testing.T) {
 		t.Parallel()
-		w := silent(new(world).add(home, "root", func(r *resource) { r.cascades, r.blockers = []string{"b"}, []string{"c"} }).add(away, "b", nil).add(third, "c", nil), away)
+		w := silent(new(world).add(home, "root", func(r *resource) {
+			r.cascades, r.blockers = []string{"b"}, []string{"c"}
+		}).add(away, "b", nil).add(third, "c", nil), away)
 		var blocked *peer.BlockedError
 		require.ErrorAs(t, w.deletes(t, false).Refusal("root"), &blocked)
 		require.Contains(t, w.asked, "trace north")
 	})
 	t.Run("the blocker depends on the silent one", func(t *testing.T) {
 		t.Parallel()
-		w := silent(new(world).add(home, "root", func(r *resource) { r.cascades, r.blockers = []string{"b"}, []string{"c"} }).add(away, "b", to("c")).add(third, "c", nil), away)
+		w := silent(new(world).add(home, "root", func(r *resource) {
+			r.cascades, r.blockers = []string{"b"}, []string{"c"}
+		}).add(away, "b", to("c")).add(third, "c", nil), away)
 		var unavailable *peer.UnavailableError
 		err := w.deletes(t, false).Refusal("root")
 		require.ErrorAs(t, err, &unavailable)
@@ -333,7 +358,9 @@ func TestASilentDeploymentIsJudgedByTraces(t *testing.T) {
 	})
 	t.Run("the blocker refers to a member", func(t *testing.T) {
 		t.Parallel()
-		w := silent(new(world).add(home, "root", func(r *resource) { r.cascades, r.blockers = []string{"b", "c"}, []string{"d"} }).
+		w := silent(new(world).add(home, "root", func(r *resource) {
+			r.cascades, r.blockers = []string{"b", "c"}, []string{"d"}
+		}).
 			add(away, "b", nil).add(third, "c", to("d")).add(third, "d", nil), away)
 		require.NoError(t, w.deletes(t, false).Refusal("root"))
 	})
@@ -341,7 +368,9 @@ func TestASilentDeploymentIsJudgedByTraces(t *testing.T) {
 
 func TestMoreBlockersThanWereReadExcuseNone(t *testing.T) {
 	t.Parallel()
-	w := new(world).add(home, "root", func(r *resource) { r.cascades, r.blockers = []string{"b"}, []string{"b"} }).add(away, "b", nil)
+	w := new(world).add(home, "root", func(r *resource) {
+		r.cascades, r.blockers = []string{"b"}, []string{"b"}
+	}).add(away, "b", nil)
 	walk := w.deletes(t, false)
 	require.NoError(t, walk.Refusal("root"))
 	walk.MindAll = true
@@ -356,7 +385,8 @@ func TestAConfirmedBlockerReplacesAnUndecidedOne(t *testing.T) {
 	confirmed := w.blockersOf("root")[0]
 	undecided := confirmed
 	undecided.Undecided = true
-	for name, order := range map[string][]peer.PlanBlocker{"confirmed last": {undecided, confirmed}, "confirmed first": {confirmed, undecided}} {
+	for name, order := range map[string][]peer.PlanBlocker{"confirmed last": {undecided, confirmed},
+		"confirmed first": {confirmed, undecided}} {
 		walk := NewWalk(home, w, false)
 		walk.Begin([]peer.PlanMember{w.member("root")})
 		for _, b := range order {
@@ -385,7 +415,8 @@ func TestAPlanGroupsResourcesByWhatRemovesThem(t *testing.T) {
 func TestTheTreeDoesNotDependOnTheOrderOfAnswers(t *testing.T) {
 	t.Parallel()
 	build := func() *world {
-		return new(world).add(home, "root", to("b", "c")).add(away, "b", to("d")).add(third, "c", to("d")).add(home, "d", to("e")).add(away, "e", nil)
+		return new(world).add(home, "root", to("b", "c")).add(away, "b", to("d")).add(third, "c", to("d")).
+			add(home, "d", to("e")).add(away, "e", nil)
 	}
 	first := build().deletes(t, true).Groups()
 	for range 20 {
@@ -403,10 +434,10 @@ func TestAWalkEndsWithItsCaller(t *testing.T) {
 	require.ErrorIs(t, walk.Run(ctx), context.Canceled)
 }
 
-// Numbers of groups are raised to the counts of their deployment: at most by the different holders, and not where several kinds share a
-// path.
-// crowded is a world in which each deployment has more resources than a walk visits: it answers with as many as it is asked for, and counts the others.
-// The answers take a while, one longer than the other.
+// Numbers of groups are raised to the counts of their deployment: at most by the different holders, and not
+// where several kinds share a path. crowded is a world in which each deployment has more resources than a
+// walk visits: it answers with as many as it is asked for, and counts the others. The answers take a while,
+// one longer than the other.
 type crowded struct {
 	takes map[schema.DeploymentID]time.Duration
 }
@@ -418,10 +449,12 @@ func (c crowded) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQu
 	case <-time.After(c.takes[at]):
 	}
 	via := peer.Via{Target: q.Targets[0], Path: "ref", Behaviour: schema.CascadeDelete}
-	p := &peer.Plan{Truncated: true, Holders: 1_000_000, Counts: []peer.PlanCount{{Path: "ref", Behaviour: schema.CascadeDelete, Count: 1_000_000}}}
+	p := &peer.Plan{Truncated: true, Holders: 1_000_000,
+		Counts: []peer.PlanCount{{Path: "ref", Behaviour: schema.CascadeDelete, Count: 1_000_000}}}
 	for i := range q.Limit {
 		name := fmt.Sprintf("%s-%d", at.Region, i)
-		p.Members = append(p.Members, peer.PlanMember{UID: uidOf(name), Kind: "things", Name: name, Vias: []peer.Via{via}})
+		p.Members = append(p.Members, peer.PlanMember{UID: uidOf(name), Kind: "things", Name: name,
+			Vias: []peer.Via{via}})
 	}
 	return p, nil
 }
@@ -438,8 +471,10 @@ func TestAFullWalkCountsTheOtherDeployments(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
-			w := NewWalk(home, crowded{map[schema.DeploymentID]time.Duration{away: 2 * time.Second, third: 5 * time.Second}}, detailed)
-			w.Begin([]peer.PlanMember{{UID: uidOf("root"), Kind: "things", Name: "root", Entries: []schema.DeploymentID{away, third}}})
+			w := NewWalk(home, crowded{map[schema.DeploymentID]time.Duration{away: 2 * time.Second,
+				third: 5 * time.Second}}, detailed)
+			w.Begin([]peer.PlanMember{{UID: uidOf("root"), Kind: "things", Name: "root",
+				Entries: []schema.DeploymentID{away, third}}})
 			began := time.Now()
 			require.NoError(t, w.Run(ctx))
 			require.True(t, w.Truncated)
@@ -471,8 +506,11 @@ func TestGroupsCountWhatTheWalkDidNotVisit(t *testing.T) {
 	count := func(path string, b schema.Behaviour, n int) peer.PlanCount {
 		return peer.PlanCount{Path: path, Behaviour: b, Count: n}
 	}
-	w.takeCounts(away, &peer.Plan{Truncated: true, Holders: 100, Counts: []peer.PlanCount{count("a", schema.CascadeDelete, 60), count("b", schema.CascadeDelete, 70), count("c", schema.CascadeDelete, 9), count("u", schema.Unset, 50)}})
-	w.takeCounts(away, &peer.Plan{Truncated: true, Holders: 90, Counts: []peer.PlanCount{count("a", schema.CascadeDelete, 10)}})
+	w.takeCounts(away, &peer.Plan{Truncated: true, Holders: 100,
+		Counts: []peer.PlanCount{count("a", schema.CascadeDelete, 60), count("b", schema.CascadeDelete, 70),
+			count("c", schema.CascadeDelete, 9), count("u", schema.Unset, 50)}})
+	w.takeCounts(away, &peer.Plan{Truncated: true, Holders: 90,
+		Counts: []peer.PlanCount{count("a", schema.CascadeDelete, 10)}})
 	groups := []Group{
 		{Parent: -1, Deployment: home, Count: 1},
 		cascade("a", "k", 3), cascade("b", "k", 2), cascade("c", "k", 1), cascade("c", "l", 1),

@@ -41,5 +41,6 @@ func (p *Preparer) free(ctx context.Context, q db.Querier, sv *Saving) error {
 	if len(found) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: %w: an earlier version stored it as %s, which can be read and deleted", found[0].Name, peer.ErrExists, p.KindNow(found[0].Kind))
+	return fmt.Errorf("%s: %w: an earlier version stored it as %s, which can be read and deleted", found[0].Name,
+		peer.ErrExists, p.KindNow(found[0].Kind))
 }

@@ -18,7 +18,8 @@ const (
 // maskField is the field of a request with the mask.
 const maskField = "update_mask"
 
-// CheckMask returns an error for a field mask with more than 1,000 paths or more than 256 KiB in all paths together.
+// CheckMask returns an error for a field mask with more than 1,000 paths or more than 256 KiB in all paths
+// together.
 func CheckMask(paths []string) error {
 	if len(paths) > maxMaskPaths {
 		return fmt.Errorf("%d paths, at most %d are allowed", len(paths), maxMaskPaths)
@@ -69,13 +70,15 @@ func (wr *Writing) merge() error {
 				return violation.In(maskField, fmt.Errorf("update_mask %q: %w", path, err))
 			}
 		default:
-			return violation.In(maskField, fmt.Errorf("update_mask %q: want labels, labels.<key>, owner_references, body, or body.<field>", path))
+			return violation.In(maskField,
+				fmt.Errorf("update_mask %q: want labels, labels.<key>, owner_references, body, or body.<field>", path))
 		}
 	}
 	return nil
 }
 
-// clone copies nested messages, which replace edits; all other values are shared, since they are never edited in place.
+// clone copies nested messages, which replace edits; all other values are shared, since they are never edited
+// in place.
 func clone(in map[string]any) map[string]any {
 	out := make(map[string]any, len(in))
 	for k, v := range in {
@@ -92,7 +95,8 @@ func replace(in, given map[string]any, path []string) error {
 	field := path[0]
 	value, ok := given[field]
 	if _, stored := in[field]; !ok && !stored && strings.Contains(field, "[") {
-		return fmt.Errorf("there is no field %s: a mask names fields, and no elements of a list; replace the whole list", field)
+		return fmt.Errorf(
+			"there is no field %s: a mask names fields, and no elements of a list; replace the whole list", field)
 	}
 	if len(path) == 1 {
 		if in[field] = value; !ok {

@@ -16,9 +16,13 @@ import (
 
 // object draws a body of few fields, so that paths of a mask often meet.
 func object(depth int) *rapid.Generator[map[string]any] {
-	value := rapid.OneOf(rapid.Just[any](nil), rapid.Map(rapid.IntRange(0, 3), func(n int) any { return float64(n) }), rapid.Just[any]([]any{"l"}))
+	value := rapid.OneOf(rapid.Just[any](nil), rapid.Map(rapid.IntRange(0, 3), func(n int) any {
+		return float64(n)
+	}), rapid.Just[any]([]any{"l"}))
 	if depth > 0 {
-		value = rapid.OneOf(value, rapid.Map(rapid.Deferred(func() *rapid.Generator[map[string]any] { return object(depth - 1) }), func(m map[string]any) any { return m }))
+		value = rapid.OneOf(value, rapid.Map(rapid.Deferred(func() *rapid.Generator[map[string]any] {
+			return object(depth - 1)
+		}), func(m map[string]any) any { return m }))
 	}
 	return rapid.MapOfN(rapid.SampledFrom([]string{"a", "b", "c"}), value, 0, 3)
 }
@@ -35,7 +39,8 @@ func at(in map[string]any, path []string) (any, bool) {
 
 func updating(stored map[string]any, w peer.Write) *Writing {
 	w.Mode = peer.Update
-	return &Writing{Write: w, Before: &ShadowRow{Body: stored, Labels: map[string]string{"kept": "1", "gone": "2"}, Owners: []peer.OwnerReference{{Kind: "Stored"}}}}
+	return &Writing{Write: w, Before: &ShadowRow{Body: stored, Labels: map[string]string{"kept": "1", "gone": "2"},
+		Owners: []peer.OwnerReference{{Kind: "Stored"}}}}
 }
 
 // A field of the mask becomes the request's, or goes with it; every other field, and the stored resource,
@@ -67,7 +72,8 @@ func TestAMaskChangesItsFieldsAlone(t *testing.T) {
 
 func TestAMaskHasLabelsAndOwners(t *testing.T) {
 	t.Parallel()
-	given := peer.Write{Labels: map[string]string{"new": "3", "kept": "9"}, Owners: []peer.OwnerReference{{Kind: "Given"}}, Body: map[string]any{"a": 1.0}}
+	given := peer.Write{Labels: map[string]string{"new": "3", "kept": "9"},
+		Owners: []peer.OwnerReference{{Kind: "Given"}}, Body: map[string]any{"a": 1.0}}
 	for _, c := range []struct {
 		mask   []string
 		labels map[string]string
@@ -75,7 +81,8 @@ func TestAMaskHasLabelsAndOwners(t *testing.T) {
 		body   map[string]any
 	}{
 		{[]string{"labels"}, given.Labels, "Stored", map[string]any{"b": 2.0}},
-		{[]string{"labels.new"}, map[string]string{"kept": "1", "gone": "2", "new": "3"}, "Stored", map[string]any{"b": 2.0}},
+		{[]string{"labels.new"}, map[string]string{"kept": "1", "gone": "2", "new": "3"}, "Stored",
+			map[string]any{"b": 2.0}},
 		{[]string{"labels.gone", "labels.kept"}, map[string]string{"kept": "9"}, "Stored", map[string]any{"b": 2.0}},
 		{[]string{"owner_references"}, map[string]string{"kept": "1", "gone": "2"}, "Given", map[string]any{"b": 2.0}},
 		{[]string{"body"}, map[string]string{"kept": "1", "gone": "2"}, "Stored", given.Body},
@@ -108,12 +115,15 @@ func TestWrongMasksAreRefused(t *testing.T) {
 		require.ErrorContains(t, updating(stored, peer.Write{Body: given, Mask: []string{"body.a.b"}}).merge(), says)
 	}
 	stored := map[string]any{"list": []any{"a", "b"}, "odd[0]": "a field"}
-	require.ErrorContains(t, updating(stored, peer.Write{Mask: []string{"body.list[0]"}}).merge(), `update_mask "body.list[0]": there is no field list[0]`)
+	require.ErrorContains(t, updating(stored, peer.Write{Mask: []string{"body.list[0]"}}).merge(),
+		`update_mask "body.list[0]": there is no field list[0]`)
 	require.NoError(t, updating(stored, peer.Write{Mask: []string{"body.odd[0]"}}).merge())
 	for _, path := range []string{"", "name", "uid", "owner_references.0", "bodyguard"} {
-		require.ErrorContains(t, updating(nil, peer.Write{Mask: []string{path}}).merge(), "want labels, labels.<key>, owner_references, body, or body.<field>", path)
+		require.ErrorContains(t, updating(nil, peer.Write{Mask: []string{path}}).merge(),
+			"want labels, labels.<key>, owner_references, body, or body.<field>", path)
 	}
-	require.ErrorContains(t, CheckMask(slices.Repeat([]string{"a"}, maxMaskPaths+1)), "1001 paths, at most 1000 are allowed")
+	require.ErrorContains(t, CheckMask(slices.Repeat([]string{"a"}, maxMaskPaths+1)),
+		"1001 paths, at most 1000 are allowed")
 	require.ErrorContains(t, CheckMask([]string{strings.Repeat("a", maxMaskBytes+1)}), "bytes, at most")
 	require.NoError(t, CheckMask(slices.Repeat([]string{"a"}, maxMaskPaths)))
 }

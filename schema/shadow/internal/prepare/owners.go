@@ -34,8 +34,8 @@ type OwnerRow struct {
 	Over         bool // the grace period, which began at CreatedAt, has ended
 }
 
-// compareOwners computes the owner references that a write adds and drops. A requested one without a uid matches a stored one of
-// the same name and kind, with or without a uid.
+// compareOwners computes the owner references that a write adds and drops. A requested one without a uid
+// matches a stored one of the same name and kind, with or without a uid.
 func (p *Preparer) compareOwners(ctx context.Context, model *schema.Model, wr *Writing) error {
 	var had []peer.OwnerReference
 	if wr.Before != nil {
@@ -45,7 +45,8 @@ func (p *Preparer) compareOwners(ctx context.Context, model *schema.Model, wr *W
 		return nil
 	}
 	if len(wr.Owners) > MaxOwners {
-		return &peer.InvalidError{Resource: wr.Name, Err: violation.In(ownersPath, fmt.Errorf("more than %d owners", MaxOwners))}
+		return &peer.InvalidError{Resource: wr.Name,
+			Err: violation.In(ownersPath, fmt.Errorf("more than %d owners", MaxOwners))}
 	}
 	left := slices.Clone(had)
 	var owners []peer.OwnerReference
@@ -59,7 +60,8 @@ func (p *Preparer) compareOwners(ctx context.Context, model *schema.Model, wr *W
 			return h.Owner == o.Owner && model.Root(h.KindID()) == root && (h.UID == o.UID || o.UID == uuid.Nil)
 		}
 		if slices.ContainsFunc(wr.Owners[:i], func(h peer.OwnerReference) bool { // a missing uid matches any
-			return h.Owner == o.Owner && model.Root(h.KindID()) == root && (h.UID == o.UID || o.UID == uuid.Nil || h.UID == uuid.Nil)
+			return h.Owner == o.Owner && model.Root(h.KindID()) == root && (h.UID == o.UID || o.UID == uuid.Nil ||
+				h.UID == uuid.Nil)
 		}) {
 			return InvalidOwner(wr, i, fmt.Errorf("owner %s is listed twice", o.Owner))
 		}
@@ -209,7 +211,8 @@ type OwnerColumns struct {
 // Add adds the owner references of one ownee.
 func (c *OwnerColumns) Add(owneeID int64, shard int16, rows ...OwnerRow) {
 	for _, r := range rows {
-		c.Ownees, c.Deployments, c.Kinds = append(c.Ownees, owneeID), append(c.Deployments, r.DeploymentID), append(c.Kinds, r.KindID)
+		c.Ownees, c.Deployments, c.Kinds = append(c.Ownees, owneeID), append(c.Deployments, r.DeploymentID),
+			append(c.Kinds, r.KindID)
 		c.Names, c.UIDs = append(c.Names, r.Name), append(c.UIDs, r.UID)
 		c.Flags, c.Shards = append(c.Flags, r.Flags), append(c.Shards, shard)
 	}
@@ -228,7 +231,8 @@ func QueueOwners(b *pgx.Batch, savings []*Saving) {
 	}
 	if a := add; len(a.Ownees) > 0 {
 		b.Queue(addOwnersSQL, db.Named{
-			"ownees": a.Ownees, "deployments": a.Deployments, "kinds": a.Kinds, "names": a.Names, "uids": a.UIDs, "flags": a.Flags, "shards": a.Shards,
+			"ownees": a.Ownees, "deployments": a.Deployments, "kinds": a.Kinds, "names": a.Names, "uids": a.UIDs,
+			"flags": a.Flags, "shards": a.Shards,
 		})
 	}
 }

@@ -77,7 +77,8 @@ func (r *ShadowRow) decode() error {
 func scanUndecoded(row pgx.CollectableRow) (*ShadowRow, error) {
 	r := &ShadowRow{}
 	var labels, owners []byte
-	if err := row.Scan(&r.ID, &r.UID, &r.KindID, &r.Name, &r.State, &r.Revision, &r.Generation, &r.Derivation, &r.Hidden, &r.BlockDeletion,
+	if err := row.Scan(&r.ID, &r.UID, &r.KindID, &r.Name, &r.State, &r.Revision, &r.Generation, &r.Derivation,
+		&r.Hidden, &r.BlockDeletion,
 		&r.CreatedAt, &r.UpdatedAt, &labels, &r.body, &owners, &r.Status, &r.StatusGeneration); err != nil {
 		return nil, err
 	}
@@ -92,11 +93,12 @@ func scanUndecoded(row pgx.CollectableRow) (*ShadowRow, error) {
 	return r, nil
 }
 
-// maxPageBytes is the size of the rows of resources at which a page of them ends early: a process has their bodies in memory.
+// maxPageBytes is the size of the rows of resources at which a page of them ends early: a process has their
+// bodies in memory.
 const maxPageBytes = 4 << 20
 
-// PageSize returns the number of rows to ask for after a page of so many: no more than it had when it was cut, since the database has
-// read the cut-off rows for nothing, and then more again.
+// PageSize returns the number of rows to ask for after a page of so many: no more than it had when it was
+// cut, since the database has read the cut-off rows for nothing, and then more again.
 func PageSize(asked, got int, cut bool, most int) int {
 	if cut {
 		return got
@@ -123,8 +125,8 @@ func CollectShadows(rows pgx.Rows) (page []*ShadowRow, cut bool, err error) {
 	return page, false, rows.Err()
 }
 
-// Prepare reads the stored resources, unless they are left unread, validates the writes, and computes the references and owner
-// references that they add and drop.
+// Prepare reads the stored resources, unless they are left unread, validates the writes, and computes the
+// references and owner references that they add and drop.
 func (p *Preparer) Prepare(ctx context.Context, q db.Querier, writes []peer.Write, unread bool) (*Saving, error) {
 	v, err := p.Current()
 	if err != nil {
@@ -134,7 +136,8 @@ func (p *Preparer) Prepare(ctx context.Context, q db.Querier, writes []peer.Writ
 	named := map[string]bool{}
 	for _, w := range writes {
 		if named[w.Name] {
-			return nil, &peer.InvalidError{Resource: w.Name, Err: violation.In("name", errors.New("the batch contains this resource twice"))}
+			return nil, &peer.InvalidError{Resource: w.Name,
+				Err: violation.In("name", errors.New("the batch contains this resource twice"))}
 		}
 		named[w.Name] = true
 		kind, err := v.Model.KindOf(w.Name)
@@ -142,7 +145,9 @@ func (p *Preparer) Prepare(ctx context.Context, q db.Querier, writes []peer.Writ
 			return nil, violation.In("name", read.Unfit(ctx, p.DB, q, w.Name, err))
 		}
 		if kind.Table != nil {
-			return nil, &peer.InvalidError{Resource: w.Name, Err: violation.In("name", fmt.Errorf("%s is a row of table %s: write it with SQL", kind.ID.Kind, kind.Table.Name))}
+			return nil, &peer.InvalidError{Resource: w.Name,
+				Err: violation.In("name", fmt.Errorf("%s is a row of table %s: write it with SQL", kind.ID.Kind,
+					kind.Table.Name))}
 		}
 		wr := &Writing{Write: w, Kind: kind.ID}
 		if wr.KindID, err = p.Names.Kind(ctx, kind.ID); err != nil {
@@ -169,7 +174,8 @@ func (p *Preparer) Prepare(ctx context.Context, q db.Querier, writes []peer.Writ
 			return nil, &peer.InvalidError{Resource: wr.Name, Err: err}
 		}
 		if references += len(found); references > maxBatchReferences {
-			return nil, &peer.InvalidError{Err: fmt.Errorf("the batch has more than %d references: split it", maxBatchReferences)}
+			return nil, &peer.InvalidError{Err: fmt.Errorf("the batch has more than %d references: split it",
+				maxBatchReferences)}
 		}
 		if err := p.Compare(ctx, q, sv, wr, found, held[wr.ID]); err != nil {
 			return nil, err
@@ -194,7 +200,8 @@ func (p *Preparer) permitted(ctx context.Context, sv *Saving) error {
 	var targets, holders []schema.FullName
 	for _, wr := range sv.Writes {
 		refer := func(path string, target schema.FullName) {
-			refers, targets = append(refers, peer.Refusal{Holder: wr.Name, Path: path, Target: target, Reason: peer.ReferDenied}), append(targets, target)
+			refers, targets = append(refers, peer.Refusal{Holder: wr.Name, Path: path, Target: target,
+				Reason: peer.ReferDenied}), append(targets, target)
 		}
 		for _, ref := range wr.Add {
 			if ref.Target.Deployment == p.Self {
@@ -225,7 +232,8 @@ func (p *Preparer) permitted(ctx context.Context, sv *Saving) error {
 }
 
 // deny adds the refusals of the names that a person has no right on.
-func deny(ctx context.Context, may peer.Permission, names []schema.FullName, refusals []peer.Refusal, refused *peer.RefusedError) error {
+func deny(ctx context.Context, may peer.Permission, names []schema.FullName, refusals []peer.Refusal,
+	refused *peer.RefusedError) error {
 	if may == nil || len(names) == 0 {
 		return nil
 	}
@@ -241,7 +249,8 @@ func deny(ctx context.Context, may peer.Permission, names []schema.FullName, ref
 	return nil
 }
 
-// validate sets the JSON columns to store, and returns the references in the body. The check by a JSON Schema takes its steps from left.
+// validate sets the JSON columns to store, and returns the references in the body. The check by a JSON Schema
+// takes its steps from left.
 func (p *Preparer) validate(model *schema.Model, wr *Writing, left *schema.CheckSteps) ([]schema.Found, error) {
 	if wr.Before != nil && len(wr.Mask) > 0 {
 		if err := wr.merge(); err != nil {
@@ -280,7 +289,9 @@ func (p *Preparer) validate(model *schema.Model, wr *Writing, left *schema.Check
 		return nil, err
 	}
 	if n := budget.DecodedBytes(body); n > MaxDecodedBytes {
-		return nil, violation.In("body", fmt.Errorf("body: it has so many values that they take %d bytes of memory, at most %d are allowed", n, MaxDecodedBytes))
+		return nil, violation.In("body",
+			fmt.Errorf("body: it has so many values that they take %d bytes of memory, at most %d are allowed", n,
+				MaxDecodedBytes))
 	}
 	if err := kind.CheckBody(body, stored, left); err != nil {
 		return nil, err
@@ -305,15 +316,16 @@ func (p *Preparer) validate(model *schema.Model, wr *Writing, left *schema.Check
 const (
 	MaxBodyBytes  = 1 << 20
 	maxLabelBytes = 64 << 10
-	// MaxDecodedBytes bounds the memory of the values of a body, or of the stored bodies that a batch changes.
+	// MaxDecodedBytes bounds the memory of the values of a body, or of the stored bodies that a batch
+	// changes.
 	MaxDecodedBytes = 12 << 20
-	// MaxBodyDepth is the maximum nesting of objects and lists in a body, which JSON parsers of other languages can be expected
-	// to support.
+	// MaxBodyDepth is the maximum nesting of objects and lists in a body, which JSON parsers of other
+	// languages can be expected to support.
 	MaxBodyDepth = 100
 	// maxBatchBytes bounds the stored resources that a batch of writes changes, which are in memory together.
 	maxBatchBytes = 4 << 20
-	// maxBatchReferences is the maximum number of references in one batch of writes, which is also the maximum that one deployment
-	// establishes in one call.
+	// maxBatchReferences is the maximum number of references in one batch of writes, which is also the
+	// maximum that one deployment establishes in one call.
 	maxBatchReferences = 10_000
 )
 
@@ -348,7 +360,8 @@ func Storable(field, text string, most int) error {
 	return nil
 }
 
-// readBefore reads the stored resources into the writes, and returns the references that they hold, by holder id.
+// readBefore reads the stored resources into the writes, and returns the references that they hold, by holder
+// id.
 func (p *Preparer) readBefore(ctx context.Context, q db.Querier, sv *Saving) (map[int64][]read.HeldReference, error) {
 	type key struct {
 		kindID int32
@@ -370,7 +383,9 @@ func (p *Preparer) readBefore(ctx context.Context, q db.Querier, sv *Saving) (ma
 			bytes += len(value)
 		}
 		if bytes > maxBatchBytes && len(sv.Writes) > 1 {
-			return nil, &peer.InvalidError{Err: fmt.Errorf("the resources of the batch, as they are stored, have more than %d bytes: split it", maxBatchBytes)}
+			return nil, &peer.InvalidError{
+				Err: fmt.Errorf("the resources of the batch, as they are stored, have more than %d bytes: split it",
+					maxBatchBytes)}
 		}
 		return scanUndecoded(row)
 	})
@@ -396,7 +411,9 @@ func decodeAll(ctx context.Context, rows []*ShadowRow) error {
 		bytes += budget.DecodedBytes(r.body)
 	}
 	if bytes > MaxDecodedBytes && len(rows) > 1 {
-		return &peer.InvalidError{Err: fmt.Errorf("the resources of the batch, as they are stored, have so many values that they take %d bytes of memory, at most %d are allowed: split it", bytes, MaxDecodedBytes)}
+		return &peer.InvalidError{
+			Err: fmt.Errorf(
+				"the resources of the batch, as they are stored, have so many values that they take %d bytes of memory, at most %d are allowed: split it", bytes, MaxDecodedBytes)}
 	}
 	if err := budget.Convert(ctx, bytes); err != nil {
 		return err
@@ -409,10 +426,11 @@ func decodeAll(ctx context.Context, rows []*ShadowRow) error {
 	return nil
 }
 
-// Compare computes the references that a write adds and drops. When a switch of the version changes the behaviour of a stored
-// reference, the new form is added and the old one dropped: the target's deployment establishes the new form before the old one is
-// released.
-func (p *Preparer) Compare(ctx context.Context, q db.Querier, sv *Saving, wr *Writing, found []schema.Found, held []read.HeldReference) error {
+// Compare computes the references that a write adds and drops. When a switch of the version changes the
+// behaviour of a stored reference, the new form is added and the old one dropped: the target's deployment
+// establishes the new form before the old one is released.
+func (p *Preparer) Compare(ctx context.Context, q db.Querier, sv *Saving, wr *Writing, found []schema.Found,
+	held []read.HeldReference) error {
 	if wr.Before == nil {
 		wr.ShadowUID = uuid.Must(uuid.NewV7())
 	}
@@ -459,7 +477,8 @@ func (p *Preparer) Compare(ctx context.Context, q db.Querier, sv *Saving, wr *Wr
 		}
 		var away *peer.UnavailableError
 		if err = p.gate.CheckNamed(ctx, f.Target.Deployment); errors.As(err, &away) {
-			refused.Add(&peer.RefusedError{Refusals: []peer.Refusal{{Holder: wr.Name, Path: f.Path, Target: f.Target, Reason: peer.TargetUnreadable, Detail: away.Err.Error()}}})
+			refused.Add(&peer.RefusedError{Refusals: []peer.Refusal{{Holder: wr.Name, Path: f.Path, Target: f.Target,
+				Reason: peer.TargetUnreadable, Detail: away.Err.Error()}}})
 		} else if err != nil {
 			return err
 		}
@@ -485,7 +504,8 @@ func (sv *Saving) Establish(self schema.DeploymentID, wr *Writing) error {
 	for _, ref := range wr.Add {
 		if d := ref.Target.Deployment; d != self {
 			if foreign[d] = append(foreign[d], ref); len(sv.Foreign[d])+len(foreign[d]) > MaxNewReferences {
-				return &peer.InvalidError{Resource: wr.Name, Err: fmt.Errorf("more than %d new references to %s in one write", MaxNewReferences, d)}
+				return &peer.InvalidError{Resource: wr.Name,
+					Err: fmt.Errorf("more than %d new references to %s in one write", MaxNewReferences, d)}
 			}
 		}
 	}
@@ -495,8 +515,8 @@ func (sv *Saving) Establish(self schema.DeploymentID, wr *Writing) error {
 	return nil
 }
 
-// keepDangling lets an update keep the value of an ALLOW_DANGLING reference whose target was deleted: the stored reference was
-// removed with the target, but the value is not a new reference.
+// keepDangling lets an update keep the value of an ALLOW_DANGLING reference whose target was deleted: the
+// stored reference was removed with the target, but the value is not a new reference.
 func (p *Preparer) keepDangling(sv *Saving, wr *Writing) {
 	mayDangle := func(ref *NewReference) bool { return ref.Behaviour == schema.AllowDangling }
 	if wr.Before == nil || wr.Derives || !slices.ContainsFunc(wr.Add, mayDangle) {
@@ -532,7 +552,8 @@ func expected(wr *Writing) error {
 	case wr.UID != uuid.Nil && wr.UID != wr.Before.UID:
 		return fmt.Errorf("%s: %w: its uid is %s", full, peer.ErrConflict, wr.Before.UID)
 	case wr.Revision != 0 && wr.Revision != wr.Before.Revision:
-		return fmt.Errorf("%s: %w: it is at revision %d, not %d", full, peer.ErrConflict, wr.Before.Revision, wr.Revision)
+		return fmt.Errorf("%s: %w: it is at revision %d, not %d", full, peer.ErrConflict, wr.Before.Revision,
+			wr.Revision)
 	}
 	return nil
 }

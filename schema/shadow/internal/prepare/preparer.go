@@ -1,4 +1,5 @@
-// Package prepare compares writes with the stored resources: a Saving has the references and owners that are added and dropped.
+// Package prepare compares writes with the stored resources: a Saving has the references and owners that are
+// added and dropped.
 package prepare
 
 import (

@@ -15,7 +15,8 @@ import (
 	"github.com/db-controller/db-controller/schema/violation"
 )
 
-// Request identifies a write or a delete, whose outcome is recorded so that a repeated request takes effect once. A nil request has no id, and its outcome is not recorded.
+// Request identifies a write or a delete, whose outcome is recorded so that a repeated request takes effect
+// once. A nil request has no id, and its outcome is not recorded.
 type Request struct {
 	id   uuid.UUID
 	hash []byte // of the content
@@ -28,7 +29,8 @@ type Outcome struct {
 	// DeletedAll are the results of a delete of several resources.
 	DeletedAll []peer.DeleteResult `json:"deleted_all,omitempty"`
 
-	Refused   string               `json:"refused,omitempty"` // a key of recordable, or "invalid", "references", "blocked", "protected" or "kept"
+	// a key of recordable, or "invalid", "references", "blocked", "protected" or "kept"
+	Refused   string               `json:"refused,omitempty"`
 	Message   string               `json:"message,omitempty"`
 	Resource  string               `json:"resource,omitempty"` // of an *InvalidError
 	Fields    []violation.Field    `json:"fields,omitempty"`   // of an *InvalidError
@@ -40,7 +42,9 @@ type Outcome struct {
 }
 
 // recordable are the sentinels of definite refusals without further fields. The keys are stored.
-var recordable = map[string]error{"not found": peer.ErrNotFound, "exists": peer.ErrExists, "moved": peer.ErrConflict, "deleting": peer.ErrDeleting, "deleted": peer.ErrDeleted, "too many removals": peer.ErrTooManyRemovals, "not atomic": peer.ErrNotAtomic}
+var recordable = map[string]error{"not found": peer.ErrNotFound, "exists": peer.ErrExists, "moved": peer.ErrConflict,
+	"deleting": peer.ErrDeleting, "deleted": peer.ErrDeleted, "too many removals": peer.ErrTooManyRemovals,
+	"not atomic": peer.ErrNotAtomic}
 
 // replayed is a recorded refusal, with the message and the sentinel of the first one.
 type replayed struct {
@@ -64,9 +68,10 @@ SELECT $1, $2, $3 FROM dbcontroller.meta WHERE version = $4 AND digest = $5
 ON CONFLICT DO NOTHING`
 )
 
-// Once returns the recorded outcome of a request, or runs it. run records its outcome in the transaction that commits its
-// effects.
-func Once(ctx context.Context, d *db.DB, id uuid.UUID, content any, run func(*Request) (Outcome, error)) (Outcome, error) {
+// Once returns the recorded outcome of a request, or runs it. run records its outcome in the transaction that
+// commits its effects.
+func Once(ctx context.Context, d *db.DB, id uuid.UUID, content any,
+	run func(*Request) (Outcome, error)) (Outcome, error) {
 	text, err := json.Marshal(content)
 	if err != nil {
 		return Outcome{}, &peer.InvalidError{Err: err}
@@ -89,7 +94,8 @@ func Once(ctx context.Context, d *db.DB, id uuid.UUID, content any, run func(*Re
 		if !known {
 			return Outcome{}, err
 		}
-		if _, rerr := d.Pool.Exec(ctx, refuseRequestSQL, req.id, req.hash, refusal, v.Model.Descriptor.Version, v.Model.Digest); rerr != nil {
+		if _, rerr := d.Pool.Exec(ctx, refuseRequestSQL, req.id, req.hash, refusal, v.Model.Descriptor.Version,
+			v.Model.Digest); rerr != nil {
 			return Outcome{}, fmt.Errorf("%w: record a refusal: %w", peer.ErrUnknown, rerr)
 		}
 	case !db.Violates(err, "request_pkey"): // otherwise the same request was committed concurrently
@@ -140,7 +146,8 @@ func refusalOutcome(err error) (o Outcome, known bool) {
 	var refused *peer.RefusedError
 	switch {
 	case errors.As(err, &invalid):
-		return Outcome{Refused: "invalid", Resource: invalid.Resource, Message: invalid.Err.Error(), Fields: violation.Of(err)}, true
+		return Outcome{Refused: "invalid", Resource: invalid.Resource, Message: invalid.Err.Error(),
+			Fields: violation.Of(err)}, true
 	case errors.As(err, &refused):
 		kept := min(len(refused.Refusals), peer.MaxNamedHolders)
 		return Outcome{Refused: "references", Refusals: refused.Refusals[:kept], More: refused.Total() - kept}, true

@@ -36,7 +36,8 @@ func TestARepeatedRequestGetsTheSameRefusal(t *testing.T) {
 		"protected": &peer.ProtectedError{Name: "things/1", By: []schema.FullName{{Deployment: at, Name: "things/2"}}},
 		"blocked": &peer.BlockedError{
 			Name: "things/1", Deployment: at, Total: 1,
-			Holders: []peer.Holder{{Name: schema.FullName{Deployment: at, Name: "holders/1"}, Path: "ref", Target: schema.FullName{Deployment: at, Name: "things/1"}}},
+			Holders: []peer.Holder{{Name: schema.FullName{Deployment: at, Name: "holders/1"}, Path: "ref",
+				Target: schema.FullName{Deployment: at, Name: "things/1"}}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -51,10 +52,12 @@ func TestARepeatedRequestGetsTheSameRefusal(t *testing.T) {
 	}
 }
 
-// A definite refusal that no write or delete has today is not stored: without its reason it would be read as a success.
+// A definite refusal that no write or delete has today is not stored: without its reason it would be read as
+// a success.
 func TestARefusalThatCannotBeStoredIsNotReadAsASuccess_I29(t *testing.T) {
 	t.Parallel()
-	for _, err := range []error{peer.ErrNotDeleting, peer.ErrDenied, peer.ErrDecommissioned, peer.ErrPosition, peer.ErrReset, peer.ErrRequestReused} {
+	for _, err := range []error{peer.ErrNotDeleting, peer.ErrDenied, peer.ErrDecommissioned, peer.ErrPosition,
+		peer.ErrReset, peer.ErrRequestReused} {
 		require.True(t, peer.Definite(err))
 		o, known := refusalOutcome(fmt.Errorf("things/1: %w", err))
 		require.False(t, known, "%v", err)

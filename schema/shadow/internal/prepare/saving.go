@@ -29,7 +29,9 @@ type Saving struct {
 	// New references to other deployments, by deployment, and the attempt that they are established under.
 	Attempt peer.AttemptID
 	Epoch   uuid.UUID // of this database when the attempt began
-	Began   int64     // a number of the sequence mark from before the attempt began: a decision on the attempt has a greater one
+	// a number of the sequence mark from before the attempt began: a decision on the attempt has a greater
+	// one
+	Began   int64
 	Foreign map[schema.DeploymentID][]*NewReference
 	// New references to other deployments that are written without asking: no attempt is decided for them.
 	Delegated []*NewReference
@@ -40,10 +42,12 @@ type Saving struct {
 
 // NewSaving begins a write, and takes the id of its attempt.
 func (p *Preparer) NewSaving(v *db.Version) *Saving {
-	return &Saving{Version: v, Epoch: p.gate.PresentEpoch(), Began: p.Rollback.Seen.Load(), Attempt: p.NewAttempt(), Foreign: map[schema.DeploymentID][]*NewReference{}}
+	return &Saving{Version: v, Epoch: p.gate.PresentEpoch(), Began: p.Rollback.Seen.Load(), Attempt: p.NewAttempt(),
+		Foreign: map[schema.DeploymentID][]*NewReference{}}
 }
 
-// NewAttempt returns a UUIDv7 by the clock of this process (RFC 9562, section 5.7: its first 48 bits are milliseconds).
+// NewAttempt returns a UUIDv7 by the clock of this process (RFC 9562, section 5.7: its first 48 bits are
+// milliseconds).
 func (p *Preparer) NewAttempt() peer.AttemptID {
 	id, ms := uuid.Must(uuid.NewV7()), p.Now().UnixMilli()
 	for i := 5; i >= 0; i-- {
@@ -123,16 +127,17 @@ type DelegatedTarget struct {
 	UID uuid.UUID
 }
 
-// ReplacesBlock reports whether a reference that does not block replaces one of the same holder and field that blocks a local
-// target. The target may then be DELETING: the holder already keeps it, so the reference is not a new one (I4), and acting upon the
-// deletion releases the target.
+// ReplacesBlock reports whether a reference that does not block replaces one of the same holder and field
+// that blocks a local target. The target may then be DELETING: the holder already keeps it, so the reference
+// is not a new one (I4), and acting upon the deletion releases the target.
 func (r *NewReference) ReplacesBlock(target int64) bool {
 	return r.Behaviour != schema.Block && slices.ContainsFunc(r.Holder.Drop, func(h read.HeldReference) bool {
 		return h.TargetID == target && h.FieldID == r.FieldID && h.Behaviour == schema.Block
 	})
 }
 
-// ReplacedRight returns the attempt of the proxy that stands for the blocking reference which this one replaces; zero when none does.
+// ReplacedRight returns the attempt of the proxy that stands for the blocking reference which this one
+// replaces; zero when none does.
 func (r *NewReference) ReplacedRight() (right uuid.UUID) {
 	for _, h := range r.Holder.Drop {
 		if h.Right != nil && h.FieldID == r.FieldID && h.Target == r.Target && r.Behaviour != schema.Block {
@@ -142,12 +147,14 @@ func (r *NewReference) ReplacedRight() (right uuid.UUID) {
 	return right
 }
 
-// ReplacedUID returns the uid of the foreign target to which the holder refers by the same field until now, so that its deployment
-// recognises a reference that was established before, although its version has no place for the target by now. It is zero when there is
-// none, and when the target may be gone: a dangling reference, and one that may dangle.
+// ReplacedUID returns the uid of the foreign target to which the holder refers by the same field until now,
+// so that its deployment recognises a reference that was established before, although its version has no
+// place for the target by now. It is zero when there is none, and when the target may be gone: a dangling
+// reference, and one that may dangle.
 func (r *NewReference) ReplacedUID() (uid uuid.UUID) {
 	for _, h := range r.Holder.Drop {
-		if h.FieldID == r.FieldID && h.Target == r.Target && h.UID != nil && !h.Dangling && h.Behaviour != schema.AllowDangling {
+		if h.FieldID == r.FieldID && h.Target == r.Target && h.UID != nil && !h.Dangling &&
+			h.Behaviour != schema.AllowDangling {
 			uid = *h.UID
 		}
 	}

@@ -57,7 +57,8 @@ var noticesSnapshotSQL = noticesSQL + visibleSQL
 // visibleSQL is of the rows of a snapshot by sequence number.
 var visibleSQL = ` pg_visible_in_snapshot(xid, $1::text::pg_snapshot) AND seq > $3` + feed.SnapshotEnd("seq", 2)
 
-// Followed translates the error of a watch: a server that is not noticed yet is signalled, and is *UnavailableError.
+// Followed translates the error of a watch: a server that is not noticed yet is signalled, and is
+// *UnavailableError.
 func Followed(g *gate.Gate, err error) error {
 	if errors.Is(err, feed.ErrUnnoticed) {
 		return g.RecoveringSelf()
@@ -65,15 +66,17 @@ func Followed(g *gate.Gate, err error) error {
 	return err
 }
 
-// CheckKept fails, with ErrReset, when a token that a holder's deployment has kept of its watch of deletions is ahead of this
-// database: an older copy has taken its place, and a new epoch begins. The token is empty when none is kept. A stranger is refused
-// (ErrStranger), unless the token shows that the database has lost it.
+// CheckKept fails, with ErrReset, when a token that a holder's deployment has kept of its watch of deletions
+// is ahead of this database: an older copy has taken its place, and a new epoch begins. The token is empty
+// when none is kept. A stranger is refused (ErrStranger), unless the token shows that the database has lost
+// it.
 func (s *Reader) CheckKept(ctx context.Context, holder schema.DeploymentID, token string) error {
 	if token != "" {
 		switch err := s.Feeds.CheckAhead(ctx, token, NoticesFilter(holder)); {
 		case errors.Is(err, feed.ErrUnknownKey): // anybody can invent one, so that nothing follows from it
 			if _, told := s.unknownKeys.LoadOrStore(holder, true); !told {
-				s.Log.Warn("a deployment has shown a position of a key that this database does not have: if a backup from before a rotation of the keys was restored, restart with --restored",
+				s.Log.Warn(
+					"a deployment has shown a position of a key that this database does not have: if a backup from before a rotation of the keys was restored, restart with --restored",
 					zap.Stringer("deployment", holder), requestid.Field(ctx))
 			}
 		case err != nil:
@@ -101,9 +104,13 @@ func (s *Reader) CheckKept(ctx context.Context, holder schema.DeploymentID, toke
 }
 
 // WatchDeletions delivers the notices of a holder's deployment: the deletions that it has not acknowledged.
-func (s *Reader) WatchDeletions(ctx context.Context, holder schema.DeploymentID, token string, deliver func(schema.Event[schema.Deletion]) error) error {
+func (s *Reader) WatchDeletions(ctx context.Context, holder schema.DeploymentID, token string,
+	deliver func(schema.Event[schema.Deletion]) error) error {
 	return Followed(s.gate, feed.Follow(ctx, s.Feeds, feed.Feed[schema.Deletion]{
-		Filter: NoticesFilter(holder), Topic: db.NoticeFeed, Chunk: chunk, Written: true, SnapshotSQL: noticesSnapshotSQL, FirstSQL: noticesNewSQL + feed.FirstPage(1), NextSQL: noticesNewSQL + feed.NextPage(1), // By name: the number may become another one's within the life of a watch.
+		// By name: the number may become another one's within the life of a watch.
+		Filter: NoticesFilter(holder), Topic: db.NoticeFeed, Chunk: chunk, Written: true,
+		SnapshotSQL: noticesSnapshotSQL, FirstSQL: noticesNewSQL + feed.FirstPage(1), NextSQL: noticesNewSQL +
+			feed.NextPage(1),
 		Args: []any{holder.String()},
 		Scan: func(row pgx.CollectableRow) (d schema.Deletion, seq int64, err error) {
 			var n *int64
@@ -113,7 +120,8 @@ func (s *Reader) WatchDeletions(ctx context.Context, holder schema.DeploymentID,
 			if err := row.Scan(append([]any{&n, &kind, &name, &uid}, cause.Dest()...)...); err != nil || n == nil {
 				return d, 0, err
 			}
-			return schema.Deletion{Seq: *n, Kind: s.KindNow(*kind), Name: *name, UID: *uid, Cause: cause.Cause()}, *n, nil
+			return schema.Deletion{Seq: *n, Kind: s.KindNow(*kind), Name: *name, UID: *uid, Cause: cause.Cause()}, *n,
+				nil
 		},
 	}, token, deliver))
 }
@@ -130,9 +138,12 @@ const (
 var workSnapshotSQL = workSQL + visibleSQL
 
 // WatchWork delivers the outstanding work of some shards.
-func (s *Reader) WatchWork(ctx context.Context, shards []int16, token string, deliver func(schema.Event[schema.Work]) error) error {
+func (s *Reader) WatchWork(ctx context.Context, shards []int16, token string,
+	deliver func(schema.Event[schema.Work]) error) error {
 	return Followed(s.gate, feed.Follow(ctx, s.Feeds, feed.Feed[schema.Work]{
-		Filter: fmt.Sprint("work of shards ", shards), Topic: db.WorkFeed, Chunk: chunk, Written: true, SnapshotSQL: workSnapshotSQL, FirstSQL: workNewSQL + feed.FirstPage(1), NextSQL: workNewSQL + feed.NextPage(1), Args: []any{shards},
+		Filter: fmt.Sprint("work of shards ", shards), Topic: db.WorkFeed, Chunk: chunk, Written: true,
+		SnapshotSQL: workSnapshotSQL, FirstSQL: workNewSQL + feed.FirstPage(1), NextSQL: workNewSQL + feed.NextPage(1),
+		Args: []any{shards},
 		Scan: func(row pgx.CollectableRow) (w schema.Work, seq int64, err error) {
 			var n *int64
 			var action *schema.Action
@@ -141,7 +152,8 @@ func (s *Reader) WatchWork(ctx context.Context, shards []int16, token string, de
 			if err := row.Scan(&n, &action, &service, &region, &created); err != nil || n == nil {
 				return w, 0, err
 			}
-			return schema.Work{Seq: *n, Action: *action, Deployment: schema.DeploymentID{Service: *service, Region: *region}, CreatedAt: *created}, *n, nil
+			return schema.Work{Seq: *n, Action: *action, Deployment: schema.DeploymentID{Service: *service,
+				Region: *region}, CreatedAt: *created}, *n, nil
 		},
 	}, token, deliver))
 }
@@ -172,17 +184,23 @@ var resourcesNewOfSQL = db.Codes(` THEN x.state ELSE {gone} END, x.revision, x.g
 
 var resourcesEndSQL = feed.SnapshotEnd("x.kind_id, x.name", 1)
 
-// WatchResources delivers the resources of a kind, or of all kinds when kindName is empty, that match a filter. A removed
-// resource is delivered in state Gone, with name, kind, uid and revision; so is a changed resource that does not match,
-// whether or not it matched before.
-func (s *Reader) WatchResources(ctx context.Context, kindName, filter, token string, deliver func(schema.Event[peer.Resource]) error) error {
-	return WatchResourcesAs(ctx, s, WatchRequest{Kind: kindName, Filter: filter, Token: token}, func(r peer.Resource) (peer.Resource, error) { return r, nil }, deliver)
+// WatchResources delivers the resources of a kind, or of all kinds when kindName is empty, that match a
+// filter. A removed resource is delivered in state Gone, with name, kind, uid and revision; so is a changed
+// resource that does not match, whether or not it matched before.
+func (s *Reader) WatchResources(ctx context.Context, kindName, filter, token string,
+	deliver func(schema.Event[peer.Resource]) error) error {
+	return WatchResourcesAs(ctx, s, WatchRequest{Kind: kindName, Filter: filter, Token: token},
+		func(r peer.Resource) (peer.Resource, error) {
+			return r, nil
+		}, deliver)
 }
 
 // WatchRequest asks for a watch of resources.
 type WatchRequest struct {
-	Kind, Filter, Token string // a kind whose rows are in an attached table is refused; without a kind, such rows are left out
-	// Within are the names that the caller may read; a token is bound to them. Others are not delivered, not even as gone.
+	// a kind whose rows are in an attached table is refused; without a kind, such rows are left out
+	Kind, Filter, Token string
+	// Within are the names that the caller may read; a token is bound to them. Others are not delivered, not
+	// even as gone.
 	Within grant.Within
 	// Form is a comparable value: watches with equal ones share the results of their conversion.
 	Form any
@@ -206,7 +224,8 @@ func (r WatchRequest) bound() string {
 }
 
 // WatchResourcesAs is WatchResources with a conversion, which runs once for all watches that share a feed.
-func WatchResourcesAs[T any](ctx context.Context, s *Reader, req WatchRequest, as func(peer.Resource) (T, error), deliver func(schema.Event[T]) error) error {
+func WatchResourcesAs[T any](ctx context.Context, s *Reader, req WatchRequest, as func(peer.Resource) (T, error),
+	deliver func(schema.Event[T]) error) error {
 	v, err := s.Current()
 	if err != nil {
 		return err
@@ -233,11 +252,14 @@ func WatchResourcesAs[T any](ctx context.Context, s *Reader, req WatchRequest, a
 		}
 	}
 	return Followed(s.gate, feed.Follow(ctx, s.Feeds, feed.Feed[T]{
-		Filter: req.bound(), Form: req.Form, Topic: db.ChangeFeed, Chunk: bodyChunk, Aged: true, Keyed: true, Written: true,
+		Filter: req.bound(), Form: req.Form, Topic: db.ChangeFeed, Chunk: bodyChunk, Aged: true, Keyed: true,
+		Written:     true,
 		SnapshotSQL: resourcesSnapshotSQL + matches[0].sql.String() + within[0] + resourcesEndSQL,
-		FirstSQL:    resourcesNewSQL + matches[1].sql.String() + resourcesNewOfSQL + within[1] + ` AND` + feed.New + feed.FirstPage(3),
-		NextSQL:     resourcesNewSQL + matches[2].sql.String() + resourcesNewOfSQL + within[2] + ` AND` + feed.New + feed.NextPage(3),
-		Args:        []any{kindID}, More: matches[0].args,
+		FirstSQL: resourcesNewSQL + matches[1].sql.String() + resourcesNewOfSQL + within[1] + ` AND` + feed.New +
+			feed.FirstPage(3),
+		NextSQL: resourcesNewSQL + matches[2].sql.String() + resourcesNewOfSQL + within[2] + ` AND` + feed.New +
+			feed.NextPage(3),
+		Args: []any{kindID}, More: matches[0].args,
 		Scan: func(row pgx.CollectableRow) (item T, seq int64, err error) {
 			r, seq, err := scanChange(row)
 			if err != nil || seq == 0 {
@@ -278,8 +300,8 @@ func (s *Reader) readable(ctx context.Context, v *db.Version, names grant.Within
 	return c.sql.String(), nil
 }
 
-// scanChange scans a row of resourcesSnapshotSQL or resourcesNewSQL, and returns its resource and sequence number. In a row without
-// an item all columns are null: the sequence number is 0.
+// scanChange scans a row of resourcesSnapshotSQL or resourcesNewSQL, and returns its resource and sequence
+// number. In a row without an item all columns are null: the sequence number is 0.
 func scanChange(row pgx.CollectableRow) (r peer.Resource, _ int64, err error) {
 	var (
 		seq, revision, generation *int64
@@ -291,10 +313,12 @@ func scanChange(row pgx.CollectableRow) (r peer.Resource, _ int64, err error) {
 		blocks                    *bool
 		labels, owners            []byte
 	)
-	if err := row.Scan(&seq, &uid, &kind, &name, &state, &revision, &generation, &created, &updated, &labels, &r.Body, &owners, &blocks, &r.Finalizers, &r.Status, &statusGeneration); err != nil || seq == nil {
+	if err := row.Scan(&seq, &uid, &kind, &name, &state, &revision, &generation, &created, &updated, &labels, &r.Body,
+		&owners, &blocks, &r.Finalizers, &r.Status, &statusGeneration); err != nil || seq == nil {
 		return r, 0, err
 	}
-	r.UID, r.Kind, r.Name, r.State, r.Revision, r.Generation = *uid, *kind, *name, *state, peer.Revision(*revision), *generation
+	r.UID, r.Kind, r.Name, r.State, r.Revision, r.Generation = *uid, *kind, *name, *state, peer.Revision(*revision),
+		*generation
 	r.CreatedAt, r.UpdatedAt = *created, *updated
 	if r.State == peer.Gone {
 		r.Body, r.Status, r.Finalizers = nil, nil, nil

@@ -23,7 +23,8 @@ const (
 	maxOrderFields = 8
 )
 
-// condition is SQL over a row x with the columns of a resource, and its parameters. Every value of a caller is a parameter.
+// condition is SQL over a row x with the columns of a resource, and its parameters. Every value of a caller
+// is a parameter.
 type condition struct {
 	sql  strings.Builder
 	args []any
@@ -39,7 +40,8 @@ func (c *condition) param(v any, cast string) string {
 	return "$" + strconv.Itoa(c.next-1) + "::" + cast
 }
 
-// compile turns a filter (AIP-160) into a condition whose parameters begin with a number. An empty filter is true.
+// compile turns a filter (AIP-160) into a condition whose parameters begin with a number. An empty filter is
+// true.
 func (s *Reader) compile(filter string, first int) (*condition, error) {
 	c := &condition{next: first, stored: func(kind string) string {
 		return s.Names.Root(schema.KindID{Service: s.Self.Service, Kind: kind}).Kind
@@ -49,7 +51,8 @@ func (s *Reader) compile(filter string, first int) (*condition, error) {
 		return c, nil
 	}
 	if len(filter) > maxFilterBytes {
-		return nil, &peer.InvalidError{Resource: "filter", Err: fmt.Errorf("%d bytes, at most %d are allowed", len(filter), maxFilterBytes)}
+		return nil, &peer.InvalidError{Resource: "filter", Err: fmt.Errorf("%d bytes, at most %d are allowed",
+			len(filter), maxFilterBytes)}
 	}
 	if strings.ContainsRune(filter, 0) {
 		return nil, &peer.InvalidError{Resource: "filter", Err: errors.New("it has a NUL character")}
@@ -58,7 +61,9 @@ func (s *Reader) compile(filter string, first int) (*condition, error) {
 	p.Init(filter)
 	parsed, err := p.Parse()
 	if err != nil { // the parser's own text tells of its functions
-		return nil, &peer.InvalidError{Resource: "filter", Err: fmt.Errorf("%q is no filter: want comparisons such as labels.team = \"a\", joined by AND, OR and NOT", filter)}
+		return nil, &peer.InvalidError{Resource: "filter",
+			Err: fmt.Errorf("%q is no filter: want comparisons such as labels.team = \"a\", joined by AND, OR and NOT",
+				filter)}
 	}
 	if err := c.term(parsed.GetExpr()); err != nil {
 		return nil, &peer.InvalidError{Resource: "filter", Err: err}
@@ -66,8 +71,8 @@ func (s *Reader) compile(filter string, first int) (*condition, error) {
 	return c, nil
 }
 
-// within adds the condition that a resource is one of the names that its kind is limited to. Nil adds nothing. It follows the
-// condition of a filter.
+// within adds the condition that a resource is one of the names that its kind is limited to. Nil adds
+// nothing. It follows the condition of a filter.
 func (c *condition) within(names grant.Within, ids []int32, kinds []string) {
 	if names == nil {
 		return
@@ -79,14 +84,16 @@ func (c *condition) within(names grant.Within, ids []int32, kinds []string) {
 			of, from, below = append(of, id), append(from, r.From), append(below, r.Below)
 		}
 	}
-	c.sql.WriteString(` AND EXISTS (SELECT FROM unnest(` + c.param(of, "int[]") + `, ` + c.param(from, "text[]") + `, ` + c.param(below, "text[]") +
+	c.sql.WriteString(` AND EXISTS (SELECT FROM unnest(` + c.param(of, "int[]") + `, ` + c.param(from, "text[]") +
+		`, ` + c.param(below, "text[]") +
 		`) AS w (kind_id, low, high) WHERE w.kind_id = x.kind_id AND x.name >= w.low AND x.name < w.high)`)
 }
 
 // comparators are the only parts of a filter that become SQL text.
 var comparators = map[string]bool{
 	filtering.FunctionEquals: true, filtering.FunctionNotEquals: true, filtering.FunctionHas: true,
-	filtering.FunctionLessThan: true, filtering.FunctionLessEquals: true, filtering.FunctionGreaterThan: true, filtering.FunctionGreaterEquals: true,
+	filtering.FunctionLessThan: true, filtering.FunctionLessEquals: true, filtering.FunctionGreaterThan: true,
+	filtering.FunctionGreaterEquals: true,
 }
 
 func (c *condition) term(e *expr.Expr) error {
@@ -192,7 +199,8 @@ func (c *condition) compare(path []string, op string, v literal) error {
 	}
 	column, ok := columnsOf[path[0]]
 	if !ok || len(path) > 1 {
-		return errors.New("unknown field: known are name, kind, uid, state, revision, generation, create_time, update_time, labels.<key>, body.<field>")
+		return errors.New(
+			"unknown field: known are name, kind, uid, state, revision, generation, create_time, update_time, labels.<key>, body.<field>")
 	}
 	if op == filtering.FunctionHas {
 		op = filtering.FunctionEquals
@@ -236,8 +244,8 @@ func (c *condition) operator(left, op, right string) {
 	c.sql.WriteString(left + " " + op + " " + right)
 }
 
-// compareText translates the star of AIP-160, which stands for any text, and \* (in a filter's string: "\\*"), which is a star:
-// names can contain one.
+// compareText translates the star of AIP-160, which stands for any text, and \* (in a filter's string:
+// "\\*"), which is a star: names can contain one.
 func (c *condition) compareText(text, op, v string) {
 	if !strings.Contains(v, "*") || op != filtering.FunctionEquals && op != filtering.FunctionNotEquals {
 		c.operator(text, op, c.param(v, "text"))
@@ -252,14 +260,16 @@ func (c *condition) compareText(text, op, v string) {
 	c.sql.WriteString(text + like + c.param(pattern, "text"))
 }
 
-// compareJSON compares a value in a body or a label with the value on the right; values of different types do not match.
+// compareJSON compares a value in a body or a label with the value on the right; values of different types do
+// not match.
 func (c *condition) compareJSON(value, text, op string, v literal) error {
 	switch {
 	case op == filtering.FunctionHas && v.text == "*":
 		c.sql.WriteString("(" + value + ") <> 'null'")
 	case op == filtering.FunctionHas:
 		// Of a list an element, of a map a key, otherwise the value itself.
-		c.sql.WriteString("CASE jsonb_typeof(" + value + ") WHEN 'string' THEN (" + text + ") = " + c.param(v.text, "text"))
+		c.sql.WriteString("CASE jsonb_typeof(" + value + ") WHEN 'string' THEN (" + text + ") = " +
+			c.param(v.text, "text"))
 		c.sql.WriteString(" WHEN 'object' THEN jsonb_exists(" + value + ", " + c.param(v.text, "text") + ")")
 		c.sql.WriteString(" ELSE (" + value + ") @> " + c.json(v) + " END")
 	case v.word && v.text == "null" && op == filtering.FunctionEquals:
@@ -315,10 +325,12 @@ func orderBy(text string, c *condition) ([]sortKey, error) {
 	}
 	var o ordering.OrderBy
 	if err := o.UnmarshalString(text); err != nil {
-		return nil, &peer.InvalidError{Resource: "order_by", Err: fmt.Errorf("%q is no order: want fields such as create_time desc, body.size", text)}
+		return nil, &peer.InvalidError{Resource: "order_by",
+			Err: fmt.Errorf("%q is no order: want fields such as create_time desc, body.size", text)}
 	}
 	if len(o.Fields) > maxOrderFields {
-		return nil, &peer.InvalidError{Resource: "order_by", Err: fmt.Errorf("at most %d fields are allowed", maxOrderFields)}
+		return nil, &peer.InvalidError{Resource: "order_by", Err: fmt.Errorf("at most %d fields are allowed",
+			maxOrderFields)}
 	}
 	var keys []sortKey
 	for _, f := range o.Fields {
@@ -329,8 +341,11 @@ func orderBy(text string, c *condition) ([]sortKey, error) {
 			key.sql = "COALESCE(x.body #> " + c.param(path[1:], "text[]") + ", 'null')"
 		case path[0] == "labels" && len(path) == 2:
 			key.sql = "COALESCE(x.labels -> " + c.param(path[1], "text") + ", 'null')"
-		case len(path) > 1 || !slices.Contains([]string{"name", "kind", "revision", "generation", "create_time", "update_time"}, path[0]):
-			return nil, &peer.InvalidError{Resource: "order_by", Err: fmt.Errorf("unknown field %q: known are name, kind, revision, generation, create_time, update_time, labels.<key>, body.<field>", f.Path)}
+		case len(path) > 1 || !slices.Contains([]string{"name", "kind", "revision", "generation", "create_time",
+			"update_time"}, path[0]):
+			return nil, &peer.InvalidError{Resource: "order_by",
+				Err: fmt.Errorf(
+					"unknown field %q: known are name, kind, revision, generation, create_time, update_time, labels.<key>, body.<field>", f.Path)}
 		case column.cast == "timestamptz":
 			key.sql = "to_jsonb(extract(epoch FROM " + column.column + "))"
 		default:

@@ -23,8 +23,9 @@ type HeldReference struct {
 	KindID     *int32 // null, like name and uid: the target is gone
 	Name       *string
 	UID        *uuid.UUID
-	Right      *uuid.UUID      // the attempt of the proxy that stands for a blocking reference; null: it has a blockade of its own
-	Target     schema.FullName // set by compare
+	// the attempt of the proxy that stands for a blocking reference; null: it has a blockade of its own
+	Right  *uuid.UUID
+	Target schema.FullName // set by compare
 }
 
 var selectHeldSQL = db.Codes(`
@@ -37,7 +38,8 @@ LEFT JOIN dbcontroller.shadow t ON t.id = r.target_id
 WHERE r.holder_id = ANY ($1)`)
 
 func scanHeld(row pgx.CollectableRow) (h HeldReference, err error) {
-	err = row.Scan(&h.HolderID, &h.FieldID, &h.TargetID, &h.Behaviour, &h.Attempt, &h.Dangling, &h.Deployment, &h.KindID, &h.Name, &h.UID, &h.Right)
+	err = row.Scan(&h.HolderID, &h.FieldID, &h.TargetID, &h.Behaviour, &h.Attempt, &h.Dangling, &h.Deployment,
+		&h.KindID, &h.Name, &h.UID, &h.Right)
 	return h, err
 }
 

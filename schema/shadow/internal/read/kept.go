@@ -12,12 +12,13 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
-// A version can lack kinds or patterns of stored resources that an earlier version had. These resources are kept: they
-// can be read, listed, planned and deleted by their names, and their references stay in force. They cannot be written or
-// referred to anew until a version has their kind and pattern again.
+// A version can lack kinds or patterns of stored resources that an earlier version had. These resources are
+// kept: they can be read, listed, planned and deleted by their names, and their references stay in force.
+// They cannot be written or referred to anew until a version has their kind and pattern again.
 
 const (
-	// dropped: the shapes of names that earlier versions had and this one lacks. After deriveWorkSQL, which adds kinds.
+	// dropped: the shapes of names that earlier versions had and this one lacks. After deriveWorkSQL, which
+	// adds kinds.
 	NoteShapesSQL = `
 WITH i AS (
     SELECT kind_id, array_agg(shape ORDER BY shape) AS shapes FROM unnest($1::int[], $2::text[]) AS i (kind_id, shape) GROUP BY kind_id
@@ -66,11 +67,13 @@ func Unfit(ctx context.Context, d *db.DB, q db.Querier, name string, unfit error
 	if _, err := d.KeptUnder(ctx, q, name, unfit); err != nil {
 		return err
 	}
-	return &peer.InvalidError{Err: fmt.Errorf("%w; resources that an earlier version stored under such names are kept: each can be read and deleted, "+
-		"and be written by a version that has a pattern for it", unfit)}
+	return &peer.InvalidError{Err: fmt.Errorf(
+		"%w; resources that an earlier version stored under such names are kept: each can be read and deleted, "+
+			"and be written by a version that has a pattern for it", unfit)}
 }
 
-// kindsToRead returns the ids and names of the version's kinds, and of the kinds with resources that may be kept.
+// kindsToRead returns the ids and names of the version's kinds, and of the kinds with resources that may be
+// kept.
 func (s *Reader) kindsToRead(ctx context.Context, v *db.Version) (ids []int32, names []string, err error) {
 	for _, name := range v.Model.KindNames() {
 		id, err := s.Names.Kind(ctx, schema.KindID{Service: s.Self.Service, Kind: name})
@@ -100,8 +103,8 @@ func (s *Reader) kindsToRead(ctx context.Context, v *db.Version) (ids []int32, n
 	return ids, names, nil
 }
 
-// kindToRead returns the id and the present name of a kind, by its name in any version. It fails with *InvalidError, or with ErrAborted when
-// another version than v runs and may have the kind.
+// kindToRead returns the id and the present name of a kind, by its name in any version. It fails with
+// *InvalidError, or with ErrAborted when another version than v runs and may have the kind.
 func (s *Reader) kindToRead(ctx context.Context, v *db.Version, name string) (int32, string, error) {
 	current := s.KindNow(name)
 	ids, names, err := s.kindsToRead(ctx, v)

@@ -29,7 +29,8 @@ type ListRequest struct {
 	OrderBy string // AIP-132; empty: by kind and name
 	// ShowDeleted: also resources of scheduled deletions, which are hidden.
 	ShowDeleted bool
-	// Within are the names that the caller may read. A page token does not depend on them: they may change between pages.
+	// Within are the names that the caller may read. A page token does not depend on them: they may change
+	// between pages.
 	Within grant.Within
 }
 
@@ -58,18 +59,22 @@ func (r ListRequest) cursor() (*cursor, error) {
 	c := &cursor{}
 	raw, err := base64.RawURLEncoding.DecodeString(r.Token)
 	if err != nil || json.Unmarshal(raw, c) != nil {
-		return nil, &peer.InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer")}
+		return nil, &peer.InvalidError{Resource: "page_token",
+			Err: errors.New("want the next_page_token of an earlier answer")}
 	}
 	if strings.ContainsRune(c.Name+c.Kind, 0) {
-		return nil, &peer.InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer")}
+		return nil, &peer.InvalidError{Resource: "page_token",
+			Err: errors.New("want the next_page_token of an earlier answer")}
 	}
 	if string(c.Request) != string(r.hash()) {
-		return nil, &peer.InvalidError{Resource: "page_token", Err: errors.New("it is of a list of another kind, filter or order")}
+		return nil, &peer.InvalidError{Resource: "page_token",
+			Err: errors.New("it is of a list of another kind, filter or order")}
 	}
 	return c, nil
 }
 
-// listedSQL is a table x of resources with the columns of filters and orders, and withDeletedSQL the same with those of scheduled deletions.
+// listedSQL is a table x of resources with the columns of filters and orders, and withDeletedSQL the same
+// with those of scheduled deletions.
 const (
 	listedSQL      = listedOfSQL + `NOT s.hidden) AS x `
 	withDeletedSQL = listedOfSQL + `(s.state = {active} OR NOT s.hidden)) AS x `
@@ -96,13 +101,16 @@ SELECT x.uid, x.kind_id, x.name, x.state, x.revision, x.generation, x.created_at
 const listTimeout = 10 * time.Second
 
 // ErrCostly reports that a list exceeded listTimeout.
-var ErrCostly = errors.New("the list takes too long: ask for one kind, leave order_by out, or use a filter that more resources match")
+var ErrCostly = errors.New(
+	"the list takes too long: ask for one kind, leave order_by out, or use a filter that more resources match")
 
 // List reads a page of resources, and returns the token for the next one; it is empty after the last.
 func (s *Reader) List(ctx context.Context, req ListRequest) ([]peer.Resource, string, error) {
 	bounded, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	page, err := standby.Read(bounded, s.Cfg.Standby, func(ctx context.Context) (listed, error) { return s.list(ctx, req) })
+	page, err := standby.Read(bounded, s.Cfg.Standby, func(ctx context.Context) (listed, error) {
+		return s.list(ctx, req)
+	})
 	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
 		return nil, "", ErrCostly
 	}
@@ -127,7 +135,8 @@ func (s *Reader) list(ctx context.Context, req ListRequest) (page listed, err er
 	ids, names := make([]int32, 1), make([]string, 1)
 	if req.Kind != "" {
 		ids[0], names[0], err = s.kindToRead(ctx, v, req.Kind)
-	} else if err = s.gate.CheckRuns(ctx, s.Pool, v); err == nil { // otherwise the kinds that only another version has would be left out
+	} else if err = s.gate.CheckRuns(ctx, s.Pool, v); err == nil {
+		// otherwise the kinds that only another version has would be left out
 		ids, names, err = s.kindsToRead(ctx, v)
 	}
 	if err != nil {
@@ -135,7 +144,8 @@ func (s *Reader) list(ctx context.Context, req ListRequest) (page listed, err er
 	}
 	if from != nil {
 		if from.Kind = s.KindNow(from.Kind); !slices.Contains(names, from.Kind) {
-			return page, &peer.InvalidError{Resource: "page_token", Err: fmt.Errorf("it continues with kind %s, which no longer exists", from.Kind)}
+			return page, &peer.InvalidError{Resource: "page_token",
+				Err: fmt.Errorf("it continues with kind %s, which no longer exists", from.Kind)}
 		}
 	}
 	l := &listing{store: s, req: req, kinds: ids, names: names}
@@ -180,14 +190,16 @@ func (l *listing) collect(rows pgx.Rows, scan func(pgx.CollectableRow) (scannedR
 	return rows.Err()
 }
 
-// maxPageBytes is the size of the rows at which a page ends early: several pages of one caller are in memory at a time.
+// maxPageBytes is the size of the rows at which a page ends early: several pages of one caller are in memory
+// at a time.
 const maxPageBytes = 1 << 20
 
 // malformed returns *InvalidError for values that PostgreSQL cannot convert, such as in a forged token.
 func malformed(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && strings.HasPrefix(pg.Code, "22") {
-		return &peer.InvalidError{Resource: "filter or page_token", Err: errors.New("it has a value that PostgreSQL cannot convert")}
+		return &peer.InvalidError{Resource: "filter or page_token",
+			Err: errors.New("it has a value that PostgreSQL cannot convert")}
 	}
 	return fmt.Errorf("list: %w", err)
 }
@@ -199,7 +211,9 @@ func (l *listing) byName(ctx context.Context, from *cursor) error {
 	if err != nil {
 		return err
 	}
-	sql := listColumns + l.req.tableSQL() + `WHERE x.kind_id = $1 AND x.name > $2 AND x.name >= $4 AND x.name < $5 AND ` + where.sql.String() + ` ORDER BY x.name LIMIT $3`
+	sql := listColumns + l.req.tableSQL() +
+		`WHERE x.kind_id = $1 AND x.name > $2 AND x.name >= $4 AND x.name < $5 AND ` + where.sql.String() +
+		` ORDER BY x.name LIMIT $3`
 	for i, kind := range l.kinds {
 		after := ""
 		if from != nil {
@@ -218,7 +232,8 @@ func (l *listing) byName(ctx context.Context, from *cursor) error {
 			if names.Below <= after {
 				continue
 			}
-			rows, err := l.store.Pool.Query(ctx, sql, append([]any{kind, after, l.req.Limit - len(l.found), names.From, names.Below}, where.args...)...)
+			rows, err := l.store.Pool.Query(ctx, sql, append([]any{kind, after, l.req.Limit - len(l.found), names.From,
+				names.Below}, where.args...)...)
 			if err != nil {
 				return malformed(err)
 			}
@@ -237,7 +252,8 @@ func (l *listing) byName(ctx context.Context, from *cursor) error {
 func (l *listing) ordered(ctx context.Context, from *cursor) error {
 	for i, kind := range l.kinds {
 		if l.store.rows.Of(kind) != nil {
-			return unlisted("order_by", l.names[i], "they are listed in the order of its key; leave order_by out, or ask for another kind")
+			return unlisted("order_by", l.names[i],
+				"they are listed in the order of its key; leave order_by out, or ask for another kind")
 		}
 	}
 	c, err := l.store.compile(l.req.Filter, 3)
@@ -251,7 +267,8 @@ func (l *listing) ordered(ctx context.Context, from *cursor) error {
 	}
 	keys = append(keys, sortKey{sql: "to_jsonb(x.kind)"}, sortKey{sql: "to_jsonb(x.name)"})
 	if from != nil && len(from.Keys) != len(keys) {
-		return &peer.InvalidError{Resource: "page_token", Err: errors.New("want the next_page_token of an earlier answer")}
+		return &peer.InvalidError{Resource: "page_token",
+			Err: errors.New("want the next_page_token of an earlier answer")}
 	}
 	var exprs, order []string
 	for _, k := range keys {
@@ -262,7 +279,8 @@ func (l *listing) ordered(ctx context.Context, from *cursor) error {
 			order = append(order, k.sql)
 		}
 	}
-	sql := listColumns + `, jsonb_build_array(` + strings.Join(exprs, ", ") + `)` + l.req.tableSQL() + `WHERE x.kind_id = ANY ($1) AND ` + c.sql.String() +
+	sql := listColumns + `, jsonb_build_array(` + strings.Join(exprs, ", ") + `)` + l.req.tableSQL() +
+		`WHERE x.kind_id = ANY ($1) AND ` + c.sql.String() +
 		` AND ` + after(c, keys, from) + ` ORDER BY ` + strings.Join(order, ", ") + ` LIMIT $2`
 	rows, err := l.store.Pool.Query(ctx, sql, append([]any{l.kinds, l.req.Limit}, c.args...)...)
 	if err != nil {

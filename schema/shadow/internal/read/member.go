@@ -34,8 +34,9 @@ FROM dbcontroller.shadow s JOIN dbcontroller.kind k ON k.id = s.kind_id WHERE `
 var (
 	MembersSQL      = db.Codes(memberSQL + `s.state = {active} AND s.id = ANY ($1) ORDER BY s.id`)
 	NamedMemberSQL  = db.Codes(memberSQL + `s.state = {active} AND s.kind_id = $1 AND s.name = $2`)
-	NamedMembersSQL = db.Codes(memberSQL + `s.state = {active} AND (s.kind_id, s.name) IN (SELECT * FROM unnest($1::int[], $2::text[]))`)
-	ConcernedSQL    = db.Codes(memberSQL + `s.id = ANY ($1) AND ` + concerned + ` ORDER BY s.id`)
+	NamedMembersSQL = db.Codes(memberSQL +
+		`s.state = {active} AND (s.kind_id, s.name) IN (SELECT * FROM unnest($1::int[], $2::text[]))`)
+	ConcernedSQL = db.Codes(memberSQL + `s.id = ANY ($1) AND ` + concerned + ` ORDER BY s.id`)
 )
 
 // Target is a resource of another deployment that has holders here.

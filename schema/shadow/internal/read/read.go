@@ -21,7 +21,8 @@ const (
 	resourceColumns = `s.uid, s.kind_id, s.name, s.state, s.revision, s.generation, s.created_at, s.updated_at, r.labels, r.body, r.owners, s.block_deletion,
     s.finalizers, r.status, COALESCE(r.status_generation, 0), ` + scheduledSQL
 
-	// The times of the scheduled deletions of a hidden resource: of the first delete, and of the first one that is carried out.
+	// The times of the scheduled deletions of a hidden resource: of the first delete, and of the first one
+	// that is carried out.
 	scheduledSQL = `CASE WHEN s.hidden THEN (
         SELECT ARRAY[min(f.deleted_at), min(f.purge_at)] FROM dbcontroller.frozen m JOIN dbcontroller.freeze f USING (deletion) WHERE m.target_id = s.id AND f.purge_at IS NOT NULL
     ) END`
@@ -69,7 +70,8 @@ type scannedResource struct {
 func scanResource(row pgx.CollectableRow) (r scannedResource, err error) {
 	var labels, owners []byte
 	var scheduled []*time.Time
-	if err = row.Scan(&r.UID, &r.kindID, &r.Name, &r.State, &r.Revision, &r.Generation, &r.CreatedAt, &r.UpdatedAt, &labels, &r.Body, &owners, &r.BlockDeletion,
+	if err = row.Scan(&r.UID, &r.kindID, &r.Name, &r.State, &r.Revision, &r.Generation, &r.CreatedAt, &r.UpdatedAt,
+		&labels, &r.Body, &owners, &r.BlockDeletion,
 		&r.Finalizers, &r.Status, &r.StatusGeneration, &scheduled); err != nil {
 		return r, err
 	}
@@ -82,7 +84,8 @@ func scanResource(row pgx.CollectableRow) (r scannedResource, err error) {
 	return r, postgres.DecodeJSON(owners, &r.Owners)
 }
 
-// Get reads one resource. It fails with ErrNotFound, *InvalidError, or ErrAborted when this process is behind a switch of the version.
+// Get reads one resource. It fails with ErrNotFound, *InvalidError, or ErrAborted when this process is behind
+// a switch of the version.
 func (s *Reader) Get(ctx context.Context, name string) (*peer.Resource, error) {
 	return standby.Read(ctx, s.Cfg.Standby, func(ctx context.Context) (*peer.Resource, error) {
 		return gate.UnlessSkewed(ctx, s.gate, s.Pool, func() (*peer.Resource, error) { return s.get(ctx, name) })
@@ -118,7 +121,8 @@ func LookUp(ctx context.Context, d *db.DB, q db.Querier, kindID int32, name stri
 	return &found.Resource, err
 }
 
-// QueueLookUp reads one resource of a kind in a batch of statements. The result is set when the batch has been sent: nil when it is not found.
+// QueueLookUp reads one resource of a kind in a batch of statements. The result is set when the batch has
+// been sent: nil when it is not found.
 func QueueLookUp(b *pgx.Batch, kindID int32, kind, name string) **peer.Resource {
 	found := new(*peer.Resource)
 	b.Queue(getSQL, kindID, name).Query(func(rows pgx.Rows) error {
@@ -132,17 +136,20 @@ func QueueLookUp(b *pgx.Batch, kindID int32, kind, name string) **peer.Resource 
 	return found
 }
 
-// Condition is a reason why a resource is still DELETING. The types are BLOCKED (by a holder, or by block_deletion) and WAITING
-// (for a deployment that has to act upon the deletion, or for the holder of a finalizer).
+// Condition is a reason why a resource is still DELETING. The types are BLOCKED (by a holder, or by
+// block_deletion) and WAITING (for a deployment that has to act upon the deletion, or for the holder of a
+// finalizer).
 type Condition struct {
 	Type    string
 	Message string
 }
 
-// Conditions returns the reasons why a resource is still DELETING, one for each deployment and type; none for a resource in any
-// other state, or that does not exist.
+// Conditions returns the reasons why a resource is still DELETING, one for each deployment and type; none for
+// a resource in any other state, or that does not exist.
 func (s *Reader) Conditions(ctx context.Context, name string) ([]Condition, error) {
-	return standby.Read(ctx, s.Cfg.Standby, func(ctx context.Context) ([]Condition, error) { return s.conditions(ctx, name) })
+	return standby.Read(ctx, s.Cfg.Standby, func(ctx context.Context) ([]Condition, error) {
+		return s.conditions(ctx, name)
+	})
 }
 
 func (s *Reader) conditions(ctx context.Context, name string) ([]Condition, error) {
@@ -193,7 +200,8 @@ func (s *Reader) cleans(name, finalizer string) string {
 		}
 	}
 	if holder == "" {
-		return "for an operator to remove finalizer " + finalizer + ": the running version does not name who cleans up (db-controller remove-finalizer)"
+		return "for an operator to remove finalizer " + finalizer +
+			": the running version does not name who cleans up (db-controller remove-finalizer)"
 	}
 	return "for " + holder + " to clean up (finalizer " + finalizer + ")"
 }
@@ -236,7 +244,8 @@ func (r *CauseRow) Cause() *schema.Cause {
 const deletionOfSQL = `
 SELECT x.deletion_id FROM dbcontroller.removal r JOIN dbcontroller.cause x ON x.id = r.cause_id WHERE r.name = $1 AND r.uid = $2`
 
-// QueueDeletionOf reads the deletion that has marked a resource in a batch of statements; zero when its record is too old.
+// QueueDeletionOf reads the deletion that has marked a resource in a batch of statements; zero when its
+// record is too old.
 func QueueDeletionOf(b *pgx.Batch, name string, uid uuid.UUID, to *uuid.UUID) {
 	b.Queue(deletionOfSQL, name, uid).QueryRow(func(row pgx.Row) error {
 		err := row.Scan(to)

@@ -1,4 +1,5 @@
-// Package read reads resources for clients: one, lists, watches, and the references that are stored of them. It changes nothing.
+// Package read reads resources for clients: one, lists, watches, and the references that are stored of them.
+// It changes nothing.
 package read
 
 import (

@@ -33,11 +33,13 @@ JOIN dbcontroller.right_request w ON w.target = i.target AND (w.answered OR w.an
 	refusedSQL = "RD002" // of acquire_as: too many rights were asked for
 )
 
-// AcquireDelegations asks for the rights that the lines of DETAIL of RD001 name, and waits for them, as dbcontroller.acquire and
-// dbcontroller.acquired do for SQL; no connection is used while it waits. The caller's share of all requests is counted by its identity. It
-// fails with a *peer.RefusedError for targets that do not exist, or that the caller may not refer to; with a *peer.InvalidError for names
-// that nothing here refers to; with postgres.ErrTooMany when too many rights were asked for; with a *peer.UnavailableError when a deployment
-// did not give one; and with context.DeadlineExceeded when that is not known after ten seconds.
+// AcquireDelegations asks for the rights that the lines of DETAIL of RD001 name, and waits for them, as
+// dbcontroller.acquire and dbcontroller.acquired do for SQL; no connection is used while it waits. The
+// caller's share of all requests is counted by its identity. It fails with a *peer.RefusedError for targets
+// that do not exist, or that the caller may not refer to; with a *peer.InvalidError for names that nothing
+// here refers to; with postgres.ErrTooMany when too many rights were asked for; with a *peer.UnavailableError
+// when a deployment did not give one; and with context.DeadlineExceeded when that is not known after ten
+// seconds.
 func (s *Granter) AcquireDelegations(ctx context.Context, caller string, rights []string) error {
 	asked, err := s.checkAsked(ctx, rights)
 	if err != nil || len(rights) == 0 {
@@ -61,7 +63,8 @@ func (s *Granter) AcquireDelegations(ctx context.Context, caller string, rights 
 
 var errLate = errors.New("the rights were not acquired in time")
 
-// checkAsked reads the lines, and checks that an attached table needs them and that the caller may refer to their targets.
+// checkAsked reads the lines, and checks that an attached table needs them and that the caller may refer to
+// their targets.
 func (s *Granter) checkAsked(ctx context.Context, lines []string) (map[string]schema.FullName, error) {
 	asked, targets := map[string]schema.FullName{}, make([]schema.FullName, len(lines))
 	for i, line := range lines {
@@ -83,7 +86,8 @@ func (s *Granter) checkAsked(ctx context.Context, lines []string) (map[string]sc
 	refused := &peer.RefusedError{}
 	for i, ok := range allowed {
 		if !ok {
-			refused.Refusals = append(refused.Refusals, peer.Refusal{Path: peer.RightPath, Target: targets[i], Reason: peer.ReferDenied})
+			refused.Refusals = append(refused.Refusals, peer.Refusal{Path: peer.RightPath, Target: targets[i],
+				Reason: peer.ReferDenied})
 		}
 	}
 	if len(refused.Refusals) > 0 {
@@ -121,7 +125,8 @@ func (s *Granter) await(ctx context.Context, lines []string, asked map[string]sc
 }
 
 // answered returns the number of answers, and, when all are there, the error that they say.
-func (s *Granter) answered(ctx context.Context, targets []string, asks []int64, asked map[string]schema.FullName) (n int, err error) {
+func (s *Granter) answered(ctx context.Context, targets []string, asks []int64,
+	asked map[string]schema.FullName) (n int, err error) {
 	rows, err := s.Pool.Query(ctx, selectAnswersSQL, targets, asks)
 	if err != nil {
 		return 0, fmt.Errorf("read the answers to requests of rights: %w", err)
@@ -134,9 +139,11 @@ func (s *Granter) answered(ctx context.Context, targets []string, asks []int64, 
 	_, err = pgx.ForEachRow(rows, []any{&target, &problem, &absent}, func() error {
 		switch n++; {
 		case absent:
-			missing.Refusals = append(missing.Refusals, peer.Refusal{Path: peer.RightPath, Target: asked[target], Reason: peer.TargetMissing})
+			missing.Refusals = append(missing.Refusals, peer.Refusal{Path: peer.RightPath, Target: asked[target],
+				Reason: peer.TargetMissing})
 		case problem != nil && away == nil:
-			away = &peer.UnavailableError{Deployments: []schema.DeploymentID{asked[target].Deployment}, Err: errors.New(strings.TrimSpace(*problem))}
+			away = &peer.UnavailableError{Deployments: []schema.DeploymentID{asked[target].Deployment},
+				Err: errors.New(strings.TrimSpace(*problem))}
 		}
 		return nil
 	})

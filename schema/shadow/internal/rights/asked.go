@@ -31,8 +31,9 @@ type Asked struct {
 // that are there use theirs at once.
 const toUse = 15 * time.Second
 
-// The row of a target is there before the question, because an answer must not make it: a deletion that comes between the two finds it.
-// It is kept for a while, so that the application can use the rights that it has asked for.
+// The row of a target is there before the question, because an answer must not make it: a deletion that comes
+// between the two finds it. It is kept for a while, so that the application can use the rights that it has
+// asked for.
 const keepTargetsSQL = `
 WITH i AS (
     SELECT * FROM unnest(@uids::uuid[], @kinds::int[], @names::text[], @by::text[]) WITH ORDINALITY AS i (uid, kind_id, name, asked_by, n)
@@ -62,7 +63,8 @@ GROUP BY i.n HAVING count(*) = 1`
 
 // held reports of each right whether this deployment has it.
 func (s *Rights) held(ctx context.Context, asked []Asked) ([]bool, error) {
-	deployments, kinds, names, block := make([]int32, len(asked)), make([]int32, len(asked)), make([]string, len(asked)), make([]bool, len(asked))
+	deployments, kinds, names, block := make([]int32, len(asked)), make([]int32, len(asked)),
+		make([]string, len(asked)), make([]bool, len(asked))
 	for i, a := range asked {
 		var err error
 		if deployments[i], err = s.Names.Deployment(ctx, a.Target.Deployment); err != nil {
@@ -91,7 +93,8 @@ func (s *Rights) held(ctx context.Context, asked []Asked) ([]bool, error) {
 // acquireAsked asks a deployment for rights to refer to targets that nothing here may refer to yet. It
 // returns the reasons of refused rights, by name; other errors are of all. A right to act is there when its
 // confirm is answered. Rights are not returned for as long as they are kept.
-func (s *Rights) acquireAsked(ctx context.Context, at schema.DeploymentID, asked []Asked, kept time.Duration) (map[string]error, error) {
+func (s *Rights) acquireAsked(ctx context.Context, at schema.DeploymentID, asked []Asked,
+	kept time.Duration) (map[string]error, error) {
 	refused := map[string]error{}
 	id := s.preparer.NewAttempt()
 	uids, err := s.find(ctx, at, id, asked)
@@ -120,17 +123,20 @@ func (s *Rights) acquireAsked(ctx context.Context, at schema.DeploymentID, asked
 
 // find returns the uids of targets. The tentative references that it establishes for that keep them there,
 // and are never committed: the row of this database that stands for such a target is not known yet.
-func (s *Rights) find(ctx context.Context, at schema.DeploymentID, id peer.AttemptID, asked []Asked) ([]uuid.UUID, error) {
+func (s *Rights) find(ctx context.Context, at schema.DeploymentID, id peer.AttemptID,
+	asked []Asked) ([]uuid.UUID, error) {
 	v, err := s.Current()
 	if err != nil {
 		return nil, err
 	}
-	if err := attempt.NoteTargets(ctx, s.attempts, &prepare.Saving{Foreign: map[schema.DeploymentID][]*prepare.NewReference{at: nil}}); err != nil {
+	if err := attempt.NoteTargets(ctx, s.attempts,
+		&prepare.Saving{Foreign: map[schema.DeploymentID][]*prepare.NewReference{at: nil}}); err != nil {
 		return nil, err
 	}
 	refs := make([]peer.EstablishReference, len(asked))
 	for i, a := range asked {
-		kind, behaviour := v.Model.Canonical(a.Kind).Kind, schema.Unset // which refuses no delete, also when this deployment is away before the release
+		// which refuses no delete, also when this deployment is away before the release
+		kind, behaviour := v.Model.Canonical(a.Kind).Kind, schema.Unset
 		if a.Block {
 			behaviour = schema.Block
 		}
@@ -150,7 +156,8 @@ func (s *Rights) find(ctx context.Context, at schema.DeploymentID, id peer.Attem
 }
 
 // acquireAll asks for the rights to block and for the acting rights, by an attempt each.
-func (s *Rights) acquireAll(ctx context.Context, at schema.DeploymentID, deployment int32, asked []Asked, uids []uuid.UUID, kept time.Duration) error {
+func (s *Rights) acquireAll(ctx context.Context, at schema.DeploymentID, deployment int32, asked []Asked,
+	uids []uuid.UUID, kept time.Duration) error {
 	requests, err := s.keep(ctx, deployment, asked, uids, kept)
 	if err != nil {
 		return fmt.Errorf("keep targets: %w", err)
@@ -178,8 +185,10 @@ func (s *Rights) acquireAll(ctx context.Context, at schema.DeploymentID, deploym
 	return err
 }
 
-func (s *Rights) keep(ctx context.Context, deployment int32, asked []Asked, uids []uuid.UUID, kept time.Duration) (requests []rightRequest, err error) {
-	kinds, names, by, blocking := make([]int32, len(asked)), make([]string, len(asked)), make([]string, len(asked)), []uuid.UUID{}
+func (s *Rights) keep(ctx context.Context, deployment int32, asked []Asked, uids []uuid.UUID,
+	kept time.Duration) (requests []rightRequest, err error) {
+	kinds, names, by, blocking := make([]int32, len(asked)), make([]string, len(asked)), make([]string, len(asked)),
+		[]uuid.UUID{}
 	for i, a := range asked {
 		if kinds[i], err = s.Names.Kind(ctx, a.Kind); err != nil {
 			return nil, err
@@ -192,7 +201,8 @@ func (s *Rights) keep(ctx context.Context, deployment int32, asked []Asked, uids
 		if _, err := tx.Exec(ctx, db.EndingLockTimeoutSQL); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, keepTargetsSQL, db.Named{"uids": uids, "kinds": kinds, "names": names, "by": by, "blocking": blocking, "deployment": deployment, "kept": kept})
+		rows, err := tx.Query(ctx, keepTargetsSQL, db.Named{"uids": uids, "kinds": kinds, "names": names, "by": by,
+			"blocking": blocking, "deployment": deployment, "kept": kept})
 		if err != nil {
 			return err
 		}

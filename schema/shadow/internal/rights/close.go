@@ -20,16 +20,17 @@ UPDATE dbcontroller.foreign_target
 SET acting_epoch = NULL, acting_own = NULL, block_epoch = NULL, block_own = NULL, turn = nextval('dbcontroller.object_id') WHERE id = $1`
 )
 
-// walkAgainSQL makes the granter note the values without a right, also of rows that were written under a closed right: the deployment of the target may have
-// released its proxy, and know nothing of the rows.
+// walkAgainSQL makes the granter note the values without a right, also of rows that were written under a
+// closed right: the deployment of the target may have released its proxy, and know nothing of the rows.
 const walkAgainSQL = `UPDATE dbcontroller.attachment SET walked = false WHERE ready`
 
 // When the holders have let go, the proxy that stood for them is released.
 var lookAtClosedSQL = db.LookAtRights(`dbcontroller.foreign_target f WHERE f.id = $1 AND f.block_attempt IS NOT NULL`)
 
-// close ends the rights to a target of another deployment (of), for that deployment, in an epoch of this database. The references that were written
-// under them stay. closed: no write under them is under way, and none follows until a right is granted again. Without a row of the target there
-// is no right, and an answer makes no row.
+// close ends the rights to a target of another deployment (of), for that deployment, in an epoch of this
+// database. The references that were written under them stay. closed: no write under them is under way, and
+// none follows until a right is granted again. Without a row of the target there is no right, and an answer
+// makes no row.
 func (s *Rights) close(ctx context.Context, of schema.DeploymentID, target, epoch uuid.UUID) (closed bool, err error) {
 	id, err := s.target(ctx, of, target)
 	if err != nil || id == 0 {
@@ -70,8 +71,8 @@ func (s *Rights) target(ctx context.Context, of schema.DeploymentID, target uuid
 }
 
 var (
-	// An acting reference, or a right that was asked for and may be about to be used. An ALLOW_DANGLING reference needs no entry. A reference
-	// marked as dangling counts: its target may be there again.
+	// An acting reference, or a right that was asked for and may be about to be used. An ALLOW_DANGLING
+	// reference needs no entry. A reference marked as dangling counts: its target may be there again.
 	usedActingSQL = db.Codes(`
 SELECT EXISTS (SELECT FROM dbcontroller.foreign_target f WHERE f.id = $1 AND ` + db.KeptSQL + `)
     OR EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = $1 AND r.behaviour NOT IN ({block}, {allow_dangling}))`)
@@ -80,10 +81,11 @@ SELECT EXISTS (SELECT FROM dbcontroller.foreign_target f WHERE f.id = $1 AND ` +
 UPDATE dbcontroller.foreign_target SET acting_epoch = NULL, acting_own = NULL, turn = nextval('dbcontroller.object_id') WHERE id = $1`
 )
 
-// endUnused ends the acting right to a target of another deployment (of), for that deployment, if nothing here uses it. ended: no acting reference stands
-// that the deployment has confirmed, and none is written under a right until one is granted again. A reference that is being established has a
-// blockade there.
-func (s *Rights) endUnused(ctx context.Context, of schema.DeploymentID, target, epoch uuid.UUID) (ended bool, err error) {
+// endUnused ends the acting right to a target of another deployment (of), for that deployment, if nothing
+// here uses it. ended: no acting reference stands that the deployment has confirmed, and none is written
+// under a right until one is granted again. A reference that is being established has a blockade there.
+func (s *Rights) endUnused(ctx context.Context, of schema.DeploymentID, target,
+	epoch uuid.UUID) (ended bool, err error) {
 	id, err := s.target(ctx, of, target)
 	if err != nil || id == 0 {
 		return err == nil, err

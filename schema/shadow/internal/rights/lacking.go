@@ -17,7 +17,8 @@ func askedOf(r rows.Reference, v rows.Value) Asked {
 }
 
 // withoutRight returns the values whose right is not there.
-func (s *Rights) withoutRight(ctx context.Context, r rows.Reference, values []rows.Value) (lacking []rows.Value, err error) {
+func (s *Rights) withoutRight(ctx context.Context, r rows.Reference,
+	values []rows.Value) (lacking []rows.Value, err error) {
 	var asked []Asked
 	var named []rows.Value
 	for _, v := range values {
@@ -80,7 +81,8 @@ func (s *Rights) Unknown(ctx context.Context, r rows.Reference, values []rows.Va
 	return unknown, err
 }
 
-// Lack notes values of a reference that a walk has found without a right: they are asked for until the right is there, or no row has them.
+// Lack notes values of a reference that a walk has found without a right: they are asked for until the right
+// is there, or no row has them.
 func (s *Rights) Lack(ctx context.Context, r rows.Reference, values []rows.Value) error {
 	if len(values) == 0 {
 		return nil

@@ -29,7 +29,8 @@ const (
 	lackingEvery = 200 * time.Millisecond
 	// lackingBatch is the number of notes of a look.
 	lackingBatch = 5000
-	// missingBatch is the number of rows that are deleted, or unset, in one look because their target does not exist. The others wait for a second.
+	// missingBatch is the number of rows that are deleted, or unset, in one look because their target does
+	// not exist. The others wait for a second.
 	missingBatch = 1000
 
 	waitSQL = `UPDATE dbcontroller.lacking SET due = now() + interval '1 s' WHERE seq = ANY ($1)`
@@ -41,7 +42,8 @@ const (
 UPDATE dbcontroller.attachment a SET former = '[]' WHERE kind_id = $1 AND walked AND former <> '[]'
     AND NOT EXISTS (SELECT FROM dbcontroller.lacking l WHERE l.kind_id = a.kind_id AND NOT l.missing)`
 
-	// All notes of the values that are due, ordered by value. Each value is looked up by the index: a join would compare it with all values of the reference.
+	// All notes of the values that are due, ordered by value. Each value is looked up by the index: a join
+	// would compare it with all values of the reference.
 	selectLackingSQL = `
 WITH due AS (
     SELECT DISTINCT kind_id, path, texts FROM (SELECT kind_id, path, texts FROM dbcontroller.lacking WHERE due <= now() ORDER BY due LIMIT $1) AS d
@@ -81,8 +83,8 @@ SELECT a.confirmed OR a.walked AND NOT EXISTS (SELECT FROM dbcontroller.lacking 
 FROM dbcontroller.attachment a LEFT JOIN pg_catalog.pg_class c ON c.oid = dbcontroller.attached_relation($1) WHERE a.kind_id = $1`
 )
 
-// walk notes the values of the references of tables that were attached, or attached anew, whose right is not there. A table that cannot be read keeps no
-// other one back.
+// walk notes the values of the references of tables that were attached, or attached anew, whose right is not
+// there. A table that cannot be read keeps no other one back.
 func (s *Granter) walk(ctx context.Context) (walked bool, failed error) {
 	for _, t := range s.rows.Tables() {
 		if !t.Walked {
@@ -124,8 +126,8 @@ type lacked struct {
 	value     rows.Value
 }
 
-// AcquireForRows asks for the rights of values that rows have without one, and acts upon rows whose targets do not exist as it is declared. It reports whether there
-// may be more.
+// AcquireForRows asks for the rights of values that rows have without one, and acts upon rows whose targets
+// do not exist as it is declared. It reports whether there may be more.
 func (s *Granter) AcquireForRows(ctx context.Context) (more bool, err error) {
 	walked, failed := s.walk(ctx)
 	failed = errors.Join(failed, s.endFormer(ctx), s.pauses.End(ctx, s.Pool))
@@ -331,14 +333,17 @@ func (s *Granter) note(ctx context.Context, left []lacked, problems map[int64]er
 		return nil
 	}
 	n := len(left)
-	seqs, texts, missing, later, acts := make([]int64, n), make([]*string, n), make([]bool, n), make([]bool, n), make([]bool, n)
+	seqs, texts, missing, later, acts := make([]int64, n), make([]*string, n), make([]bool, n), make([]bool, n),
+		make([]bool, n)
 	var others []int64
 	for i, l := range left {
 		seqs[i], others, later[i], acts[i] = l.seq, append(others, l.others...), len(l.others) > 0, l.reference.Acts()
 		var named *peer.RefusedError
 		switch err := problems[l.seq]; {
 		case err == nil:
-		case errors.Is(err, errUnnamed), errors.As(err, &named) && named.All(func(r peer.Reason) bool { return r == peer.TargetMissing }):
+		case errors.Is(err, errUnnamed), errors.As(err, &named) && named.All(func(r peer.Reason) bool {
+			return r == peer.TargetMissing
+		}):
 			text := l.value.Target.FullName.String() + " does not exist"
 			texts[i], missing[i] = &text, true
 		default:
@@ -356,7 +361,8 @@ func (s *Granter) note(ctx context.Context, left []lacked, problems map[int64]er
 	ripe := map[int64]bool{}
 	b := &pgx.Batch{}
 	b.Queue(lackedSQL, pgx.StrictNamedArgs{
-		"seqs": seqs, "problems": texts, "missing": missing, "later": later, "counts": counts, "acts": acts, "grace": s.Tuning.Load().MissingGrace,
+		"seqs": seqs, "problems": texts, "missing": missing, "later": later, "counts": counts, "acts": acts,
+		"grace": s.Tuning.Load().MissingGrace,
 	}).Query(func(found pgx.Rows) error {
 		var seq int64
 		var act bool
@@ -479,8 +485,10 @@ func (s *Granter) record(ctx context.Context, tx pgx.Tx, l lacked, names []strin
 	for i := range names {
 		uids[i] = uuid.Must(uuid.NewV7())
 	}
-	cause := &schema.Cause{ID: uuid.Must(uuid.NewV7()), Root: l.value.Target.FullName.String(), Actor: "missing: delete", At: time.Now()}
+	cause := &schema.Cause{ID: uuid.Must(uuid.NewV7()), Root: l.value.Target.FullName.String(),
+		Actor: "missing: delete", At: time.Now()}
 	b := &pgx.Batch{}
-	cascade.QueueNoteRows(b, l.reference.Table.KindID, s.SelfID, names, uids, plan.Reason{How: peer.Cascaded, Cause: cause, Via: &plan.Link{DeploymentID: of, Name: l.value.Target.Name}})
+	cascade.QueueNoteRows(b, l.reference.Table.KindID, s.SelfID, names, uids,
+		plan.Reason{How: peer.Cascaded, Cause: cause, Via: &plan.Link{DeploymentID: of, Name: l.value.Target.Name}})
 	return tx.SendBatch(ctx, b).Close()
 }

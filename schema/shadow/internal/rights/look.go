@@ -13,9 +13,11 @@ import (
 )
 
 var (
-	selectLooksSQL = db.Codes(`SELECT DISTINCT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = {look_at_right}`)
+	selectLooksSQL = db.Codes(
+		`SELECT DISTINCT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = {look_at_right}`)
 
-	// Nothing was written under the right that still stands; and it does not count any more, or nothing blocks the target from here.
+	// Nothing was written under the right that still stands; and it does not count any more, or nothing
+	// blocks the target from here.
 	selectFreeSQL = db.Codes(`
 SELECT f.id, f.block_attempt FROM dbcontroller.foreign_target f
 WHERE f.id = ANY ($1) AND f.block_attempt IS NOT NULL AND NOT (` + db.KeptSQL + ` AND ` + db.BlockRightCountsSQL + `)
@@ -23,8 +25,8 @@ WHERE f.id = ANY ($1) AND f.block_attempt IS NOT NULL AND NOT (` + db.KeptSQL + 
     AND NOT (` + db.BlockRightCountsSQL + ` AND EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.behaviour = {block}))`)
 )
 
-// LookAtRights returns the rights that are not needed any more. The look decides, under the lock of the right, and not the drop of a
-// reference that has led to it.
+// LookAtRights returns the rights that are not needed any more. The look decides, under the lock of the
+// right, and not the drop of a reference that has led to it.
 func (s *Rights) LookAtRights(ctx context.Context, seqs []int64) error {
 	rows, err := s.Pool.Query(ctx, selectLooksSQL, seqs)
 	if err != nil {
@@ -82,7 +84,8 @@ type freeRight struct {
 	Attempt peer.AttemptID
 }
 
-// free returns the rights that nothing here uses: no stored reference, and no row of a table. Rows do not use the right to a target that does not exist any more.
+// free returns the rights that nothing here uses: no stored reference, and no row of a table. Rows do not use
+// the right to a target that does not exist any more.
 func (s *Rights) free(ctx context.Context, q db.Querier, ids []int64) ([]freeRight, error) {
 	rows, err := q.Query(ctx, selectFreeSQL, ids)
 	if err != nil {

@@ -38,8 +38,8 @@ func underSQL(deleting string) string {
 WHERE r.target_id = $1 AND r.delegated AND r.behaviour = {block} AND NOT r.dangling AND h.state ` + deleting + ` {deleting} LIMIT $2)`)
 }
 
-// Recall answers for the proxies that a deployment asks about. A right ends before its references are looked for, so that a verdict
-// gone is final: every reference committed under the right is seen, and none follows.
+// Recall answers for the proxies that a deployment asks about. A right ends before its references are looked
+// for, so that a verdict gone is final: every reference committed under the right is seen, and none follows.
 func (s *Rights) Recall(ctx context.Context, from schema.DeploymentID, asked []peer.Recall) (*peer.Recalled, error) {
 	questions := make([]peer.Question, len(asked))
 	for i, a := range asked {
@@ -81,7 +81,8 @@ func (s *Rights) Recall(ctx context.Context, from schema.DeploymentID, asked []p
 }
 
 // proxies returns the rows of the proxies that exist, by question.
-func (s *Rights) proxies(ctx context.Context, of schema.DeploymentID, questions []peer.Question) (map[int]int64, error) {
+func (s *Rights) proxies(ctx context.Context, of schema.DeploymentID,
+	questions []peer.Question) (map[int]int64, error) {
 	deployment, err := s.Names.Deployment(ctx, of)
 	if err != nil {
 		return nil, err
@@ -142,7 +143,8 @@ func (s *Rights) recall(ctx context.Context, id int64, r peer.Recall, epoch uuid
 	return answer, err
 }
 
-// alone runs fn under the lock of a row, which no write shares: all writes that shared it have ended. The tables that they wrote are known then.
+// alone runs fn under the lock of a row, which no write shares: all writes that shared it have ended. The
+// tables that they wrote are known then.
 func (s *Rights) alone(ctx context.Context, id int64, fn func(tx pgx.Tx) error) error {
 	ids := []int64{id}
 	if _, err := s.Pool.Exec(ctx, db.BeginEndingSQL, ids); err != nil {
@@ -163,8 +165,8 @@ func (s *Rights) alone(ctx context.Context, id int64, fn func(tx pgx.Tx) error) 
 	})
 }
 
-// under adds the references that a proxy stands for to an answer: stored ones, and rows of tables. Those of holders in DELETING come
-// last: they do not refuse a delete, and the answer need not name all of them.
+// under adds the references that a proxy stands for to an answer: stored ones, and rows of tables. Those of
+// holders in DELETING come last: they do not refuse a delete, and the answer need not name all of them.
 func (s *Rights) under(ctx context.Context, q db.Querier, id int64, answer *peer.RecallAnswer) error {
 	referrers, err := s.referring(ctx, q, []int64{id}, peer.MaxRecalled+1)
 	if err != nil {
@@ -226,8 +228,8 @@ func (s *Rights) referring(ctx context.Context, q db.Querier, ids []int64, limit
 	return out, nil
 }
 
-// remove ends a right and releases the proxy, under the lock of its row. The release is repeated until it is answered, because the answer
-// to a recall may be lost.
+// remove ends a right and releases the proxy, under the lock of its row. The release is repeated until it is
+// answered, because the answer to a recall may be lost.
 func (s *Rights) remove(ctx context.Context, tx pgx.Tx, id int64, attempt peer.AttemptID) error {
 	field, err := s.Names.Field(ctx, peer.RightPath)
 	if err != nil {

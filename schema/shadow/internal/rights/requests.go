@@ -35,27 +35,31 @@ type Granter struct {
 	asked    map[string]time.Time         // guarded by mu; when a request was last followed
 	asking   map[schema.DeploymentID]bool // guarded by mu; deployments with a call under way
 	returned time.Time                    // guarded by mu; when unused rights were last looked for
-	settled  time.Time                    // guarded by mu; when values without a right were last looked for; settling: they are at the moment
+	// guarded by mu; when values without a right were last looked for; settling: they are at the moment
+	settled  time.Time
 	settling bool
 }
 
 // NewGranter joins the parts.
 func NewGranter(g *gate.Gate, rs *rows.Rows, r *Rights) *Granter {
-	return &Granter{DB: rs.DB, gate: g, rows: rs, rights: r, pauses: db.NewLatePauses("lacking"), asked: map[string]time.Time{}, asking: map[schema.DeploymentID]bool{}}
+	return &Granter{DB: rs.DB, gate: g, rows: rs, rights: r, pauses: db.NewLatePauses("lacking"),
+		asked: map[string]time.Time{}, asking: map[schema.DeploymentID]bool{}}
 }
 
 const (
-	// requestsIdle is the pause between two looks while requests are open, or while no process would tell of a new one;
-	// requestsRare is the pause after a failure, and between two looks for unused rights. Otherwise it is
-	// lackingEvery.
+	// requestsIdle is the pause between two looks while requests are open, or while no process would tell of
+	// a new one; requestsRare is the pause after a failure, and between two looks for unused rights.
+	// Otherwise it is lackingEvery.
 	requestsIdle = 25 * time.Millisecond
 	requestsRare = 2 * time.Second
-	// askedAgainAfter is the time after which an unanswered target is asked for again: the answer to the confirm may be on its way.
+	// askedAgainAfter is the time after which an unanswered target is asked for again: the answer to the
+	// confirm may be on its way.
 	askedAgainAfter = time.Second
-	// requestPatience is the age at which a request is answered with the last problem, although that may pass.
+	// requestPatience is the age at which a request is answered with the last problem, although that may
+	// pass.
 	requestPatience = 8 * time.Second
-	// requestsBatch is the maximum number of requests of a look, and requestsOfOne the maximum for one deployment: requests
-	// for a deployment that is away leave places for the others (I20).
+	// requestsBatch is the maximum number of requests of a look, and requestsOfOne the maximum for one
+	// deployment: requests for a deployment that is away leave places for the others (I20).
 	requestsBatch = 5000
 	requestsOfOne = 500
 	// deploymentsOfLook is the maximum number of deployments of a look. Requests for a deployment that the
@@ -64,8 +68,9 @@ const (
 )
 
 var (
-	// SelectRequestsSQL finds the open requests of rights. A step of its recursion finds the next deployment by the index, and each of them has the same share of a look: very many requests for
-	// one, or for very many, cost a look little.
+	// SelectRequestsSQL finds the open requests of rights. A step of its recursion finds the next deployment
+	// by the index, and each of them has the same share of a look: very many requests for one, or for very
+	// many, cost a look little.
 	SelectRequestsSQL = `
 WITH RECURSIVE d AS (
     (SELECT split_part(target, '/', 3) AS service, split_part(target, '/', 4) AS region FROM dbcontroller.right_request WHERE NOT answered ORDER BY 1, 2 LIMIT 1)
@@ -183,7 +188,8 @@ type question struct {
 	asks int64
 }
 
-// AnswerRequests asks once for the rights of the requests that are not answered, and answers those whose rights are there or refused.
+// AnswerRequests asks once for the rights of the requests that are not answered, and answers those whose
+// rights are there or refused.
 func (s *Granter) AnswerRequests(ctx context.Context) error {
 	var asks sync.WaitGroup
 	defer asks.Wait()
@@ -191,8 +197,8 @@ func (s *Granter) AnswerRequests(ctx context.Context) error {
 	return err
 }
 
-// look answers the requests whose rights are there, and begins to ask for the others. A deployment is asked by one call at a time, and none
-// waits for the answer of another one. It reports whether requests are open.
+// look answers the requests whose rights are there, and begins to ask for the others. A deployment is asked
+// by one call at a time, and none waits for the answer of another one. It reports whether requests are open.
 func (s *Granter) look(ctx context.Context, asks *sync.WaitGroup) (open bool, err error) {
 	if err := s.tidy(ctx); err != nil {
 		return false, err
@@ -236,7 +242,8 @@ func (s *Granter) look(ctx context.Context, asks *sync.WaitGroup) (open bool, er
 			defer s.WakeAsked() // the rights may be there, and others wait for their turn
 			defer s.done(at)
 			if err := s.answer(ctx, s.ask(ctx, at, of)); err != nil && ctx.Err() == nil {
-				s.Log.Warn("the answers to requests of rights could not be stored; their targets are asked for again", zap.Stringer("deployment", at), zap.Error(err))
+				s.Log.Warn("the answers to requests of rights could not be stored; their targets are asked for again",
+					zap.Stringer("deployment", at), zap.Error(err))
 			}
 		})
 	}
@@ -261,14 +268,16 @@ func (s *Granter) needs(text string) (out Asked, err error) {
 	return out, fmt.Errorf("no strict reference of an attached table needs %s", text)
 }
 
-// errUnconfirmed: the deployment has answered, and its answer to the confirm, which gives the right, is under way.
+// errUnconfirmed: the deployment has answered, and its answer to the confirm, which gives the right, is under
+// way.
 var errUnconfirmed = errors.New("its deployment has not confirmed it yet")
 
 // errUnnamed: the value of a column, such as the empty text, names nothing that could exist.
 var errUnnamed = errors.New("no name of a resource")
 
 func names(r schema.RowTarget, target schema.FullName) bool {
-	return r.Kind.Service == target.Deployment.Service && (r.Collection == "" || strings.HasPrefix(target.Name, r.Collection+"/"))
+	return r.Kind.Service == target.Deployment.Service &&
+		(r.Collection == "" || strings.HasPrefix(target.Name, r.Collection+"/"))
 }
 
 // named answers the requests whose deployments are made up, and returns the others.
@@ -339,17 +348,21 @@ func (s *Granter) ask(ctx context.Context, at schema.DeploymentID, of []asking) 
 		case errors.As(why, &named) && named.All(peer.Stands(peer.Final)), a.late && why != nil:
 			answers[a.question] = why
 		case a.late:
-			answers[a.question] = fmt.Errorf("the right to refer to it was not given in %s: %w", requestPatience, cmp.Or(errors.Join(err, why), errUnconfirmed))
+			answers[a.question] = fmt.Errorf("the right to refer to it was not given in %s: %w", requestPatience,
+				cmp.Or(errors.Join(err, why), errUnconfirmed))
 		}
 	}
 	if err != nil {
-		s.Log.Debug("rights that an application asks for were not given yet", zap.Stringer("deployment", at), zap.Error(err))
+		s.Log.Debug("rights that an application asks for were not given yet", zap.Stringer("deployment", at),
+			zap.Error(err))
 	}
 	return answers
 }
 
-// admit answers the requests of callers that have too many unused rights to block, and returns the others. A right to act refuses no deletion.
-func (s *Granter) admit(ctx context.Context, at schema.DeploymentID, of []asking, answers map[question]error) ([]asking, error) {
+// admit answers the requests of callers that have too many unused rights to block, and returns the others. A
+// right to act refuses no deletion.
+func (s *Granter) admit(ctx context.Context, at schema.DeploymentID, of []asking,
+	answers map[question]error) ([]asking, error) {
 	wanted := map[string]int{}
 	for _, a := range of {
 		if a.Block {
@@ -371,8 +384,9 @@ func (s *Granter) admit(ctx context.Context, at schema.DeploymentID, of []asking
 			admitted[a.By]--
 			return false
 		}
-		answers[a.question] = fmt.Errorf("%s has %d rights to block resources of %s that no row uses, and more are not given to one role: "+
-			"write fewer rows with new targets in a transaction; rights that are not used are returned after %s. The number is the setting --max-unused-rights of serve", a.By, s.Tuning.Load().Quotas.Unused, at, toUse)
+		answers[a.question] = fmt.Errorf(
+			"%s has %d rights to block resources of %s that no row uses, and more are not given to one role: "+
+				"write fewer rows with new targets in a transaction; rights that are not used are returned after %s. The number is the setting --max-unused-rights of serve", a.By, s.Tuning.Load().Quotas.Unused, at, toUse)
 		return true
 	}), nil
 }
@@ -420,14 +434,17 @@ func (s *Granter) answer(ctx context.Context, answers map[question]error) error 
 		absent := false
 		if err != nil {
 			text := err.Error()
-			absent = errors.Is(err, errUnnamed) || errors.As(err, &named) && named.All(func(r peer.Reason) bool { return r == peer.TargetMissing })
+			absent = errors.Is(err, errUnnamed) || errors.As(err, &named) && named.All(func(r peer.Reason) bool {
+				return r == peer.TargetMissing
+			})
 			if absent {
 				_, name, _ := strings.Cut(q.text, " ")
 				text = name + " does not exist"
 			}
 			problem = &text
 		}
-		targets, asks, problems, missing = append(targets, q.text), append(asks, q.asks), append(problems, problem), append(missing, absent)
+		targets, asks, problems, missing = append(targets, q.text), append(asks, q.asks), append(problems, problem),
+			append(missing, absent)
 	}
 	if _, err := s.Pool.Exec(ctx, answerSQL, targets, asks, problems, missing); err != nil {
 		return fmt.Errorf("answer requests of rights: %w", err)

@@ -1,6 +1,7 @@
-// Package rights is the holder's side of rights to block resources of other deployments without asking: it acquires them, answers when
-// they are recalled, and returns unneeded rights. A right is the reference of a proxy, which is established, confirmed,
-// resolved and released as any other. Statements ask for rights before they write rows of attached tables (requests.go).
+// Package rights is the holder's side of rights to block resources of other deployments without asking: it
+// acquires them, answers when they are recalled, and returns unneeded rights. A right is the reference of a
+// proxy, which is established, confirmed, resolved and released as any other. Statements ask for rights
+// before they write rows of attached tables (requests.go).
 package rights
 
 import (
@@ -47,8 +48,9 @@ const (
 SELECT f.id, f.uid, f.turn, f.kind_id, f.name, false FROM dbcontroller.foreign_target f
 WHERE f.id = ANY ($1) AND NOT (` + db.BlockRightCountsSQL + `) ORDER BY f.id`
 
-	// After the version's lock: a process without rights that joins meanwhile is visible, or waits. A statement may still share the lost right
-	// of an epoch before: its rows are compared, and not covered by the new one.
+	// After the version's lock: a process without rights that joins meanwhile is visible, or waits. A
+	// statement may still share the lost right of an epoch before: its rows are compared, and not covered by
+	// the new one.
 	takeableSQL = `
 SELECT f.id FROM unnest($1::bigint[], $2::bigint[]) AS i (id, turn) JOIN dbcontroller.foreign_target f ON f.id = i.id AND f.turn = i.turn
 WHERE ` + db.AllDelegateSQL + ` AND (NOT $3 OR f.block_epoch IS NULL OR f.id IN (SELECT a.id FROM dbcontroller.foreign_target a WHERE a.id = ANY ($1) AND a.block_epoch IS NOT NULL FOR UPDATE SKIP LOCKED))`
@@ -86,8 +88,8 @@ type rightRequest struct {
 // pauseOfRefused is the time until a refused right is asked for again.
 const pauseOfRefused = time.Minute
 
-// Acquire asks a deployment for the rights to block some targets. A right that is refused, or whose call fails, is asked for again later: references are
-// written by asking meanwhile.
+// Acquire asks a deployment for the rights to block some targets. A right that is refused, or whose call
+// fails, is asked for again later: references are written by asking meanwhile.
 func (s *Rights) Acquire(ctx context.Context, at schema.DeploymentID, ids []int64) error {
 	rows, err := s.Pool.Query(ctx, selectAcquiredSQL, s.due(ids))
 	if err != nil {
@@ -100,14 +102,16 @@ func (s *Rights) Acquire(ctx context.Context, at schema.DeploymentID, ids []int6
 	for _, w := range requests {
 		if err := s.acquireByNumber(ctx, at, w); err != nil {
 			s.putOff(w.ID)
-			s.Log.Debug("the right to block a resource is not given, asking for each reference", zap.Stringer("deployment", at), zap.String("name", w.Name), zap.Error(err))
+			s.Log.Debug("the right to block a resource is not given, asking for each reference",
+				zap.Stringer("deployment", at), zap.String("name", w.Name), zap.Error(err))
 		}
 	}
 	return nil
 }
 
-// acquireByNumber asks for the right to block a target that many references block, unless it is a row of a table: the statement that deletes
-// it could not recall the right. Rights that rows need are returned as soon as no row needs them.
+// acquireByNumber asks for the right to block a target that many references block, unless it is a row of a
+// table: the statement that deletes it could not recall the right. Rights that rows need are returned as soon
+// as no row needs them.
 func (s *Rights) acquireByNumber(ctx context.Context, at schema.DeploymentID, w rightRequest) error {
 	v, err := s.Current()
 	if err != nil {
@@ -144,11 +148,13 @@ func (s *Rights) putOff(id int64) {
 // errNotTaken: the target was closed, or a database failed over, after the question.
 var errNotTaken = errors.New("the answer came too late")
 
-// acquire asks for a right to each of some targets by one attempt, as a write does: it is established, and committed with the decision on the
-// attempt. The right to act is there when the attempt is confirmed: its reference becomes an entry. The rights that can be taken are taken; the
-// blockades of the others are released. unused: no row and no body here uses the rights to block yet. Their blockades stay tentative until one does, and the deployment of the
-// targets asks about them.
-func (s *Rights) acquire(ctx context.Context, at schema.DeploymentID, requests []rightRequest, behaviour schema.Behaviour, unused bool) error {
+// acquire asks for a right to each of some targets by one attempt, as a write does: it is established, and
+// committed with the decision on the attempt. The right to act is there when the attempt is confirmed: its
+// reference becomes an entry. The rights that can be taken are taken; the blockades of the others are
+// released. unused: no row and no body here uses the rights to block yet. Their blockades stay tentative
+// until one does, and the deployment of the targets asks about them.
+func (s *Rights) acquire(ctx context.Context, at schema.DeploymentID, requests []rightRequest,
+	behaviour schema.Behaviour, unused bool) error {
 	v, err := s.Current()
 	if err != nil {
 		return err
@@ -233,7 +239,8 @@ func (s *Rights) take(ctx context.Context, g *granting) error {
 			b.Queue(askActingRightSQL, taken, g.attempt)
 		}
 		if !g.unused {
-			b.Queue(write.ConfirmWorkSQL, []int16{int16(taken[0] % schema.RingSize)}, []int32{g.deployment}, []peer.AttemptID{g.attempt}, []int32{int32(len(ids))}) //nolint:gosec // bounded by the request
+			b.Queue(write.ConfirmWorkSQL, []int16{int16(taken[0] % schema.RingSize)}, []int32{g.deployment},
+				[]peer.AttemptID{g.attempt}, []int32{int32(len(ids))}) //nolint:gosec // bounded by the request
 		}
 		if left := slices.DeleteFunc(ids, func(id int64) bool { return slices.Contains(taken, id) }); len(left) > 0 {
 			b.Queue(releaseProxySQL, left, g.attempt, field)

@@ -38,17 +38,19 @@ func (s *Rows) Delete(ctx context.Context, tx pgx.Tx, keys []Key) error {
 // kept returns an error of a statement on the rows, as *peer.KeptError when the application refuses it.
 func (t *Table) kept(err error) error {
 	if db.HasCode(err, db.CodeNotSupported) { // a statement cannot return the rows of a table with rules
-		return &peer.KeptError{Table: t.Definition.Table.String(), Text: "the table has rules, which attach refuses: drop them"}
+		return &peer.KeptError{Table: t.Definition.Table.String(),
+			Text: "the table has rules, which attach refuses: drop them"}
 	}
 	return cmp.Or(db.Kept(t.Definition.Table.String(), err), err)
 }
 
-// gone fails with *peer.KeptError when one of some rows still exists: the row would stay and refer to a resource that is gone. A deletion is delayed
-// instead, and the row reported.
+// gone fails with *peer.KeptError when one of some rows still exists: the row would stay and refer to a
+// resource that is gone. A deletion is delayed instead, and the row reported.
 func (t *Table) gone(ctx context.Context, tx pgx.Tx, names []string) error {
 	there, err := t.present(ctx, tx, t.lockSQL, names)
 	if err == nil && len(there) > 0 {
-		err = &peer.KeptError{Table: t.Definition.Table.String(), Text: slices.Min(there) + " is there after the statement"}
+		err = &peer.KeptError{Table: t.Definition.Table.String(), Text: slices.Min(there) +
+			" is there after the statement"}
 	}
 	return err
 }
@@ -72,7 +74,8 @@ func change(ctx context.Context, tx pgx.Tx, sql string, keys [][]string, values 
 	return pgx.CollectRows(found, pgx.RowTo[[]string])
 }
 
-// fireDeferred runs deferred triggers of the changed tables: at the commit, they would run with the rights of the store.
+// fireDeferred runs deferred triggers of the changed tables: at the commit, they would run with the rights of
+// the store.
 func fireDeferred(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, fireDeferredSQL); err != nil {
 		if kept := db.Kept("", err); kept != nil {

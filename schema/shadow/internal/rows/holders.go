@@ -13,7 +13,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
-// Holder is a row that names a target, with its resource. Most rows have none, because nothing refers to them.
+// Holder is a row that names a target, with its resource. Most rows have none, because nothing refers to
+// them.
 type Holder struct {
 	Referrer
 	ID    int64     // of the resource; 0: there is none
@@ -27,7 +28,8 @@ SELECT i.n - 1, s.id, s.uid, s.state FROM unnest($2::text[]) WITH ORDINALITY AS 
 CROSS JOIN LATERAL (SELECT * FROM dbcontroller.shadow s WHERE s.kind_id = $1 AND s.name = i.name AND NOT s.hidden OFFSET 0) AS s`
 
 // Holders returns the rows of Referring with their resources.
-func (s *Rows) Holders(ctx context.Context, q db.Querier, blocking bool, targets []Target, limit int) ([]Holder, error) {
+func (s *Rows) Holders(ctx context.Context, q db.Querier, blocking bool, targets []Target,
+	limit int) ([]Holder, error) {
 	found, err := s.Referring(ctx, q, blocking, targets, limit)
 	if err != nil {
 		return nil, err
@@ -43,7 +45,8 @@ func (s *Rows) resources(ctx context.Context, q db.Querier, found []Referrer) ([
 	questions := map[int32]*question{}
 	out := make([]Holder, len(found))
 	for i, r := range found {
-		out[i] = Holder{Referrer: r, UID: uuid.NewSHA1(uuid.NameSpaceOID, []byte(r.Table.Definition.Table.String()+" "+r.Name))}
+		out[i] = Holder{Referrer: r, UID: uuid.NewSHA1(uuid.NameSpaceOID,
+			[]byte(r.Table.Definition.Table.String()+" "+r.Name))}
 		of := questions[r.Table.KindID]
 		if of == nil {
 			of = &question{}
@@ -77,8 +80,10 @@ type Place struct {
 	Key       []string `json:"r,omitempty"` // nil: before the first row
 }
 
-// HoldersPage returns the holders of a target behind a place, at most limit, and the place of the last one; it is that before when there are no more.
-func (s *Rows) HoldersPage(ctx context.Context, q db.Querier, target Target, after Place, limit int) (page []Holder, last Place, err error) {
+// HoldersPage returns the holders of a target behind a place, at most limit, and the place of the last one;
+// it is that before when there are no more.
+func (s *Rows) HoldersPage(ctx context.Context, q db.Querier, target Target, after Place,
+	limit int) (page []Holder, last Place, err error) {
 	var found []Referrer
 	tables := s.holders()
 	slices.SortFunc(tables, func(a, b *Table) int { return int(a.KindID - b.KindID) })
@@ -109,7 +114,8 @@ func (s *Rows) HoldersPage(ctx context.Context, q db.Querier, target Target, aft
 	return page, last, err
 }
 
-func (t *Table) page(ctx context.Context, q db.Querier, self schema.DeploymentID, reference int, target Target, after []string, limit int) (out []Referrer, err error) {
+func (t *Table) page(ctx context.Context, q db.Querier, self schema.DeploymentID, reference int, target Target,
+	after []string, limit int) (out []Referrer, err error) {
 	r := t.referring[reference]
 	values, ok := r.values(self, target)
 	if !ok || limit <= 0 {
@@ -147,7 +153,8 @@ CROSS JOIN LATERAL (SELECT f.uid FROM dbcontroller.foreign_target f WHERE f.depl
 
 // Cascading returns the targets whose deletion takes rows along, by the names of the rows: the targets of
 // their references.
-func (s *Rows) Cascading(ctx context.Context, q db.Querier, kindID int32, names []string) (map[string][]peer.PlanTarget, error) {
+func (s *Rows) Cascading(ctx context.Context, q db.Querier, kindID int32,
+	names []string) (map[string][]peer.PlanTarget, error) {
 	t := s.Of(kindID)
 	if t == nil || len(t.referring) == 0 {
 		return nil, nil
@@ -161,7 +168,8 @@ func (s *Rows) Cascading(ctx context.Context, q db.Querier, kindID int32, names 
 	for name, values := range read {
 		for _, n := range t.named(s.Self, values) {
 			if d := n.target.Deployment; n.Behaviour.Cascades() {
-				holders, targets, deployments = append(holders, name), append(targets, n.target.Name), append(deployments, d)
+				holders, targets, deployments = append(holders, name), append(targets, n.target.Name),
+					append(deployments, d)
 				services, regions = append(services, d.Service), append(regions, d.Region)
 			}
 		}

@@ -123,12 +123,15 @@ func columnsOf(values []Value) []any {
 
 // ActOnMissing deletes, or unsets, at most limit rows with a value, whose target does not exist, unless there
 // is a right to it, or a later note than the given one. It returns their names.
-func (r Reference) ActOnMissing(ctx context.Context, tx pgx.Tx, v Value, note int64, limit int) (names []string, err error) {
+func (r Reference) ActOnMissing(ctx context.Context, tx pgx.Tx, v Value, note int64,
+	limit int) (names []string, err error) {
 	d := v.Target.Deployment
-	values := append(slices.Clone(v.Values), strconv.Itoa(limit), d.Service, d.Region, v.Target.Kind.Kind, v.Target.Name, strconv.FormatInt(note, 10))
+	values := append(slices.Clone(v.Values), strconv.Itoa(limit), d.Service, d.Region, v.Target.Kind.Kind,
+		v.Target.Name, strconv.FormatInt(note, 10))
 	changed, err := change(ctx, tx, r.referring().missing, nil, values)
 	if err != nil {
-		return nil, fmt.Errorf("act upon rows of %s whose target does not exist: %w", r.Table.Definition.Table, r.Table.kept(err))
+		return nil, fmt.Errorf("act upon rows of %s whose target does not exist: %w", r.Table.Definition.Table,
+			r.Table.kept(err))
 	}
 	for _, key := range changed {
 		names = append(names, r.Table.NameOf(key))
@@ -140,7 +143,8 @@ const selectMissingSQL = `
 SELECT i.n - 1 FROM unnest($1::int[], $2::text[], $3::text[]) WITH ORDINALITY AS i (kind_id, path, texts, n) WHERE EXISTS (
     SELECT FROM dbcontroller.lacking l WHERE l.kind_id = i.kind_id AND l.path = i.path AND md5(l.texts) = md5(to_json(ARRAY(SELECT json_array_elements_text(i.texts::json)))::text) AND l.missing OFFSET 0)`
 
-// Missing reports of each row that names a target whether its value is noted as one whose target does not exist: it is asked for again, and has no right.
+// Missing reports of each row that names a target whether its value is noted as one whose target does not
+// exist: it is asked for again, and has no right.
 func (s *Rows) Missing(ctx context.Context, q db.Querier, targets []Target, referrers []Referrer) ([]bool, error) {
 	out := make([]bool, len(referrers))
 	if len(referrers) == 0 {

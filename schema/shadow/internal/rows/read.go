@@ -82,7 +82,10 @@ func (t *Table) Read(ctx context.Context, q db.Querier, names []string) (map[str
 	}
 	var n int
 	var values []*string
-	_, err = pgx.ForEachRow(found, []any{&n, &values}, func() error { out[names[at[n-1]]] = slices.Clone(values); return nil })
+	_, err = pgx.ForEachRow(found, []any{&n, &values}, func() error {
+		out[names[at[n-1]]] = slices.Clone(values)
+		return nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read rows of %s: %w", t.Definition.Table, err)
 	}

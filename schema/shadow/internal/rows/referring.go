@@ -38,7 +38,8 @@ WHERE NOT EXISTS (` + laterSQL + `)`
 
 const (
 	selectTargetsSQL   = targetColumns + ` AND f.id = ANY ($1)`
-	selectTargetsOfSQL = targetColumns + ` AND (f.uid, f.deployment_id) IN (SELECT u, d FROM unnest($1::uuid[], $2::int[]) AS i (u, d))`
+	selectTargetsOfSQL = targetColumns +
+		` AND (f.uid, f.deployment_id) IN (SELECT u, d FROM unnest($1::uuid[], $2::int[]) AS i (u, d))`
 )
 
 // Targets returns the targets of some rows of foreign_target that rows of tables may name: of several with
@@ -58,7 +59,8 @@ func scanTargets(found pgx.Rows, err error) ([]Target, error) {
 	}
 	var t Target
 	var out []Target
-	_, err = pgx.ForEachRow(found, []any{&t.ID, &t.UID, &t.Deployment.Service, &t.Deployment.Region, &t.Name, &t.Kind.Service, &t.Kind.Kind}, func() error {
+	_, err = pgx.ForEachRow(found, []any{&t.ID, &t.UID, &t.Deployment.Service, &t.Deployment.Region, &t.Name,
+		&t.Kind.Service, &t.Kind.Kind}, func() error {
 		out = append(out, t)
 		return nil
 	})
@@ -87,8 +89,10 @@ type referring struct {
 	each      string // the same, of each value
 	page      string // the values of one target, then a limit; next: then the key of the row before
 	next      string
-	// Statements of change. The functions in them are of one snapshot with the rows.
-	missing string // removes, or unsets, rows: the values, a limit, and service, region, kind and name of a target to which there is no right, and the note; empty: they are kept
+	// Statements of change. The functions in them are of one snapshot with the rows. removes, or unsets,
+	// rows: the values, a limit, and service, region, kind and name of a target to which there is no right,
+	// and the note; empty: they are kept
+	missing string
 	remove  string // the keys; the values of one target, then its row of foreign_target: rows that have changed stay
 	unset   string
 	left    string // the rows that remove or unset should have changed
@@ -104,7 +108,8 @@ func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 	for i := range values {
 		arrays, names = append(arrays, fmt.Sprintf("$%d::text[]", i+1)), append(names, fmt.Sprintf("v%d", i+1))
 	}
-	// A row t names a target with these values. By the type, for the index; by a collation, a text can be equal to another one.
+	// A row t names a target with these values. By the type, for the index; by a collation, a text can be
+	// equal to another one.
 	named := func(value func(i int) string) string {
 		var conditions []string
 		for i, c := range values {
@@ -123,20 +128,31 @@ func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 		return func(i int) string { return fmt.Sprintf("$%d::text", first+i) }
 	}
 	out := &referring{reference: r}
-	out.find = fmt.Sprintf("SELECT i.n, t.key FROM unnest(%s) WITH ORDINALITY AS i (%s, n) CROSS JOIN LATERAL (SELECT %s AS key FROM %s AS t WHERE %s LIMIT $%d) AS t",
-		strings.Join(arrays, ", "), strings.Join(names, ", "), t.keyTexts(), table, named(func(i int) string { return "i." + names[i] }), len(values)+1)
+	out.find = fmt.Sprintf(
+		"SELECT i.n, t.key FROM unnest(%s) WITH ORDINALITY AS i (%s, n) CROSS JOIN LATERAL (SELECT %s AS key FROM %s AS t WHERE %s LIMIT $%d) AS t",
+		strings.Join(arrays, ", "), strings.Join(names, ", "), t.keyTexts(), table, named(func(i int) string {
+			return "i." + names[i]
+		}), len(values)+1)
 	out.count = fmt.Sprintf("SELECT count(*) FROM unnest(%s) AS i (%s) JOIN %s AS t ON %s",
-		strings.Join(arrays, ", "), strings.Join(names, ", "), table, named(func(i int) string { return "i." + names[i] }))
-	out.each = fmt.Sprintf("SELECT i.n - 1, (SELECT count(*) FROM %s AS t WHERE %s) FROM unnest(%s) WITH ORDINALITY AS i (%s, n)",
-		table, named(func(i int) string { return "i." + names[i] }), strings.Join(arrays, ", "), strings.Join(names, ", "))
+		strings.Join(arrays, ", "), strings.Join(names, ", "), table, named(func(i int) string {
+			return "i." + names[i]
+		}))
+	out.each = fmt.Sprintf(
+		"SELECT i.n - 1, (SELECT count(*) FROM %s AS t WHERE %s) FROM unnest(%s) WITH ORDINALITY AS i (%s, n)",
+		table, named(func(i int) string {
+			return "i." + names[i]
+		}), strings.Join(arrays, ", "), strings.Join(names, ", "))
 	page := fmt.Sprintf("SELECT %s FROM %s AS t WHERE %s", t.keyTexts(), table, named(parameter(1)))
 	order := fmt.Sprintf(" ORDER BY %s LIMIT $%d", t.columns("t."), len(values)+1)
-	out.page, out.next = page+order, fmt.Sprintf("%s AND (%s) > (%s)%s", page, t.columns("t."), t.parameters(len(values)+2), order)
+	out.page, out.next = page+order, fmt.Sprintf("%s AND (%s) > (%s)%s", page, t.columns("t."),
+		t.parameters(len(values)+2), order)
 	given := func(i int) string { return fmt.Sprintf("($2::text[])[%d]", i+1) }
-	where := fmt.Sprintf(" %s WHERE %s AND %s AND (SELECT dbcontroller.is_gone(%s::bigint))", t.changed(), t.sameKey(), named(given), given(len(values)))
+	where := fmt.Sprintf(" %s WHERE %s AND %s AND (SELECT dbcontroller.is_gone(%s::bigint))", t.changed(), t.sameKey(),
+		named(given), given(len(values)))
 	returning := fmt.Sprintf(" RETURNING %s", t.keyTexts())
 	out.remove = t.deletion() + where + returning
-	out.left = fmt.Sprintf("SELECT %s FROM %s AS t JOIN%s LIMIT 1", t.keyTexts(), table, strings.Replace(where, " WHERE ", " ON ", 1))
+	out.left = fmt.Sprintf("SELECT %s FROM %s AS t JOIN%s LIMIT 1", t.keyTexts(), table,
+		strings.Replace(where, " WHERE ", " ON ", 1))
 	sets := func(value string) string {
 		var sets []string
 		for _, c := range r.UnsetColumns() {
@@ -150,8 +166,10 @@ func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 	}
 	out.unset = fmt.Sprintf("UPDATE %s AS t SET %s FROM%s%s", table, sets(to), where, returning)
 	n := len(values)
-	without := fmt.Sprintf("(SELECT %s FROM %s AS t WHERE %s LIMIT %s::bigint) AS k WHERE (%s) = (%s) AND %s AND (SELECT dbcontroller.is_missing(%s, %s, %s, %s, %s::bigint))",
-		t.columns("t."), table, named(given), given(n), t.columns("t."), t.columns("k."), named(given), given(n+1), given(n+2), given(n+3), given(n+4), given(n+5))
+	without := fmt.Sprintf(
+		"(SELECT %s FROM %s AS t WHERE %s LIMIT %s::bigint) AS k WHERE (%s) = (%s) AND %s AND (SELECT dbcontroller.is_missing(%s, %s, %s, %s, %s::bigint))",
+		t.columns("t."), table, named(given), given(n), t.columns("t."), t.columns("k."), named(given), given(n+1),
+		given(n+2), given(n+3), given(n+4), given(n+5))
 	switch r.Missing {
 	case schema.MissingDelete:
 		out.missing = t.deletion() + " " + without + returning
@@ -162,7 +180,8 @@ func newReferring(t *Table, r *schema.DefinitionReference) *referring {
 	return out
 }
 
-// values returns the texts of the columns that name a target, with its region if a column has it; false: no row can name it.
+// values returns the texts of the columns that name a target, with its region if a column has it; false: no
+// row can name it.
 func (r *referring) values(self schema.DeploymentID, t Target) ([]string, bool) {
 	of := r.reference.Target
 	if of.Kind != t.Kind || of.Kind.Service != t.Deployment.Service {
@@ -179,9 +198,10 @@ func (r *referring) values(self schema.DeploymentID, t Target) ([]string, bool) 
 	return values, ok && region == t.Deployment.Region
 }
 
-// Referring returns rows that name targets by references, blocking ones or acting ones, at most limit for each target and reference. It
-// locks nothing. A table whose rows a policy hides is an error.
-func (s *Rows) Referring(ctx context.Context, q db.Querier, blocking bool, targets []Target, limit int) (out []Referrer, err error) {
+// Referring returns rows that name targets by references, blocking ones or acting ones, at most limit for
+// each target and reference. It locks nothing. A table whose rows a policy hides is an error.
+func (s *Rows) Referring(ctx context.Context, q db.Querier, blocking bool, targets []Target,
+	limit int) (out []Referrer, err error) {
 	for _, t := range s.holders() {
 		for n, r := range t.referring {
 			if r.reference.Blocks() != blocking {
@@ -220,7 +240,8 @@ func (s *Rows) holders() (out []*Table) {
 	return out
 }
 
-// arrays returns the values of the columns that name targets, as parameters, and the places of those targets that a row can name.
+// arrays returns the values of the columns that name targets, as parameters, and the places of those targets
+// that a row can name.
 func (r *referring) arrays(self schema.DeploymentID, targets []Target) (args []any, at []int) {
 	var columns [][]string
 	for i, target := range targets {
@@ -273,7 +294,8 @@ func (s *Rows) Counts(ctx context.Context, q db.Querier, targets []Target) (out 
 	return out, nil
 }
 
-func (t *Table) find(ctx context.Context, q db.Querier, self schema.DeploymentID, reference int, targets []Target, limit int) (out []Referrer, err error) {
+func (t *Table) find(ctx context.Context, q db.Querier, self schema.DeploymentID, reference int, targets []Target,
+	limit int) (out []Referrer, err error) {
 	r := t.referring[reference]
 	args, at := r.arrays(self, targets)
 	if len(at) == 0 {
@@ -297,7 +319,8 @@ func (t *Table) find(ctx context.Context, q db.Querier, self schema.DeploymentID
 
 func (t *Table) referrer(reference, target int, key []string) Referrer {
 	r := t.referring[reference].reference
-	return Referrer{Target: target, Table: t, Reference: reference, Path: r.Path, Behaviour: r.Behaviour, Key: key, Name: t.NameOf(key)}
+	return Referrer{Target: target, Table: t, Reference: reference, Path: r.Path, Behaviour: r.Behaviour, Key: key,
+		Name: t.NameOf(key)}
 }
 
 // mostOfName is the number of characters of a key that is shown when it can be no name.
@@ -313,10 +336,12 @@ func (t *Table) NameOf(key []string) string {
 	return string(text[:min(len(text), mostOfName)])
 }
 
-// RemoveReferring deletes rows of one table that still name a target by a reference; unset: it sets the columns to NULL instead. The rights to the
-// target have ended; nothing is done beside a later target of the same name. It returns the keys of the rows that it changed.
-// The triggers and native keys of the table act as for any statement.
-func (t *Table) RemoveReferring(ctx context.Context, tx pgx.Tx, self schema.DeploymentID, reference int, target Target, keys [][]string, unset bool) ([][]string, error) {
+// RemoveReferring deletes rows of one table that still name a target by a reference; unset: it sets the
+// columns to NULL instead. The rights to the target have ended; nothing is done beside a later target of the
+// same name. It returns the keys of the rows that it changed. The triggers and native keys of the table act
+// as for any statement.
+func (t *Table) RemoveReferring(ctx context.Context, tx pgx.Tx, self schema.DeploymentID, reference int, target Target,
+	keys [][]string, unset bool) ([][]string, error) {
 	if reference >= len(t.referring) { // the attachment has changed since the rows were found
 		return nil, nil
 	}
@@ -347,7 +372,8 @@ func (t *Table) RemoveReferring(ctx context.Context, tx pgx.Tx, self schema.Depl
 	}
 	left, err := pgx.CollectRows(rows, pgx.RowTo[[]string])
 	if err == nil && len(left) > 0 {
-		err = &peer.KeptError{Table: t.Definition.Table.String(), Text: t.NameOf(left[0]) + " is there after the statement"}
+		err = &peer.KeptError{Table: t.Definition.Table.String(), Text: t.NameOf(left[0]) +
+			" is there after the statement"}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", what, t.Definition.Table, err)
@@ -355,19 +381,22 @@ func (t *Table) RemoveReferring(ctx context.Context, tx pgx.Tx, self schema.Depl
 	return changed, nil
 }
 
-// Value is a distinct value of the columns of a reference: the texts of the columns, with the region if a column has it.
+// Value is a distinct value of the columns of a reference: the texts of the columns, with the region if a
+// column has it.
 type Value struct {
 	Values []string
 	Target Target
 	Named  bool // false: nothing could have such a name
 }
 
-// Walk calls fn with the distinct values of each reference that name targets at a deployment, by pages in the order of the index.
+// Walk calls fn with the distinct values of each reference that name targets at a deployment, by pages in the
+// order of the index.
 func (s *Rows) Walk(ctx context.Context, at schema.DeploymentID, fn func(r Reference, page []Value) error) error {
 	for _, t := range s.holders() {
 		for _, r := range t.References() {
 			d := r.referring().reference
-			if d.Target.Kind.Service != at.Service || d.Region == "" && cmp.Or(d.Target.Region, s.Self.Region) != at.Region {
+			if d.Target.Kind.Service != at.Service || d.Region == "" &&
+				cmp.Or(d.Target.Region, s.Self.Region) != at.Region {
 				continue
 			}
 			err := s.WalkValues(ctx, r, func(page []Value) error {
@@ -427,7 +456,8 @@ func (s *Rows) WalkValues(ctx context.Context, of Reference, fn func([]Value) er
 
 func valueOf(r *schema.DefinitionReference, self schema.DeploymentID, texts []string) Value {
 	v := Value{Values: texts, Target: Target{Kind: r.Target.Kind}}
-	v.Target.Deployment = schema.DeploymentID{Service: r.Target.Kind.Service, Region: cmp.Or(r.Target.Region, self.Region)}
+	v.Target.Deployment = schema.DeploymentID{Service: r.Target.Kind.Service,
+		Region: cmp.Or(r.Target.Region, self.Region)}
 	if r.Region != "" {
 		v.Target.Deployment.Region = texts[len(r.Columns)]
 	}
@@ -438,7 +468,8 @@ func valueOf(r *schema.DefinitionReference, self schema.DeploymentID, texts []st
 	return v
 }
 
-// walkSQL returns the statements for the first page and for the next ones: each distinct value is found by the index behind the one before.
+// walkSQL returns the statements for the first page and for the next ones: each distinct value is found by
+// the index behind the one before.
 func (t *Table) walkSQL(r schema.DefinitionReference) (first, next string) {
 	columns, types := slices.Clone(r.Columns), slices.Clone(r.Types)
 	if r.Region != "" {
@@ -446,7 +477,8 @@ func (t *Table) walkSQL(r schema.DefinitionReference) (first, next string) {
 	}
 	var list, values, texts, present, before, after []string
 	for _, none := range r.None {
-		present = append(present, fmt.Sprintf(`%s::text COLLATE "C" <> '%s'`, schema.QuoteIdentifier(r.Columns[0]), strings.ReplaceAll(none, "'", "''")))
+		present = append(present, fmt.Sprintf(`%s::text COLLATE "C" <> '%s'`, schema.QuoteIdentifier(r.Columns[0]),
+			strings.ReplaceAll(none, "'", "''")))
 	}
 	present = append(present, t.condition(&r, "")...)
 	for i, c := range columns {
@@ -455,16 +487,20 @@ func (t *Table) walkSQL(r schema.DefinitionReference) (first, next string) {
 		if slices.Contains(t.enums, c) { // of an order that texts do not have
 			value = t.text("", c)
 		}
-		list, values, texts, present = append(list, value+" AS "+name), append(values, value), append(texts, "v."+name+"::text"), append(present, name+" IS NOT NULL")
-		before, after = append(before, "v."+name), append(after, fmt.Sprintf("$%d::text::%s", i+2, schema.CastType(types[i])))
+		list, values, texts, present = append(list, value+" AS "+name), append(values, value),
+			append(texts, "v."+name+"::text"), append(present, name+" IS NOT NULL")
+		before, after = append(before, "v."+name),
+			append(after, fmt.Sprintf("$%d::text::%s", i+2, schema.CastType(types[i])))
 	}
 	order := strings.Join(values, ", ")
 	one := func(condition string) string {
-		return fmt.Sprintf("SELECT %s FROM %s WHERE %s AND %s ORDER BY %s LIMIT 1", strings.Join(list, ", "), t.view(), condition, strings.Join(present, " AND "), order)
+		return fmt.Sprintf("SELECT %s FROM %s WHERE %s AND %s ORDER BY %s LIMIT 1", strings.Join(list, ", "), t.view(),
+			condition, strings.Join(present, " AND "), order)
 	}
 	behind := func(values []string) string { return fmt.Sprintf("(%s) > (%s)", order, strings.Join(values, ", ")) }
 	whole := func(condition string) string {
-		return fmt.Sprintf("WITH RECURSIVE v AS ((%s) UNION ALL SELECT n.* FROM v CROSS JOIN LATERAL (%s) AS n) SELECT ARRAY[%s]::text[] FROM v LIMIT $1",
+		return fmt.Sprintf(
+			"WITH RECURSIVE v AS ((%s) UNION ALL SELECT n.* FROM v CROSS JOIN LATERAL (%s) AS n) SELECT ARRAY[%s]::text[] FROM v LIMIT $1",
 			one(condition), one(behind(before)), strings.Join(texts, ", "))
 	}
 	return whole("true"), whole(behind(after))

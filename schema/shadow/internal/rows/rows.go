@@ -1,4 +1,5 @@
-// Package rows reads, locks and changes the rows of attached tables, and gives a row that is referred to its shadow.
+// Package rows reads, locks and changes the rows of attached tables, and gives a row that is referred to its
+// shadow.
 //
 // A user's transaction locks its rows, and then, in a trigger, their shadows. The store locks a row before
 // its shadow where it can (references), and after it where it must (deletions): then with a lock timeout
@@ -46,7 +47,8 @@ func (s *Rows) Load(ctx context.Context) error {
 	return err
 }
 
-// LoadDetached is Load, and returns the numbers of kinds whose tables are detached, and whose references are still to be given up.
+// LoadDetached is Load, and returns the numbers of kinds whose tables are detached, and whose references are
+// still to be given up.
 func (s *Rows) LoadDetached(ctx context.Context) (detached []int32, err error) {
 	return s.load(ctx, s.Pool)
 }
@@ -117,8 +119,9 @@ func (s *Rows) Tables() map[int32]*Table {
 // Of returns the table of a kind; nil when none is attached.
 func (s *Rows) Of(kindID int32) *Table { return s.Tables()[kindID] }
 
-// Table is an attached table, with the statements on its rows, by its view. The statements consist of quoted identifiers and types of the
-// definition; values are parameters. A row is found by the texts of its key columns, one array each.
+// Table is an attached table, with the statements on its rows, by its view. The statements consist of quoted
+// identifiers and types of the definition; values are parameters. A row is found by the texts of its key
+// columns, one array each.
 type Table struct {
 	KindID int32
 	// Kind is its name when the table was attached.
@@ -130,11 +133,13 @@ type Table struct {
 	enums                                 []string // columns of an enum, or of a domain over one
 	readSQL, shareSQL, lockSQL, deleteSQL string
 	firstPageSQL, nextPageSQL             string
-	// referring are the references, and after them the former ones: until each value has its new right rows count under both.
+	// referring are the references, and after them the former ones: until each value has its new right rows
+	// count under both.
 	referring []*referring
 }
 
-func newTable(kindID int32, kind string, d schema.Definition, former []schema.DefinitionReference, enums []string) *Table {
+func newTable(kindID int32, kind string, d schema.Definition, former []schema.DefinitionReference,
+	enums []string) *Table {
 	t := &Table{KindID: kindID, Kind: kind, Definition: d, enums: enums}
 	view := t.view()
 	from := fmt.Sprintf("FROM %s JOIN %s AS t ON %s", t.keys(), view, t.sameKey())
@@ -162,7 +167,8 @@ func newTable(kindID int32, kind string, d schema.Definition, former []schema.De
 // view returns the view of the table for a statement.
 func (t *Table) view() string { return schema.TableView(t.KindID).SQL() }
 
-// deletion returns the beginning of a statement that deletes rows t, up to the other relations: it says of a row that it is deleted, where a column does.
+// deletion returns the beginning of a statement that deletes rows t, up to the other relations: it says of a
+// row that it is deleted, where a column does.
 func (t *Table) deletion() string {
 	gone := t.Definition.Gone
 	if gone == nil {
@@ -188,7 +194,8 @@ func (t *Table) keys() string {
 func (t *Table) changed() string {
 	var arrays, names []string
 	for i := range t.Definition.Key {
-		arrays, names = append(arrays, fmt.Sprintf("ARRAY(SELECT unnest(($1::text[])[%d:%[1]d]))", i+1)), append(names, fmt.Sprintf("k%d", i+1))
+		arrays, names = append(arrays, fmt.Sprintf("ARRAY(SELECT unnest(($1::text[])[%d:%[1]d]))", i+1)),
+			append(names, fmt.Sprintf("k%d", i+1))
 	}
 	return fmt.Sprintf("unnest(%s) WITH ORDINALITY AS i (%s, n)", strings.Join(arrays, ", "), strings.Join(names, ", "))
 }
@@ -225,7 +232,8 @@ func (t *Table) keyTexts() string {
 	return "ARRAY[" + strings.Join(texts, ", ") + "]"
 }
 
-// values returns the columns of all references as one array: of each reference its columns, then its region column if it has one.
+// values returns the columns of all references as one array: of each reference its columns, then its region
+// column if it has one.
 func (t *Table) values() string {
 	var texts []string
 	for _, r := range t.Definition.References {
@@ -243,8 +251,9 @@ func (t *Table) values() string {
 	return "ARRAY[" + strings.Join(texts, ", ") + "]::text[]"
 }
 
-// text returns the text of a column, which has a prefix. The owner of an enum can give it a cast to text at any
-// time, whose code a session would run with its own rights: format calls the output function, which is PostgreSQL's.
+// text returns the text of a column, which has a prefix. The owner of an enum can give it a cast to text at
+// any time, whose code a session would run with its own rights: format calls the output function, which is
+// PostgreSQL's.
 func (t *Table) text(prefix, column string) string {
 	name := prefix + schema.QuoteIdentifier(column)
 	if !slices.Contains(t.enums, column) {
@@ -253,13 +262,15 @@ func (t *Table) text(prefix, column string) string {
 	return "CASE WHEN " + name + " IS NOT NULL THEN pg_catalog.format('%s', " + name + ") END"
 }
 
-// condition returns the conditions on a row, whose columns have a prefix, under which it refers: by the type, for the index, and by the text.
+// condition returns the conditions on a row, whose columns have a prefix, under which it refers: by the type,
+// for the index, and by the text.
 func (t *Table) condition(r *schema.DefinitionReference, prefix string) []string {
 	if r.When == nil {
 		return nil
 	}
 	value := "'" + strings.ReplaceAll(r.When.Value, "'", "''") + "'"
-	return []string{prefix + schema.QuoteIdentifier(r.When.Column) + " = " + value, "(" + t.text(prefix, r.When.Column) + `) COLLATE "C" = ` + value}
+	return []string{prefix + schema.QuoteIdentifier(r.When.Column) + " = " + value,
+		"(" + t.text(prefix, r.When.Column) + `) COLLATE "C" = ` + value}
 }
 
 // Key names a row.
@@ -274,8 +285,10 @@ func (s *Rows) Any(keys []Key) bool {
 	return slices.ContainsFunc(keys, func(k Key) bool { return tables[k.Kind] != nil })
 }
 
-// ErrDeletionPending is the error of a deletion of a row that was deleted before: it waits until that deletion is carried out.
-var ErrDeletionPending = fmt.Errorf("%w: a row of an attached table was deleted, and its deletion is not carried out yet", peer.ErrAborted)
+// ErrDeletionPending is the error of a deletion of a row that was deleted before: it waits until that
+// deletion is carried out.
+var ErrDeletionPending = fmt.Errorf(
+	"%w: a row of an attached table was deleted, and its deletion is not carried out yet", peer.ErrAborted)
 
 const lockTimeoutSQL = `SET LOCAL lock_timeout = '300ms'`
 
@@ -309,7 +322,8 @@ func (s *Rows) each(keys []Key, run func(t *Table, names []string) error) error 
 	return nil
 }
 
-// present runs a statement that returns the index of each row that exists, and returns the names of these rows.
+// present runs a statement that returns the index of each row that exists, and returns the names of these
+// rows.
 func (t *Table) present(ctx context.Context, q db.Querier, sql string, names []string) ([]string, error) {
 	args, at := t.arrays(names)
 	if len(at) == 0 {
@@ -325,7 +339,8 @@ func (t *Table) present(ctx context.Context, q db.Querier, sql string, names []s
 	return there, err
 }
 
-// Share locks rows against deletion until the end of the transaction, and returns the names of the existing ones.
+// Share locks rows against deletion until the end of the transaction, and returns the names of the existing
+// ones.
 func (t *Table) Share(ctx context.Context, tx pgx.Tx, names []string) ([]string, error) {
 	return t.present(ctx, tx, t.shareSQL, names)
 }
@@ -346,7 +361,8 @@ WITH i AS (
         NULL::text[] AS finalizers, NULL::jsonb AS status, NULL::bigint AS status_generation FROM s
 ) AS created`))
 
-// A transaction of the users with an older snapshot would not see a reference that is established here: the new version of the shadow fails it.
+// A transaction of the users with an older snapshot would not see a reference that is established here: the
+// new version of the shadow fails it.
 const touchShadowsSQL = `
 WITH locked AS (
     SELECT id FROM dbcontroller.shadow WHERE kind_id = $1 AND name = ANY ($2) ORDER BY id FOR NO KEY UPDATE
@@ -365,8 +381,9 @@ func (s *Rows) EnsureNamed(ctx context.Context, keys ...Key) error {
 	})
 }
 
-// Ensure locks the rows among some targets against deletion, and inserts a shadow for each existing one. It returns the targets whose row
-// does not exist. It fails with db.CodeLockNotAvailable when a transaction that deletes one of them takes long.
+// Ensure locks the rows among some targets against deletion, and inserts a shadow for each existing one. It
+// returns the targets whose row does not exist. It fails with db.CodeLockNotAvailable when a transaction that
+// deletes one of them takes long.
 func (s *Rows) Ensure(ctx context.Context, tx pgx.Tx, targets []Key) (absent []Key, err error) {
 	err = s.each(targets, func(t *Table, names []string) error {
 		if _, err := tx.Exec(ctx, lockTimeoutSQL); err != nil {
@@ -419,8 +436,8 @@ const selectPendingDeletionsSQL = selectGoingSQL + `
 UNION
 SELECT i.kind_id, i.name FROM unnest($1::int[], $2::text[]) AS i (kind_id, name) WHERE i.kind_id IN (SELECT kind_id FROM dbcontroller.deleted_row WHERE name IS NULL)`
 
-// Going returns the targets with a deleted row whose deletion is not carried out yet. It reads rows that were committed before the lock of
-// their shadows was granted, so call it after that lock.
+// Going returns the targets with a deleted row whose deletion is not carried out yet. It reads rows that were
+// committed before the lock of their shadows was granted, so call it after that lock.
 func (s *Rows) Going(ctx context.Context, tx pgx.Tx, targets []Key) ([]Key, error) {
 	return s.deleted(ctx, tx, selectGoingSQL, targets)
 }
@@ -443,8 +460,9 @@ func (s *Rows) deleted(ctx context.Context, tx pgx.Tx, sql string, keys []Key) (
 	return pgx.CollectRows(found, pgx.RowToStructByPos[Key])
 }
 
-// Take reads which tables are attached, locks those rows that a deletion will change, and fails with ErrDeletionPending when one of them was deleted and its deletion is
-// still to be carried out: a row of the same name is another one.
+// Take reads which tables are attached, locks those rows that a deletion will change, and fails with
+// ErrDeletionPending when one of them was deleted and its deletion is still to be carried out: a row of the
+// same name is another one.
 func (s *Rows) Take(ctx context.Context, tx pgx.Tx, keys []Key, behind bool) error {
 	if err := s.Refresh(ctx, tx, behind); err != nil {
 		return err

@@ -8,7 +8,8 @@ import (
 // mostRecent bounds the callers of a set; beyond it everybody counts.
 const mostRecent = 1 << 16
 
-// recent has the callers of a time, and some more: two sets in turn, so that none is kept longer than twice the time.
+// recent has the callers of a time, and some more: two sets in turn, so that none is kept longer than twice
+// the time.
 type recent struct {
 	keep time.Duration
 

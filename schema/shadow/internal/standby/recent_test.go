@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A caller is remembered for the time, and forgotten after twice the time at the latest: the memory of a process is that of its last callers.
+// A caller is remembered for the time, and forgotten after twice the time at the latest: the memory of a
+// process is that of its last callers.
 func TestACallerIsRememberedForTheTime_I21_I37(t *testing.T) {
 	t.Parallel()
 	const keep = 10 * time.Second

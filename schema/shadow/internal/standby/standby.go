@@ -1,8 +1,10 @@
 // Package standby lets a standby of the deployment's database answer reads of people in place of the primary.
 //
-// A read of the standby may be old by a bound. It is no older than the last write of its caller over this process, or than the last state of the
-// primary that the caller asked for. Everything else is read from the primary: what the protocol decides by, what a caller wants to be the latest
-// state, and each read that the standby does not answer. So a standby that is away, late or wrong costs the primary its reads, and nothing else.
+// A read of the standby may be old by a bound. It is no older than the last write of its caller over this
+// process, or than the last state of the primary that the caller asked for. Everything else is read from the
+// primary: what the protocol decides by, what a caller wants to be the latest state, and each read that the
+// standby does not answer. So a standby that is away, late or wrong costs the primary its reads, and nothing
+// else.
 package standby
 
 import (
@@ -26,14 +28,16 @@ const (
 // Config of a Standby.
 type Config struct {
 	Primary postgres.Statements
-	// Connect opens the pool of the standby. All of its connections have to be to one server: a sample proves the state of the server that it asked.
+	// Connect opens the pool of the standby. All of its connections have to be to one server: a sample proves
+	// the state of the server that it asked.
 	Connect func(ctx context.Context) (*pgxpool.Pool, error)
 	// MaxLag is the greatest age of the state that a read may show.
 	MaxLag time.Duration
 	Logger *zap.Logger
 }
 
-// Standby is a server that replays the log of the deployment's database. Nil is none. It is safe for concurrent use.
+// Standby is a server that replays the log of the deployment's database. Nil is none. It is safe for
+// concurrent use.
 type Standby struct {
 	cfg    Config
 	lanes  atomic.Pointer[postgres.Lanes] // nil before it was reached
@@ -65,8 +69,9 @@ func New(cfg Config) *Standby {
 	return &Standby{cfg: cfg, asked: make(chan struct{}, 1), recent: recent{keep: cfg.MaxLag}}
 }
 
-// Read answers a call by the standby if the caller's reads may be old (postgres.Caller.Standby) and the standby is fit for it; otherwise, and when
-// the standby does not answer, by the primary. The statements and transactions of answer have to be of its context.
+// Read answers a call by the standby if the caller's reads may be old (postgres.Caller.Standby) and the
+// standby is fit for it; otherwise, and when the standby does not answer, by the primary. The statements and
+// transactions of answer have to be of its context.
 func Read[T any](ctx context.Context, s *Standby, answer func(ctx context.Context) (T, error)) (T, error) {
 	over, ok := s.over(ctx)
 	if !ok {
@@ -78,7 +83,8 @@ func Read[T any](ctx context.Context, s *Standby, answer func(ctx context.Contex
 		return out, err
 	}
 	s.reads[Failed].Add(1)
-	defer func() { s.Saw(postgres.CallerOf(ctx).Who) }() // a later read must not show a resource that this one does not find
+	// a later read must not show a resource that this one does not find
+	defer func() { s.Saw(postgres.CallerOf(ctx).Who) }()
 	return answer(ctx)
 }
 
@@ -104,7 +110,8 @@ func (s *Standby) over(ctx context.Context) (context.Context, bool) {
 	return postgres.Over(ctx, s.lanes.Load()), true
 }
 
-// Saw records that a caller's write, or its read of the latest state, has ended: for a while its reads are of the primary.
+// Saw records that a caller's write, or its read of the latest state, has ended: for a while its reads are of
+// the primary.
 func (s *Standby) Saw(who any) {
 	if s != nil {
 		s.recent.add(who, time.Now())
@@ -133,7 +140,8 @@ func (s *Standby) Close() {
 const (
 	// samples is the least number of samples within MaxLag.
 	samples = 4
-	// sampleTimeout bounds a sample. A sample that ends late does no harm: the state that it proves has the time of its begin.
+	// sampleTimeout bounds a sample. A sample that ends late does no harm: the state that it proves has the
+	// time of its begin.
 	sampleTimeout = 10 * time.Second
 )
 
@@ -163,7 +171,8 @@ func (s *Standby) Run(ctx context.Context) error {
 	}
 }
 
-// pause returns the time until the next sample. A server that cannot be used is not asked, and not connected to, as often.
+// pause returns the time until the next sample. A server that cannot be used is not asked, and not connected
+// to, as often.
 func (s *Standby) pause(failed error) time.Duration {
 	if failed != nil && !errors.Is(failed, errLagging) {
 		return time.Second
@@ -177,8 +186,8 @@ type sample struct {
 	position int64 // bytes of the log
 }
 
-// Acknowledged commits are flushed. Each database has epochs of its own, and a standby that has replayed commits which the present primary
-// has lost stays in the epoch before.
+// Acknowledged commits are flushed. Each database has epochs of its own, and a standby that has replayed
+// commits which the present primary has lost stays in the epoch before.
 const (
 	primarySQL = `
 SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')::bigint, epoch::text FROM dbcontroller.meta`
@@ -189,8 +198,9 @@ SELECT pg_is_in_recovery(), COALESCE(pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '
 
 var (
 	errNoStandby = errors.New("the server is no standby: it was promoted, or the address leads to a primary")
-	errEpoch     = errors.New("the standby has another epoch than the database: it is of another database, follows a server that is no longer the primary, or lags behind")
-	errLagging   = errors.New("the standby lags behind")
+	errEpoch     = errors.New(
+		"the standby has another epoch than the database: it is of another database, follows a server that is no longer the primary, or lags behind")
+	errLagging = errors.New("the standby lags behind")
 )
 
 // sample asks the primary for a position, and the standby how many of the waiting ones it has replayed.

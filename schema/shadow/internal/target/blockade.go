@@ -24,8 +24,9 @@ UPDATE dbcontroller.blockade SET expires_at = NULL
 WHERE attempt = ANY ($1) AND deployment_id = $2 AND behaviour = {block} AND expires_at IS NOT NULL AND ` + db.OneOf("target_id", "$3::bigint[]") + `
 RETURNING attempt`)
 
-	// One holder entry replaces the tentative blockades of acting references. A target that a cascade has marked in the
-	// meantime gets a new notice, so that only an acknowledgement of a later position counts (I4).
+	// One holder entry replaces the tentative blockades of acting references. A target that a cascade has
+	// marked in the meantime gets a new notice, so that only an acknowledgement of a later position counts
+	// (I4).
 	confirmActingSQL = db.Codes(`
 WITH taken AS (
     DELETE FROM dbcontroller.blockade
@@ -52,10 +53,12 @@ SELECT attempt FROM taken`)
 )`)
 )
 
-// withLockedTargets locks targets in one statement and calls fn, which changes the blockades of these targets alone. A
-// blockade on a target that the lock statement did not see (a duplicate Establish was in flight) stays tentative and is
-// resolved after it expires. Watches are notified only when one of the targets is DELETING.
-func (s *Keeper) withLockedTargets(ctx context.Context, lock string, args []any, fn func(tx pgx.Tx, locked []int64) error) error {
+// withLockedTargets locks targets in one statement and calls fn, which changes the blockades of these targets
+// alone. A blockade on a target that the lock statement did not see (a duplicate Establish was in flight)
+// stays tentative and is resolved after it expires. Watches are notified only when one of the targets is
+// DELETING.
+func (s *Keeper) withLockedTargets(ctx context.Context, lock string, args []any,
+	fn func(tx pgx.Tx, locked []int64) error) error {
 	deleting := false
 	err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, lock, args...)
@@ -107,26 +110,30 @@ func (s *Keeper) Confirm(ctx context.Context, holder schema.DeploymentID, c peer
 		}
 	}
 	known := map[peer.AttemptID]int32{}
-	err = s.withLockedTargets(ctx, lockAttemptTargetsSQL, []any{c.Attempts, deployment}, func(tx pgx.Tx, locked []int64) error {
-		clear(known) // of an earlier try
-		take := func(rows pgx.Rows) error {
-			var a peer.AttemptID
-			_, err := pgx.ForEachRow(rows, []any{&a}, func() error { known[a]++; return nil })
-			return err
-		}
-		b := &pgx.Batch{}
-		if !delegable { // a forgotten confirm leaves tentative blockades, which are resolved; a right would be forgotten here alone
-			db.Redoable(tx, b)
-		}
-		s.gate.CheckPeerEpoch(tx, b, deployment, c.Epoch, selfEpoch)
-		b.Queue(confirmBlockingSQL, c.Attempts, deployment, locked).Query(take)
-		b.Queue(confirmActingSQL, db.Named{"attempts": c.Attempts, "deployment": deployment, "self": s.SelfID, "targets": locked}).Query(take)
-		b.Queue(confirmFrozenSQL, c.Attempts, deployment).Query(take)
-		if out.Delegated = nil; delegable {
-			s.queueGrants(b, locked, deployment, kinds, &out.Delegated)
-		}
-		return tx.SendBatch(ctx, b).Close()
-	})
+	err = s.withLockedTargets(ctx, lockAttemptTargetsSQL, []any{c.Attempts, deployment},
+		func(tx pgx.Tx, locked []int64) error {
+			clear(known) // of an earlier try
+			take := func(rows pgx.Rows) error {
+				var a peer.AttemptID
+				_, err := pgx.ForEachRow(rows, []any{&a}, func() error { known[a]++; return nil })
+				return err
+			}
+			b := &pgx.Batch{}
+			// a forgotten confirm leaves tentative blockades, which are resolved; a right would be forgotten
+			// here alone
+			if !delegable {
+				db.Redoable(tx, b)
+			}
+			s.gate.CheckPeerEpoch(tx, b, deployment, c.Epoch, selfEpoch)
+			b.Queue(confirmBlockingSQL, c.Attempts, deployment, locked).Query(take)
+			b.Queue(confirmActingSQL, db.Named{"attempts": c.Attempts, "deployment": deployment, "self": s.SelfID,
+				"targets": locked}).Query(take)
+			b.Queue(confirmFrozenSQL, c.Attempts, deployment).Query(take)
+			if out.Delegated = nil; delegable {
+				s.queueGrants(b, locked, deployment, kinds, &out.Delegated)
+			}
+			return tx.SendBatch(ctx, b).Close()
+		})
 	if err != nil {
 		return nil, fmt.Errorf("confirm blockades: %w", err)
 	}
@@ -143,9 +150,9 @@ func (s *Keeper) Confirm(ctx context.Context, holder schema.DeploymentID, c peer
 }
 
 const (
-	// FOR NO KEY UPDATE, unlike FOR SHARE, waits for an Establish of the same attempt in flight: the DELETE sees the
-	// blockades of an earlier Establish, and a later one sees the closed attempt. (An array, which an index serves: with IN and OR, each release
-	// read all resources.)
+	// FOR NO KEY UPDATE, unlike FOR SHARE, waits for an Establish of the same attempt in flight: the DELETE
+	// sees the blockades of an earlier Establish, and a later one sees the closed attempt. (An array, which
+	// an index serves: with IN and OR, each release read all resources.)
 	lockReleasedSQL = `
 SELECT id, state FROM dbcontroller.shadow WHERE uid = ANY ($1)
     OR id = ANY (ARRAY (SELECT DISTINCT target_id FROM dbcontroller.blockade WHERE attempt = ANY ($2) AND deployment_id = $3))
@@ -161,8 +168,9 @@ WHERE NOT EXISTS (SELECT FROM dbcontroller.blockade b WHERE b.attempt = i.attemp
 INSERT INTO dbcontroller.closed_attempt (attempt, deployment_id) SELECT DISTINCT unnest($1::uuid[]), $2::int ON CONFLICT DO NOTHING`
 )
 
-// ofKeysSQL joins keys of blockades with their rows b. The targets of the keys are looked up first: otherwise the planner can read all blockades of
-// a target for each key, since most targets have few. (Of a target with 20,000, a release of 400 took 2.8 s; it takes 3 ms.)
+// ofKeysSQL joins keys of blockades with their rows b. The targets of the keys are looked up first: otherwise
+// the planner can read all blockades of a target for each key, since most targets have few. (Of a target with
+// 20,000, a release of 400 took 2.8 s; it takes 3 ms.)
 const ofKeysSQL = `(
     SELECT i.attempt, i.holder_uid, i.field_id, s.id AS target_id
     FROM unnest(@attempts::uuid[], @holders::uuid[], @fields::int[], @targets::uuid[]) AS i (attempt, holder_uid, field_id, target_uid)
@@ -182,13 +190,16 @@ WITH gone AS (
     WHERE attempt = ANY (@attempts) AND deployment_id = @deployment AND ` + db.OneOf("target_id", "@targets::bigint[]") + ` RETURNING target_id
 )` + lookAtGoneSQL
 
-	lookAtGoneSQL = db.LookAgain("@self", db.Codes(`dbcontroller.shadow s WHERE s.id = ANY (ARRAY (SELECT DISTINCT target_id FROM gone)) AND s.state = {deleting}`))
+	lookAtGoneSQL = db.LookAgain("@self",
+		db.Codes(
+			`dbcontroller.shadow s WHERE s.id = ANY (ARRAY (SELECT DISTINCT target_id FROM gone)) AND s.state = {deleting}`))
 )
 
-// Release removes the blockades with the given keys, and all blockades of the given aborted attempts, for a holder's
-// deployment in the given epoch of its database. It closes the attempts: they cannot establish any more. It is
-// idempotent. It fails with ErrStaleEpoch.
-func (s *Keeper) Release(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey, attempts []peer.AttemptID) error {
+// Release removes the blockades with the given keys, and all blockades of the given aborted attempts, for a
+// holder's deployment in the given epoch of its database. It closes the attempts: they cannot establish any
+// more. It is idempotent. It fails with ErrStaleEpoch.
+func (s *Keeper) Release(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey,
+	attempts []peer.AttemptID) error {
 	selfEpoch := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, holder)
 	if err != nil {
@@ -202,31 +213,34 @@ func (s *Keeper) Release(ctx context.Context, holder schema.DeploymentID, epoch 
 		return err
 	}
 	ended := slices.Concat(k.Attempts, attempts)
-	err = s.withLockedTargets(ctx, lockReleasedSQL, []any{k.Targets, attempts, deployment}, func(tx pgx.Tx, locked []int64) error {
-		var unknown int
-		if err := tx.QueryRow(ctx, countUnknownSQL, ended, deployment).Scan(&unknown); err != nil {
+	err = s.withLockedTargets(ctx, lockReleasedSQL, []any{k.Targets, attempts, deployment},
+		func(tx pgx.Tx, locked []int64) error {
+			var unknown int
+			if err := tx.QueryRow(ctx, countUnknownSQL, ended, deployment).Scan(&unknown); err != nil {
+				return err
+			}
+			if err := s.gate.Unknown.Take(deployment, unknown); err != nil {
+				return err
+			}
+			b := &pgx.Batch{}
+			s.gate.CheckPeerEpoch(tx, b, deployment, epoch, selfEpoch)
+			b.Queue(removeKeysSQL, db.Named{
+				"attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "targets": k.Targets,
+				"deployment": deployment, "self": s.SelfID,
+			})
+			b.Queue(removeAttemptsSQL, db.Named{"attempts": attempts, "deployment": deployment, "targets": locked,
+				"self": s.SelfID})
+			thawed := queueThaw(b, thawSQL, ended, deployment)
+			b.Queue(closeAttemptsSQL, ended, deployment)
+			err := tx.SendBatch(ctx, b).Close()
+			if err == nil {
+				err = Unhide(ctx, tx, s.DB, *thawed)
+			}
+			if err != nil {
+				s.gate.Unknown.Return(deployment, unknown)
+			}
 			return err
-		}
-		if err := s.gate.Unknown.Take(deployment, unknown); err != nil {
-			return err
-		}
-		b := &pgx.Batch{}
-		s.gate.CheckPeerEpoch(tx, b, deployment, epoch, selfEpoch)
-		b.Queue(removeKeysSQL, db.Named{
-			"attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "targets": k.Targets, "deployment": deployment, "self": s.SelfID,
 		})
-		b.Queue(removeAttemptsSQL, db.Named{"attempts": attempts, "deployment": deployment, "targets": locked, "self": s.SelfID})
-		thawed := queueThaw(b, thawSQL, ended, deployment)
-		b.Queue(closeAttemptsSQL, ended, deployment)
-		err := tx.SendBatch(ctx, b).Close()
-		if err == nil {
-			err = Unhide(ctx, tx, s.DB, *thawed)
-		}
-		if err != nil {
-			s.gate.Unknown.Return(deployment, unknown)
-		}
-		return err
-	})
 	if err != nil {
 		return fmt.Errorf("release blockades: %w", err)
 	}
@@ -248,9 +262,11 @@ WITH taken AS (
 SELECT count(*) FROM taken`)
 )
 
-// Settle applies the verdicts of a holder's deployment to blockades that still exist: held and leaving confirm, gone
-// removes, undecided changes nothing: a deletion that is undecided is scheduled, and not asked about again. It fails with ErrStaleEpoch.
-func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questions []peer.Question, answers *peer.Answers) error {
+// Settle applies the verdicts of a holder's deployment to blockades that still exist: held and leaving
+// confirm, gone removes, undecided changes nothing: a deletion that is undecided is scheduled, and not asked
+// about again. It fails with ErrStaleEpoch.
+func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questions []peer.Question,
+	answers *peer.Answers) error {
 	var held, gone []peer.BlockadeKey
 	var scheduled []peer.AttemptID
 	var frozen behind
@@ -295,9 +311,11 @@ func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questio
 	err = s.withLockedTargets(ctx, lockUIDsSQL, []any{k.Targets}, func(tx pgx.Tx, _ []int64) error {
 		b := &pgx.Batch{}
 		s.gate.CheckPeerEpoch(tx, b, deployment, answers.Epoch, selfEpoch)
-		b.Queue(settleBlockingSQL, db.Named{"attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "targets": k.Targets, "deployment": deployment})
+		b.Queue(settleBlockingSQL, db.Named{"attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields,
+			"targets": k.Targets, "deployment": deployment})
 		b.Queue(settleActingSQL, db.Named{
-			"attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "targets": k.Targets, "deployment": deployment, "self": s.SelfID,
+			"attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "targets": k.Targets,
+			"deployment": deployment, "self": s.SelfID,
 		})
 		b.Queue(confirmFrozenSQL, committed, deployment)
 		b.Queue(keepScheduledSQL, scheduled, deployment)

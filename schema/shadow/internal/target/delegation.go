@@ -35,7 +35,8 @@ WHERE s.id = ANY ($1) AND s.state = {active} AND s.kind_id = ANY ($3)
 
 // delegates reports whether a service gets delegations of resources of a kind.
 func (s *Keeper) delegates(kind *schema.KindModel, service string) bool {
-	return s.Cfg.Delegations && !kind.DelegationNone && !kind.Unconstrained && referableBy(kind, service, s.Self.Service, false)
+	return s.Cfg.Delegations && !kind.DelegationNone && !kind.Unconstrained &&
+		referableBy(kind, service, s.Self.Service, false)
 }
 
 // delegatedKinds returns the kinds of which a service gets delegations.
@@ -62,7 +63,8 @@ func (s *Keeper) delegatedKinds(ctx context.Context, service string) ([]int32, e
 	return out, nil
 }
 
-// The turn comes from before the question: if the row gets another one meanwhile, the answer does not fit any more.
+// The turn comes from before the question: if the row gets another one meanwhile, the answer does not fit any
+// more.
 var selectDelegableSQL = db.Codes(`
 SELECT DISTINCT f.id, f.uid, f.turn
 FROM dbcontroller.reference r JOIN dbcontroller.foreign_target f ON f.id = r.target_id
@@ -113,8 +115,8 @@ func (s *Keeper) delegable(ctx context.Context, deployment int32, attempts []pee
 }
 
 const (
-	// After the locks, and after the version's lock: a process without rights that joins meanwhile is visible, or waits. A lost right that a
-	// statement still shares is not replaced.
+	// After the locks, and after the version's lock: a process without rights that joins meanwhile is
+	// visible, or waits. A lost right that a statement still shares is not replaced.
 	takeRightsSQL = `
 UPDATE dbcontroller.foreign_target f SET acting_epoch = @epoch, acting_own = @own, latest = nextval('dbcontroller.object_id')
 FROM unnest(@ids::bigint[], @turns::bigint[]) AS i (id, turn)
@@ -162,9 +164,9 @@ SET acting_epoch = NULL, acting_own = NULL, block_epoch = NULL, block_own = NULL
 WHERE deployment_id = $1 AND (acting_epoch IS NOT NULL OR block_epoch IS NOT NULL)`
 )
 
-// DecommissionedBy ends all rights to refer to targets of a deployment that refuses this one, because an operator has decommissioned
-// it there: no deletion would end them. Such a deployment refuses every call, so a right that an answer in flight still grants ends
-// with the next call.
+// DecommissionedBy ends all rights to refer to targets of a deployment that refuses this one, because an
+// operator has decommissioned it there: no deletion would end them. Such a deployment refuses every call, so
+// a right that an answer in flight still grants ends with the next call.
 func (s *Keeper) DecommissionedBy(ctx context.Context, by schema.DeploymentID) error {
 	deployment, err := s.Names.Deployment(ctx, by)
 	if err != nil {
@@ -182,14 +184,16 @@ func (s *Keeper) DecommissionedBy(ctx context.Context, by schema.DeploymentID) e
 	}); err != nil {
 		return fmt.Errorf("end the delegations of %s: %w", by, err)
 	}
-	s.Log.Warn("this deployment was decommissioned elsewhere: it refers to nothing there any more", zap.Stringer("at", by), requestid.Field(ctx))
+	s.Log.Warn("this deployment was decommissioned elsewhere: it refers to nothing there any more",
+		zap.Stringer("at", by), requestid.Field(ctx))
 	return nil
 }
 
 // Delegations are the rights between this deployment and another one.
 type Delegations struct {
 	Deployment schema.DeploymentID
-	// ActingHeld is the number of targets there to which this deployment may refer by acting references without asking.
+	// ActingHeld is the number of targets there to which this deployment may refer by acting references
+	// without asking.
 	ActingHeld int64
 	// BlockHeld is the number of targets there that this deployment may block without asking.
 	BlockHeld int64

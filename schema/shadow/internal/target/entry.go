@@ -13,9 +13,10 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/db"
 )
 
-// A holder entry is removed when its deployment says that it has no acting reference to the target, and that its acting right has ended. The look is
-// stored with a number before the question. A confirm that comes meanwhile takes the number away, and then the answer removes nothing: it may
-// be older than the reference. Both lock the target.
+// A holder entry is removed when its deployment says that it has no acting reference to the target, and that
+// its acting right has ended. The look is stored with a number before the question. A confirm that comes
+// meanwhile takes the number away, and then the answer removes nothing: it may be older than the reference.
+// Both lock the target.
 
 var (
 	// A target in DELETING needs its entries: they are removed when it is acknowledged.
@@ -52,7 +53,8 @@ WHERE e.target_id = s.id AND e.deployment_id = $3 AND e.look = i.look`
 )
 
 // leaveLooks leaves work for the keys of holder entries, and returns the others.
-func (s *Keeper) leaveLooks(ctx context.Context, deployment int32, keys []peer.BlockadeKey) (others []peer.BlockadeKey, err error) {
+func (s *Keeper) leaveLooks(ctx context.Context, deployment int32,
+	keys []peer.BlockadeKey) (others []peer.BlockadeKey, err error) {
 	var targets []uuid.UUID
 	for _, k := range keys {
 		if k.Path == peer.EntryPath {
@@ -75,7 +77,8 @@ func (s *Keeper) leaveLooks(ctx context.Context, deployment int32, keys []peer.B
 }
 
 // EntriesToLookAt begins looks at holder entries of a deployment, and removes the pieces of work without one.
-func (s *Keeper) EntriesToLookAt(ctx context.Context, of schema.DeploymentID, seqs []int64) (looks peer.EntryLooks, err error) {
+func (s *Keeper) EntriesToLookAt(ctx context.Context, of schema.DeploymentID,
+	seqs []int64) (looks peer.EntryLooks, err error) {
 	deployment, err := s.Names.Deployment(ctx, of)
 	if err != nil {
 		return looks, err
@@ -103,9 +106,11 @@ func (s *Keeper) EntriesToLookAt(ctx context.Context, of schema.DeploymentID, se
 	return looks, nil
 }
 
-// EntriesLookedAt ends looks by the answers of the holders' deployment in an epoch of its database, and removes their work and the entries that are
-// not used. It fails with ErrStaleEpoch, and with *UnavailableError in another epoch of this database.
-func (s *Keeper) EntriesLookedAt(ctx context.Context, of schema.DeploymentID, looks peer.EntryLooks, there uuid.UUID, unused []bool) error {
+// EntriesLookedAt ends looks by the answers of the holders' deployment in an epoch of its database, and
+// removes their work and the entries that are not used. It fails with ErrStaleEpoch, and with
+// *UnavailableError in another epoch of this database.
+func (s *Keeper) EntriesLookedAt(ctx context.Context, of schema.DeploymentID, looks peer.EntryLooks, there uuid.UUID,
+	unused []bool) error {
 	deployment, err := s.Names.Deployment(ctx, of)
 	if err != nil {
 		return err

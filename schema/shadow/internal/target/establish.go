@@ -24,7 +24,8 @@ const (
 )
 
 const (
-	// The lock returns the newest version of each row, which stays valid until the commit: a delete takes FOR UPDATE first.
+	// The lock returns the newest version of each row, which stays valid until the commit: a delete takes FOR
+	// UPDATE first.
 	lockEstablishedSQL = `
 SELECT i.n, s.id, s.uid, s.state, s.frozen, EXISTS (SELECT FROM dbcontroller.closing c WHERE c.target_id = s.id AND ` + ClosesSQL + `)
 FROM unnest($1::int[], $2::text[]) WITH ORDINALITY AS i (kind_id, name, n)
@@ -48,8 +49,8 @@ FROM unnest(@targets::bigint[], @holders::uuid[], @attempts::uuid[], @fields::in
 ON CONFLICT DO NOTHING` // repeated: a stored blockade stays as it is, tentative or confirmed
 )
 
-// Which holders block a target by the same field until now, by themselves or under a right. After the lock: a release that came before
-// has removed it.
+// Which holders block a target by the same field until now, by themselves or under a right. After the lock: a
+// release that came before has removed it.
 var selectBlockingSQL = db.Codes(`
 SELECT i.n - 1 FROM unnest(@targets::bigint[], @holders::uuid[], @fields::int[], @uids::uuid[], @rights::uuid[]) WITH ORDINALITY
     AS i (target_id, holder_uid, field_id, target_uid, attempt, n)
@@ -63,8 +64,10 @@ WHERE EXISTS (
 
 var errOnlyValidated = errors.New("validated: the transaction is rolled back")
 
-// WouldEstablish returns the answer that Establish would give now, or fails as it would: its transaction runs, and is rolled back.
-func (s *Keeper) WouldEstablish(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
+// WouldEstablish returns the answer that Establish would give now, or fails as it would: its transaction
+// runs, and is rolled back.
+func (s *Keeper) WouldEstablish(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID,
+	refs []peer.EstablishReference) (*peer.Established, error) {
 	e, reserved, err := s.establishmentOf(ctx, holder, attempt, refs)
 	if err != nil {
 		return nil, err
@@ -82,10 +85,11 @@ func (s *Keeper) WouldEstablish(ctx context.Context, holder schema.DeploymentID,
 	return e.answer(), nil
 }
 
-// Establish inserts a tentative blockade for each reference of a holder's attempt, all or none. References of every
-// behaviour get one, since the target must not be deleted before the holder's commit. It fails with *RefusedError, which
-// names every refused target.
-func (s *Keeper) Establish(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*peer.Established, error) {
+// Establish inserts a tentative blockade for each reference of a holder's attempt, all or none. References of
+// every behaviour get one, since the target must not be deleted before the holder's commit. It fails with
+// *RefusedError, which names every refused target.
+func (s *Keeper) Establish(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID,
+	refs []peer.EstablishReference) (*peer.Established, error) {
 	e, reserved, err := s.establishmentOf(ctx, holder, attempt, refs)
 	if err != nil {
 		return nil, err
@@ -102,8 +106,10 @@ func (s *Keeper) Establish(ctx context.Context, holder schema.DeploymentID, atte
 	return e.answer(), nil
 }
 
-// establishmentOf reserves the quota of a call, and looks up its ids. When the ids cannot be looked up, nothing stays reserved.
-func (s *Keeper) establishmentOf(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID, refs []peer.EstablishReference) (*establishment, reservation, error) {
+// establishmentOf reserves the quota of a call, and looks up its ids. When the ids cannot be looked up,
+// nothing stays reserved.
+func (s *Keeper) establishmentOf(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID,
+	refs []peer.EstablishReference) (*establishment, reservation, error) {
 	selfEpoch := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, holder)
 	if err != nil {
@@ -174,21 +180,25 @@ func (s *Keeper) establish(ctx context.Context, tx pgx.Tx, e *establishment, las
 	return s.insertBlockades(ctx, tx, last, e)
 }
 
-func (s *Keeper) insertBlockades(ctx context.Context, tx pgx.Tx, last db.Sender, establishments ...*establishment) error {
+func (s *Keeper) insertBlockades(ctx context.Context, tx pgx.Tx, last db.Sender,
+	establishments ...*establishment) error {
 	var targets []int64
 	var holders, attempts []uuid.UUID
 	var fields, deployments, kinds []int32
 	var behaviours []int16
 	var names []string
 	for _, e := range establishments {
-		targets, holders, fields = append(targets, e.targets...), append(holders, e.ids.holderUIDs...), append(fields, e.ids.fields...)
-		kinds, behaviours, names = append(kinds, e.ids.holderKinds...), append(behaviours, e.ids.behaviours...), append(names, e.ids.holderNames...)
+		targets, holders, fields = append(targets, e.targets...), append(holders, e.ids.holderUIDs...),
+			append(fields, e.ids.fields...)
+		kinds, behaviours, names = append(kinds, e.ids.holderKinds...), append(behaviours, e.ids.behaviours...),
+			append(names, e.ids.holderNames...)
 		attempts = append(attempts, slices.Repeat([]uuid.UUID{e.attempt}, len(e.refs))...)
 		deployments = append(deployments, slices.Repeat([]int32{e.ids.holder}, len(e.refs))...)
 	}
 	b := &pgx.Batch{}
 	b.Queue(insertBlockadesSQL, db.Named{
-		"ttl": s.Tuning.Load().TentativeTTL, "targets": targets, "holders": holders, "attempts": attempts, "fields": fields,
+		"ttl": s.Tuning.Load().TentativeTTL, "targets": targets, "holders": holders, "attempts": attempts,
+		"fields":      fields,
 		"deployments": deployments, "kinds": kinds, "behaviours": behaviours, "names": names,
 	})
 	return last(ctx, tx, b)
@@ -201,15 +211,18 @@ type admission struct {
 	running gate.Running
 }
 
-// lockEstablished locks the version and the targets, and reads the conditions of the attempts. suffix is nothing, or skipLocked.
-func (s *Keeper) lockEstablished(ctx context.Context, tx pgx.Tx, establishments []*establishment, suffix string) (*admission, error) {
+// lockEstablished locks the version and the targets, and reads the conditions of the attempts. suffix is
+// nothing, or skipLocked.
+func (s *Keeper) lockEstablished(ctx context.Context, tx pgx.Tx, establishments []*establishment,
+	suffix string) (*admission, error) {
 	var kinds, deployments []int32
 	var names []string
 	var attempts []peer.AttemptID
 	rows := 0
 	wanted := map[wantedTarget][]establishedTarget{}
 	for _, e := range establishments {
-		e.targets, e.uids, e.refused = make([]int64, len(e.refs)), make([]uuid.UUID, len(e.refs)), make([]peer.Reason, len(e.refs))
+		e.targets, e.uids, e.refused = make([]int64, len(e.refs)), make([]uuid.UUID, len(e.refs)),
+			make([]peer.Reason, len(e.refs))
 		for i := range e.refs {
 			e.refused[i] = e.ids.missing(i)
 			k := wantedTarget{e.ids.targetKinds[i], e.ids.targetNames[i]}
@@ -310,7 +323,8 @@ type establishedTarget struct {
 }
 
 // takeTargets sets the targets of references, and returns the targets that may be frozen.
-func takeTargets(rows pgx.Rows, kinds []int32, names []string, wanted map[wantedTarget][]establishedTarget) (maybeFrozen []int64, err error) {
+func takeTargets(rows pgx.Rows, kinds []int32, names []string,
+	wanted map[wantedTarget][]establishedTarget) (maybeFrozen []int64, err error) {
 	var n, id int64
 	var uid uuid.UUID
 	var state peer.State
@@ -328,7 +342,8 @@ func takeTargets(rows pgx.Rows, kinds []int32, names []string, wanted map[wanted
 	return maybeFrozen, err
 }
 
-// checkEstablishment checks the caller's database, and the epoch and the version in which the ids were looked up.
+// checkEstablishment checks the caller's database, and the epoch and the version in which the ids were looked
+// up.
 func (s *Keeper) checkEstablishment(a *admission, e *establishment) error {
 	if err := e.checkDatabase(e.database); err != nil {
 		return err
@@ -367,9 +382,9 @@ func refusalOf(ref peer.EstablishReference, uid uuid.UUID, state peer.State, clo
 	return ""
 }
 
-// replaceBlocks allows an acting reference to replace a BLOCK reference by the same field of the same holder although the
-// target is DELETING: a version switch has changed the behaviour. That adds no reference to the target (I4); after it is
-// confirmed, its deployment gets a notice of the deletion and acts.
+// replaceBlocks allows an acting reference to replace a BLOCK reference by the same field of the same holder
+// although the target is DELETING: a version switch has changed the behaviour. That adds no reference to the
+// target (I4); after it is confirmed, its deployment gets a notice of the deletion and acts.
 func replaceBlocks(ctx context.Context, tx pgx.Tx, e *establishment) error {
 	if !slices.Contains(e.refused, peer.TargetDeleting) {
 		return nil
@@ -379,7 +394,8 @@ func replaceBlocks(ctx context.Context, tx pgx.Tx, e *establishment) error {
 		rights[i] = ref.Right
 	}
 	rows, err := tx.Query(ctx, selectBlockingSQL, db.Named{
-		"targets": e.targets, "holders": e.ids.holderUIDs, "fields": e.ids.fields, "uids": e.uids, "rights": rights, "deployment": e.ids.holder,
+		"targets": e.targets, "holders": e.ids.holderUIDs, "fields": e.ids.fields, "uids": e.uids, "rights": rights,
+		"deployment": e.ids.holder,
 	})
 	if err != nil {
 		return err
@@ -421,7 +437,8 @@ type establishIDs struct {
 }
 
 // establishIDs looks up the ids of names, outside the transaction, and refuses unknown kinds.
-func (s *Keeper) establishIDs(ctx context.Context, holder schema.DeploymentID, refs []peer.EstablishReference) (*establishIDs, error) {
+func (s *Keeper) establishIDs(ctx context.Context, holder schema.DeploymentID,
+	refs []peer.EstablishReference) (*establishIDs, error) {
 	v, err := s.Current()
 	if err != nil {
 		return nil, err
@@ -432,7 +449,8 @@ func (s *Keeper) establishIDs(ctx context.Context, holder schema.DeploymentID, r
 		targetKinds[i] = v.Model.Canonical(schema.KindID{Service: s.Self.Service, Kind: ref.TargetKind})
 		kind, err := v.Model.KindOf(ref.TargetName)
 		switch {
-		case ref.Path == peer.RightPath && (err != nil || kind.ID != targetKinds[i] || !s.delegates(kind, holder.Service)):
+		case ref.Path == peer.RightPath && (err != nil || kind.ID != targetKinds[i] ||
+			!s.delegates(kind, holder.Service)):
 			reasons[i] = peer.NotReferable
 		case (err != nil || kind.ID != targetKinds[i]) && ref.TargetUID != uuid.Nil:
 			kept[i] = true // a reference to a target for which the version has no place is established again
@@ -455,7 +473,8 @@ func (s *Keeper) establishIDs(ctx context.Context, holder schema.DeploymentID, r
 	}
 	paths, holderKinds := make([]string, len(refs)), make([]schema.KindID, len(refs))
 	for i, ref := range refs {
-		paths[i], holderKinds[i] = ref.Path, v.Model.Canonical(schema.KindID{Service: holder.Service, Kind: ref.HolderKind})
+		paths[i], holderKinds[i] = ref.Path,
+			v.Model.Canonical(schema.KindID{Service: holder.Service, Kind: ref.HolderKind})
 	}
 	if !s.usage.name(out.holder, s.Names.Unknown(paths, holderKinds)) {
 		return nil, s.tooMuch(refs, "its field paths and kinds are more than a service has")
@@ -473,15 +492,18 @@ func (s *Keeper) establishIDs(ctx context.Context, holder schema.DeploymentID, r
 		if err != nil {
 			return nil, err
 		}
-		out.targetKinds, out.holderKinds, out.fields = append(out.targetKinds, targetKind), append(out.holderKinds, holderKind), append(out.fields, field)
-		out.targetNames, out.holderNames = append(out.targetNames, ref.TargetName), append(out.holderNames, ref.HolderName)
-		out.holderUIDs, out.behaviours = append(out.holderUIDs, ref.HolderUID), append(out.behaviours, int16(ref.Behaviour))
+		out.targetKinds, out.holderKinds, out.fields = append(out.targetKinds, targetKind),
+			append(out.holderKinds, holderKind), append(out.fields, field)
+		out.targetNames, out.holderNames = append(out.targetNames, ref.TargetName),
+			append(out.holderNames, ref.HolderName)
+		out.holderUIDs, out.behaviours = append(out.holderUIDs, ref.HolderUID),
+			append(out.behaviours, int16(ref.Behaviour))
 	}
 	return out, nil
 }
 
-// missing returns the refusal of a target without a shadow. When the version lacks the target's kind, the name may belong
-// to another kind, so that its absence is not certain: UnknownKind.
+// missing returns the refusal of a target without a shadow. When the version lacks the target's kind, the
+// name may belong to another kind, so that its absence is not certain: UnknownKind.
 func (ids *establishIDs) missing(i int) peer.Reason {
 	if ids.kept[i] {
 		return peer.UnknownKind

@@ -34,7 +34,8 @@ WITH page AS (
 SELECT count(*), COALESCE(max(seq), 0) FROM page`)
 
 // Acknowledge is AcknowledgeFor without a time limit.
-func (s *Keeper) Acknowledge(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID) error {
+func (s *Keeper) Acknowledge(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string,
+	except []uuid.UUID) error {
 	_, err := s.AcknowledgeFor(ctx, holder, epoch, token, except, math.MaxInt64)
 	return err
 }
@@ -46,7 +47,8 @@ func (s *Keeper) Acknowledge(ctx context.Context, holder schema.DeploymentID, ep
 //
 // It works in transactions of Config.Limits.Batch notices, and returns whether more are left when patience
 // ends. Each transaction lasts, for any end of the call: repeated calls terminate for any number of notices.
-func (s *Keeper) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string, except []uuid.UUID, patience time.Duration) (more bool, err error) {
+func (s *Keeper) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string,
+	except []uuid.UUID, patience time.Duration) (more bool, err error) {
 	selfEpoch := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, holder)
 	if err != nil {
@@ -75,7 +77,8 @@ func (s *Keeper) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID,
 			})
 			b = &pgx.Batch{}
 			b.Queue(acknowledgeSQL, db.Named{
-				"deployment": deployment, "position": opened.Text, "except": except, "self": s.SelfID, "after": after, "at_most": s.Cfg.Limits.Batch,
+				"deployment": deployment, "position": opened.Text, "except": except, "self": s.SelfID, "after": after,
+				"at_most": s.Cfg.Limits.Batch,
 			}).QueryRow(func(row pgx.Row) error { return row.Scan(&n, &last) })
 			db.QueueOwn(tx, b)
 			return db.CommitWith(ctx, tx, b)
@@ -90,14 +93,17 @@ func (s *Keeper) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID,
 var (
 	// The resources that pieces of work ($1) look at again.
 	lookedAt = db.Codes(`SELECT target_id FROM dbcontroller.work WHERE seq = ANY ($1) AND action = {finalise}`)
-	// Waits for a transaction that is about to mark one of them: a condition on the state would pass over the old version without
-	// waiting, and no work to look again would follow. It does not conflict with new references to an ACTIVE one.
-	awaitMarksSQL = `SELECT id FROM dbcontroller.shadow WHERE id = ANY (ARRAY (` + lookedAt + `)) ORDER BY id FOR KEY SHARE`
+	// Waits for a transaction that is about to mark one of them: a condition on the state would pass over the
+	// old version without waiting, and no work to look again would follow. It does not conflict with new
+	// references to an ACTIVE one.
+	awaitMarksSQL = `SELECT id FROM dbcontroller.shadow WHERE id = ANY (ARRAY (` + lookedAt +
+		`)) ORDER BY id FOR KEY SHARE`
 
-	lockDeletingSQL = db.Codes(`SELECT id, kind_id FROM dbcontroller.shadow WHERE id = ANY (ARRAY (` + lookedAt + `)) AND state = {deleting} ORDER BY id FOR UPDATE`)
+	lockDeletingSQL = db.Codes(`SELECT id, kind_id FROM dbcontroller.shadow WHERE id = ANY (ARRAY (` + lookedAt +
+		`)) AND state = {deleting} ORDER BY id FOR UPDATE`)
 
-	// A resource with empty finalizers gets the ones of its kind when nothing blocks it any more: its clean-up begins after the clean-up of
-	// each resource that keeps a reference to it.
+	// A resource with empty finalizers gets the ones of its kind when nothing blocks it any more: its
+	// clean-up begins after the clean-up of each resource that keeps a reference to it.
 	giveFinalizersSQL = db.Codes(`
 WITH s AS (
     UPDATE dbcontroller.shadow s SET finalizers = k.finalizers, revision = nextval('dbcontroller.revision')
@@ -134,7 +140,8 @@ type Looked struct {
 	Kinds          []int32 // of Deleting, each once
 }
 
-// QueueLook locks, gives finalizers, and checks in a batch of statements: each has a newer snapshot than the one before.
+// QueueLook locks, gives finalizers, and checks in a batch of statements: each has a newer snapshot than the
+// one before.
 func QueueLook(b *pgx.Batch, seqs []int64) *Looked {
 	l := &Looked{}
 	b.Queue(awaitMarksSQL, seqs)
@@ -208,7 +215,8 @@ func (s *Keeper) Messages(ctx context.Context, to schema.DeploymentID, seqs []in
 			if err != nil {
 				return nil, err
 			}
-			m.Release = append(m.Release, peer.BlockadeKey{Attempt: *r.Attempt, HolderUID: *r.HolderUID, Path: path, TargetUID: *r.TargetUID})
+			m.Release = append(m.Release, peer.BlockadeKey{Attempt: *r.Attempt, HolderUID: *r.HolderUID, Path: path,
+				TargetUID: *r.TargetUID})
 		}
 	}
 	if m.Scheduled, err = s.stillScheduled(ctx, scheduled); err != nil {
@@ -221,7 +229,8 @@ func (s *Keeper) Messages(ctx context.Context, to schema.DeploymentID, seqs []in
 	return m, err
 }
 
-// Delivered removes the work of messages that the other deployment has accepted, and takes the delegations that it has granted.
+// Delivered removes the work of messages that the other deployment has accepted, and takes the delegations
+// that it has granted.
 func (s *Keeper) Delivered(ctx context.Context, m *peer.Messages) error {
 	if m.Confirmed != nil && len(m.Confirmed.Delegated) > 0 {
 		return s.takeDelegations(ctx, m)

@@ -35,7 +35,8 @@ INSERT INTO dbcontroller.frozen (target_id, deletion, via_deployment_id, via_uid
 SELECT i.id, @deletion, NULLIF(i.via_deployment_id, 0), i.via_uid
 FROM unnest(@ids::bigint[], @via_deployments::int[], @via_uids::uuid[]) AS i (id, via_deployment_id, via_uid) ON CONFLICT DO NOTHING`
 
-	// The id of a deletion is of its first coordinator: a participant that knows it could open the members of the true one.
+	// The id of a deletion is of its first coordinator: a participant that knows it could open the members of
+	// the true one.
 	selectCoordinatorSQL = `SELECT deployment_id FROM dbcontroller.freeze WHERE deletion = $1`
 	// It fails, behind freezeSQL, when another coordinator's freeze of the same id was committed meanwhile.
 	otherCoordinatorSQL = `
@@ -86,8 +87,8 @@ type Member struct {
 
 // Freeze keeps writers away from members of an atomic deletion until the coordinator has decided it, and if
 // it commits until their mark. all: each member was locked. It fails with ErrStaleEpoch, with
-// ErrDecommissioned, with ErrAborted when the deletion is decided ABORTED, with
-// *UnavailableError during a recovery, and with db.CodeLockNotAvailable while others hold the lock of a resource.
+// ErrDecommissioned, with ErrAborted when the deletion is decided ABORTED, with *UnavailableError during a
+// recovery, and with db.CodeLockNotAvailable while others hold the lock of a resource.
 func (s *Keeper) Freeze(ctx context.Context, f Freezing) (all bool, err error) {
 	coordinator, err := s.Names.Deployment(ctx, f.Coordinator)
 	if err != nil {
@@ -136,14 +137,16 @@ func (s *Keeper) QueueFreeze(b *pgx.Batch, f peer.Freeze, coordinator int32, mem
 		}
 	}
 	b.Queue(freezeSQL, db.Named{
-		"ids": ids, "via_deployments": deployments, "via_uids": uids, "deletion": f.Deletion, "coordinator": coordinator, "for": min(f.For, maxFreeze), "root": f.Root,
+		"ids": ids, "via_deployments": deployments, "via_uids": uids, "deletion": f.Deletion,
+		"coordinator": coordinator, "for": min(f.For, maxFreeze), "root": f.Root,
 	})
 	b.Queue(otherCoordinatorSQL, f.Deletion, coordinator)
 }
 
 // lockFrozen locks resources, and checks behind the locks that the deletion may freeze them. It returns those
 // that are ACTIVE.
-func (s *Keeper) lockFrozen(ctx context.Context, tx pgx.Tx, f Freezing, coordinator int32, ids []int64) (active map[int64]bool, err error) {
+func (s *Keeper) lockFrozen(ctx context.Context, tx pgx.Tx, f Freezing, coordinator int32,
+	ids []int64) (active map[int64]bool, err error) {
 	active = map[int64]bool{}
 	var closed, decommissioned bool
 	var database *uuid.UUID
@@ -151,11 +154,15 @@ func (s *Keeper) lockFrozen(ctx context.Context, tx pgx.Tx, f Freezing, coordina
 	begunBy := coordinator
 	b := &pgx.Batch{}
 	b.Queue(shortFreezeSQL)
-	b.Queue(gate.ShareVersionSQL, gate.VersionLock) // a concurrent decommissioning, switch or new epoch of the coordinator waits for us, or is visible below
+	// a concurrent decommissioning, switch or new epoch of the coordinator waits for us, or is visible below
+	b.Queue(gate.ShareVersionSQL, gate.VersionLock)
 	b.Queue(lockFrozenSQL, ids).Query(func(rows pgx.Rows) error {
 		var id int64
 		var state peer.State
-		_, err := pgx.ForEachRow(rows, []any{&id, &state}, func() error { active[id] = state == peer.Active; return nil })
+		_, err := pgx.ForEachRow(rows, []any{&id, &state}, func() error {
+			active[id] = state == peer.Active
+			return nil
+		})
 		return err
 	})
 	s.gate.CheckPeerEpoch(tx, b, coordinator, f.Epoch, f.Own)
@@ -215,7 +222,8 @@ func (s *Keeper) settleLost(ctx context.Context, at schema.DeploymentID, epoch u
 		b := &pgx.Batch{}
 		s.gate.CheckPeerEpoch(tx, b, deployment, epoch, own)
 		thawed := queueThaw(b, thawLostSQL, f.others.deletions, f.others.targets, deployment)
-		b.Queue(keepFrozenSQL, slices.Concat(f.held.deletions, f.others.deletions)) // some may be members for other targets
+		// some may be members for other targets
+		b.Queue(keepFrozenSQL, slices.Concat(f.held.deletions, f.others.deletions))
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return err
 		}

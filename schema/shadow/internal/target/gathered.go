@@ -53,9 +53,11 @@ func (s *Keeper) gathers(e *establishment) bool {
 	return len(e.refs) <= peer.MaxTogether && !s.rows.Any(e.ids.rowKeys())
 }
 
-// EstablishTogether is Establish for several attempts in shared transactions, each by itself. An attempt that such a transaction leaves
-// out, without effect, has the error ErrLeftOut: it may have to wait for a lock, for which the others do not.
-func (s *Keeper) EstablishTogether(ctx context.Context, holder schema.DeploymentID, attempts []peer.EstablishAttempt) []peer.EstablishOutcome {
+// EstablishTogether is Establish for several attempts in shared transactions, each by itself. An attempt that
+// such a transaction leaves out, without effect, has the error ErrLeftOut: it may have to wait for a lock,
+// for which the others do not.
+func (s *Keeper) EstablishTogether(ctx context.Context, holder schema.DeploymentID,
+	attempts []peer.EstablishAttempt) []peer.EstablishOutcome {
 	out := make([]peer.EstablishOutcome, len(attempts))
 	var together []*establishment
 	var of []int
@@ -101,10 +103,12 @@ func (s *Keeper) establishNow(ctx context.Context, together []*establishment) []
 	return errs
 }
 
-// establishAll runs one transaction for several establishments, and returns their outcomes. It waits for no row: an establishment with a
-// target that another transaction has locked is left out, and all are when the transaction fails.
+// establishAll runs one transaction for several establishments, and returns their outcomes. It waits for no
+// row: an establishment with a target that another transaction has locked is left out, and all are when the
+// transaction fails.
 func (s *Keeper) establishAll(establishments []*establishment) []error {
-	ctx, cancel := context.WithTimeout(postgres.WithCaller(context.Background(), postgres.Caller{Lane: postgres.Peers}), gatheredTimeout)
+	ctx, cancel := context.WithTimeout(postgres.WithCaller(context.Background(), postgres.Caller{Lane: postgres.Peers}),
+		gatheredTimeout)
 	defer cancel()
 	errs := make([]error, len(establishments))
 	err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {

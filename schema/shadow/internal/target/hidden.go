@@ -64,14 +64,16 @@ WITH s AS (
 
 // QueueSchedule hides the members of a deletion that this deployment coordinates. They are locked and frozen.
 func QueueSchedule(b *pgx.Batch, deletion peer.AttemptID, retention time.Duration, participants []int32) {
-	b.Queue(scheduleOwnSQL, deletion, retention, append([]int32{}, participants...)) // not null: it is the coordinator's
+	// not null: it is the coordinator's
+	b.Queue(scheduleOwnSQL, deletion, retention, append([]int32{}, participants...))
 	b.Queue(hideScheduledSQL, []peer.AttemptID{deletion})
 }
 
 // schedule hides the members of scheduled deletions here, for their coordinator in the given epoch of its
 // database. Deletions that have frozen nothing here, or that are decided, are left out: it is idempotent. It
 // returns those that the coordinator has undeleted, which its database has lost. It fails with ErrStaleEpoch.
-func (s *Keeper) schedule(ctx context.Context, coordinator schema.DeploymentID, c peer.Confirm) (undeleted []peer.AttemptID, err error) {
+func (s *Keeper) schedule(ctx context.Context, coordinator schema.DeploymentID,
+	c peer.Confirm) (undeleted []peer.AttemptID, err error) {
 	own := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, coordinator)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package target is the side of references that their targets' deployment keeps: blockades and holder entries, which other
-// deployments establish, confirm and release, and the acknowledgements of deletions.
+// Package target is the side of references that their targets' deployment keeps: blockades and holder
+// entries, which other deployments establish, confirm and release, and the acknowledgements of deletions.
 package target
 
 import (
@@ -22,7 +22,8 @@ type Keeper struct {
 // New returns the Keeper of a database, which uses the given rooms.
 func New(g *gate.Gate, rs *rows.Rows) *Keeper {
 	s := &Keeper{DB: g.DB, gate: g, rows: rs, usage: newUsage()}
-	s.establishes = gather.New(gather.Config[*establishment]{Run: s.establishAll, Most: mostGathered, Beside: batchesAtOnce, Pace: pace, Waiting: mostWaiting})
+	s.establishes = gather.New(gather.Config[*establishment]{Run: s.establishAll, Most: mostGathered,
+		Beside: batchesAtOnce, Pace: pace, Waiting: mostWaiting})
 	return s
 }
 

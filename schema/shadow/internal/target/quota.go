@@ -19,7 +19,8 @@ var countBlockadesSQL = db.Codes(`
 SELECT deployment_id, count(*) FILTER (WHERE expires_at IS NOT NULL), count(*) FILTER (WHERE behaviour = {block})
 FROM dbcontroller.blockade GROUP BY deployment_id`)
 
-// countAtMost bounds the time spent counting to 1/countAtMost: between two counts of which the first took t, countAtMost*t passes.
+// countAtMost bounds the time spent counting to 1/countAtMost: between two counts of which the first took t,
+// countAtMost*t passes.
 const countAtMost = 20
 
 // usage is the number of blockades of each holder's deployment, an upper bound for the blockades that this
@@ -49,12 +50,15 @@ func (n used) plus(more used) used {
 }
 
 func newUsage() *usage {
-	return &usage{counting: make(chan struct{}, 1), closed: make(chan struct{}), used: map[int32]used{}, inFlight: map[int32]used{}, refused: map[int32]time.Time{}, named: map[int32]int{}}
+	return &usage{counting: make(chan struct{}, 1), closed: make(chan struct{}), used: map[int32]used{},
+		inFlight: map[int32]used{}, refused: map[int32]time.Time{}, named: map[int32]int{}}
 }
 
-// add reserves the blockades that a deployment is about to establish. It returns the exceeded limit as text, and then reserves
-// nothing. Counting millions of rows takes seconds: add waits for a count only before it refuses.
-func (u *usage) add(ctx context.Context, q db.Querier, deployment int32, limits peer.Quotas, more used) (detail string, err error) {
+// add reserves the blockades that a deployment is about to establish. It returns the exceeded limit as text,
+// and then reserves nothing. Counting millions of rows takes seconds: add waits for a count only before it
+// refuses.
+func (u *usage) add(ctx context.Context, q db.Querier, deployment int32, limits peer.Quotas,
+	more used) (detail string, err error) {
 	detail, due, hopeless := u.try(deployment, limits, more)
 	if due {
 		u.background.Go(func() { u.countInBackground(context.WithoutCancel(ctx), q) })
@@ -96,8 +100,8 @@ func (u *usage) close() {
 	u.background.Wait()
 }
 
-// try is add without counting. It also reports whether a count is due, and whether a recent count has refused the deployment, so
-// that counting again is hopeless.
+// try is add without counting. It also reports whether a count is due, and whether a recent count has refused
+// the deployment, so that counting again is hopeless.
 func (u *usage) try(deployment int32, limits peer.Quotas, more used) (detail string, due, hopeless bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -115,8 +119,8 @@ func (u *usage) try(deployment int32, limits peer.Quotas, more used) (detail str
 	return "", due, false
 }
 
-// maxNewNames is the maximum number of field paths and kinds that this process stores for one deployment: they are never removed,
-// and a service has some hundreds.
+// maxNewNames is the maximum number of field paths and kinds that this process stores for one deployment:
+// they are never removed, and a service has some hundreds.
 const maxNewNames = 1000
 
 // name reserves n new names for a deployment, and reports whether they are within maxNewNames.
@@ -182,12 +186,16 @@ func (u *usage) count(ctx context.Context, q db.Querier) error {
 	fresh := map[int32]used{}
 	var deployment int32
 	var n used
-	if _, err := pgx.ForEachRow(rows, []any{&deployment, &n.tentative, &n.blocking}, func() error { fresh[deployment] = n; return nil }); err != nil {
+	if _, err := pgx.ForEachRow(rows, []any{&deployment, &n.tentative, &n.blocking}, func() error {
+		fresh[deployment] = n
+		return nil
+	}); err != nil {
 		return fmt.Errorf("count blockades: %w", err)
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for id, held := range u.used { // in-flight and new reservations are added, whether or not the count has seen their rows
+	// in-flight and new reservations are added, whether or not the count has seen their rows
+	for id, held := range u.used {
 		was := before[id]
 		fresh[id] = fresh[id].plus(used{held.tentative - was.tentative, held.blocking - was.blocking})
 	}
@@ -203,8 +211,8 @@ func (u *usage) giveBack(deployment int32, added used) {
 	u.done(deployment, added)
 }
 
-// reservation is the part of a quota that the blockades of one call take. Its caller calls done when the transaction that writes them
-// has ended, or giveBack if none does.
+// reservation is the part of a quota that the blockades of one call take. Its caller calls done when the
+// transaction that writes them has ended, or giveBack if none does.
 type reservation struct{ done, giveBack func() }
 
 // limits returns the quota of a holder's deployment: the settings, or lower numbers of the environment.
@@ -225,8 +233,10 @@ func lower(limit, other int64) int64 {
 	return min(limit, other)
 }
 
-// admit fails with a *RefusedError (QuotaExceeded) when the references exceed the quota of their holders' deployment.
-func (s *Keeper) admit(ctx context.Context, holder int32, limits peer.Quotas, refs []peer.EstablishReference) (r reservation, err error) {
+// admit fails with a *RefusedError (QuotaExceeded) when the references exceed the quota of their holders'
+// deployment.
+func (s *Keeper) admit(ctx context.Context, holder int32, limits peer.Quotas,
+	refs []peer.EstablishReference) (r reservation, err error) {
 	more := used{tentative: int64(len(refs))}
 	for _, r := range refs {
 		if r.Behaviour == schema.Block {
@@ -257,8 +267,8 @@ func (s *Keeper) tooMuch(refs []peer.EstablishReference, detail string) error {
 	return e
 }
 
-// referableBy reports whether resources of a service may refer to resources of the kind. For references that are established again,
-// it is enough that some version of the kind allowed it.
+// referableBy reports whether resources of a service may refer to resources of the kind. For references that
+// are established again, it is enough that some version of the kind allowed it.
 func referableBy(kind *schema.KindModel, service, self string, again bool) bool {
 	listed := kind.ReferableBy
 	if again {

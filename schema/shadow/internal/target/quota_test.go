@@ -53,7 +53,8 @@ func TestAQuotaRefusesForStoredBlockadesOnly(t *testing.T) {
 	})
 }
 
-// Many calls over the limit share one count, and a deployment that was refused by a count causes no other one for a while.
+// Many calls over the limit share one count, and a deployment that was refused by a count causes no other one
+// for a while.
 func TestAQuotaIsCountedOnceForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &slowCount{takes: 200 * time.Millisecond}

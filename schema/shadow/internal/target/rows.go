@@ -36,7 +36,8 @@ func (s *Keeper) ensureRows(ctx context.Context, tx pgx.Tx, e *establishment) (m
 	return setOf(absent), err
 }
 
-// refuseRows refuses targets whose row is deleted. The deletion of a row is carried out later than the row is gone.
+// refuseRows refuses targets whose row is deleted. The deletion of a row is carried out later than the row is
+// gone.
 func (s *Keeper) refuseRows(ctx context.Context, tx pgx.Tx, e *establishment, absent map[rows.Key]bool) error {
 	keys := e.ids.rowKeys()
 	going, err := s.rows.Going(ctx, tx, keys)

@@ -40,8 +40,8 @@ WHERE s.id = ANY ($1) AND NOT EXISTS (SELECT FROM dbcontroller.work w WHERE w.ac
 ORDER BY s.id`)
 )
 
-// bodies compares the references that the current version derives from bodies with the stored ones. With how.Bodies it reads that
-// many resources, starting where the last comparison of this process ended.
+// bodies compares the references that the current version derives from bodies with the stored ones. With
+// how.Bodies it reads that many resources, starting where the last comparison of this process ended.
 func (v *verifying) bodies(ctx context.Context) error {
 	if v.how.Bodies <= 0 {
 		_, err := v.bodiesFrom(ctx, 0, 0)
@@ -64,7 +64,8 @@ func (v *verifying) bodies(ctx context.Context) error {
 	return err
 }
 
-// bodiesFrom compares the bodies with ids in (after, to], without an upper limit when to is 0. It returns the last id compared.
+// bodiesFrom compares the bodies with ids in (after, to], without an upper limit when to is 0. It returns the
+// last id compared.
 func (v *verifying) bodiesFrom(ctx context.Context, after, to int64) (int64, error) {
 	for size := bodiesPage; ; {
 		limit := size
@@ -83,7 +84,8 @@ func (v *verifying) bodiesFrom(ctx context.Context, after, to int64) (int64, err
 			after = page.rows[len(page.rows)-1].ID
 		}
 		v.out.Bodies += int64(len(page.rows))
-		if err := v.how.Progress(ctx, v.out); err != nil || len(page.rows) < limit && !page.cut || int(v.out.Bodies) == v.how.Bodies {
+		if err := v.how.Progress(ctx, v.out); err != nil || len(page.rows) < limit && !page.cut ||
+			int(v.out.Bodies) == v.how.Bodies {
 			return after, err
 		}
 	}
@@ -170,9 +172,10 @@ func (p *bodyPage) leaveUnderived(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// bodyDifferences compares one resource. A resource of a kind that the current version lacks has no differences: it keeps its
-// stored references until a version with the kind derives them.
-func (v *verifying) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schema.Model, row *prepare.ShadowRow, held []read.HeldReference) ([]Difference, error) {
+// bodyDifferences compares one resource. A resource of a kind that the current version lacks has no
+// differences: it keeps its stored references until a version with the kind derives them.
+func (v *verifying) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schema.Model, row *prepare.ShadowRow,
+	held []read.HeldReference) ([]Difference, error) {
 	s := v.store
 	id, err := s.Names.KindOf(ctx, tx, row.KindID)
 	if err != nil {
@@ -184,7 +187,8 @@ func (v *verifying) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schem
 	}
 	found, err := kind.References(s.Self, row.Name, row.Body)
 	if err != nil {
-		return []Difference{{Kind: BodyUnreadable, Holder: s.FullName(row.Name), Target: s.FullName(row.Name), Path: err.Error()}}, nil
+		return []Difference{{Kind: BodyUnreadable, Holder: s.FullName(row.Name), Target: s.FullName(row.Name),
+			Path: err.Error()}}, nil
 	}
 	type key struct {
 		path   string
@@ -210,14 +214,16 @@ func (v *verifying) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schem
 	var out []Difference
 	differs := func(kind DifferenceKind, k key, b schema.Behaviour) {
 		if v.concerns(k.target.Deployment) {
-			out = append(out, Difference{Kind: kind, Holder: s.FullName(row.Name), Target: k.target, Path: k.path, Behaviour: b})
+			out = append(out, Difference{Kind: kind, Holder: s.FullName(row.Name), Target: k.target, Path: k.path,
+				Behaviour: b})
 		}
 	}
 	for _, f := range found {
 		k := key{f.Path, f.Target}
 		b, ok := stored[k]
 		delete(stored, k)
-		if ok && b != f.Behaviour || !ok && f.Behaviour != schema.AllowDangling { // an ALLOW_DANGLING reference is not stored when its target does not exist
+		// an ALLOW_DANGLING reference is not stored when its target does not exist
+		if ok && b != f.Behaviour || !ok && f.Behaviour != schema.AllowDangling {
 			differs(ReferenceNotStored, k, f.Behaviour)
 		}
 	}
@@ -230,7 +236,8 @@ func (v *verifying) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schem
 	return out, nil
 }
 
-// compareBodies reports differences. With Repair it queues the resources to be derived again, as a switch of the version does.
+// compareBodies reports differences. With Repair it queues the resources to be derived again, as a switch of
+// the version does.
 func (v *verifying) compareBodies(ctx context.Context, page *bodyPage) error {
 	ids := page.ids()
 	if v.how.Repair && len(ids) > 0 {

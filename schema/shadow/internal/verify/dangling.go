@@ -19,7 +19,8 @@ import (
 
 const selectPeerEpochSQL = `SELECT COALESCE(epoch, '00000000-0000-0000-0000-000000000000') FROM dbcontroller.deployment WHERE id = $1`
 
-// epochPair are the epochs of this database and of another deployment's, the zero one when that has announced none.
+// epochPair are the epochs of this database and of another deployment's, the zero one when that has announced
+// none.
 type epochPair struct{ own, there uuid.UUID }
 
 // epochs are read before a deployment is asked, when references may be acted upon by its answers.
@@ -37,12 +38,13 @@ func (v *verifying) epochs(ctx context.Context, at schema.DeploymentID) (e epoch
 
 // Why a reference is not acted upon.
 var (
-	errEpochEnded = errors.New("one of the two databases failed over or was restored meanwhile, or the deployment was decommissioned")
-	errChanged    = errors.New("the reference has changed meanwhile")
+	errEpochEnded = errors.New(
+		"one of the two databases failed over or was restored meanwhile, or the deployment was decommissioned")
+	errChanged = errors.New("the reference has changed meanwhile")
 )
 
-// actUpon unsets and cascades the references of a page whose targets are gone, when an operator has decided so. A reference that
-// blocks is left: its holder is a person's to decide about.
+// actUpon unsets and cascades the references of a page whose targets are gone, when an operator has decided
+// so. A reference that blocks is left: its holder is a person's to decide about.
 func (v *verifying) actUpon(ctx context.Context, at schema.DeploymentID, refs []*referenceRow, asked epochPair) error {
 	refs = slices.DeleteFunc(slices.Clone(refs), func(r *referenceRow) bool { return !r.gone() || !r.behaviour.Acts() })
 	if v.how.Dangling == nil || len(refs) == 0 {
@@ -81,8 +83,8 @@ func (v *verifying) actUpon(ctx context.Context, at schema.DeploymentID, refs []
 	return nil
 }
 
-// causeAt records the decision about references to a deployment's resources, once in a verification, and returns the cause of the
-// removals that follow from it.
+// causeAt records the decision about references to a deployment's resources, once in a verification, and
+// returns the cause of the removals that follow from it.
 func (v *verifying) causeAt(ctx context.Context, at schema.DeploymentID) (*schema.Cause, error) {
 	if cause := v.causes[at]; cause != nil {
 		return cause, nil
@@ -95,8 +97,10 @@ func (v *verifying) causeAt(ctx context.Context, at schema.DeploymentID) (*schem
 	if err := v.store.gate.RecordDanglingActed(ctx, id, d.Reason, d.By); err != nil {
 		return nil, err
 	}
-	v.store.Log.Warn("acting upon references whose targets are gone", zap.Stringer("deployment", at), zap.String("by", d.By), zap.String("reason", d.Reason), requestid.Field(ctx))
-	cause := &schema.Cause{ID: uuid.New(), Root: "//" + at.String(), Actor: d.By, RequestID: requestid.ID(ctx), At: time.Now()}
+	v.store.Log.Warn("acting upon references whose targets are gone", zap.Stringer("deployment", at),
+		zap.String("by", d.By), zap.String("reason", d.Reason), requestid.Field(ctx))
+	cause := &schema.Cause{ID: uuid.New(), Root: "//" + at.String(), Actor: d.By, RequestID: requestid.ID(ctx),
+		At: time.Now()}
 	if v.causes == nil {
 		v.causes = map[schema.DeploymentID]*schema.Cause{}
 	}

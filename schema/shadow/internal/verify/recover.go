@@ -34,7 +34,8 @@ const ownersBegin = "{}"
 // its saved cursor. It returns the epochs in which it compared, and which the caller confirms now: the last
 // epoch that the deployment has announced, a zero one when it has announced none, and the epoch of this
 // database. It fails at its end when references were refused for reasons that can pass.
-func (s *Verifier) ConfirmAgain(ctx context.Context, at schema.DeploymentID, seq int64) (compared peer.ComparedEpochs, err error) {
+func (s *Verifier) ConfirmAgain(ctx context.Context, at schema.DeploymentID,
+	seq int64) (compared peer.ComparedEpochs, err error) {
 	cursor, compared, err := s.pass(ctx, schema.ConfirmAgain, seq)
 	if err != nil {
 		return compared, err
@@ -101,8 +102,9 @@ UPDATE dbcontroller.foreign_target f SET acting_epoch = NULL, acting_own = NULL 
 UPDATE dbcontroller.foreign_target f SET block_epoch = NULL, block_own = NULL WHERE f.id = ANY ($1) AND f.block_epoch IS NOT NULL AND NOT (` + db.BlockRightCountsSQL + `)`
 )
 
-// endLost ends rights of lost epochs. It waits for the transactions that share their rows, as prepared ones do until they are decided; one
-// whose snapshot is older than the end fails with 40001 when it takes such a right.
+// endLost ends rights of lost epochs. It waits for the transactions that share their rows, as prepared ones
+// do until they are decided; one whose snapshot is older than the end fails with 40001 when it takes such a
+// right.
 func (s *Verifier) endLost(ctx context.Context, deployment int32) error {
 	for last := int64(0); ; {
 		rows, err := s.Pool.Query(ctx, selectLostSQL, deployment, last)
@@ -132,7 +134,9 @@ func (s *Verifier) endLost(ctx context.Context, deployment int32) error {
 }
 
 // Rights of lost epochs do not count any more.
-var lookAtLostSQL = db.LookAtRights(`dbcontroller.foreign_target f WHERE f.deployment_id = $1 AND f.block_attempt IS NOT NULL AND NOT (` + db.BlockRightCountsSQL + `)`)
+var lookAtLostSQL = db.LookAtRights(
+	`dbcontroller.foreign_target f WHERE f.deployment_id = $1 AND f.block_attempt IS NOT NULL AND NOT (` +
+		db.BlockRightCountsSQL + `)`)
 
 func (s *Verifier) lookAtRights(ctx context.Context, at schema.DeploymentID) error {
 	id, err := s.Names.Deployment(ctx, at)
@@ -149,7 +153,8 @@ func (s *Verifier) lookAtRights(ctx context.Context, at schema.DeploymentID) err
 	return nil
 }
 
-// blockadesBegin is the cursor of a pass that has delivered all deletions again and begins with the blockades.
+// blockadesBegin is the cursor of a pass that has delivered all deletions again and begins with the
+// blockades.
 const blockadesBegin = "blockades"
 
 // VerifyBlockades delivers the deletions that concern a deployment to it again, and then compares its
@@ -169,7 +174,9 @@ func (s *Verifier) VerifyBlockades(ctx context.Context, of schema.DeploymentID, 
 	if cursor == blockadesBegin {
 		cursor = ""
 	}
-	if err := s.recovering(of).blockades(ctx, cursor, func(c string) error { return s.savePass(ctx, seq, c) }); err != nil {
+	if err := s.recovering(of).blockades(ctx, cursor, func(c string) error {
+		return s.savePass(ctx, seq, c)
+	}); err != nil {
 		return fmt.Errorf("compare blockades of %s: %w", of, err)
 	}
 	if err := s.remindOfEntries(ctx, of); err != nil {
@@ -183,9 +190,11 @@ const tellPage = 10_000
 
 var (
 	// Finalise waits for these locks, or has removed the shadows before the next statement.
-	keepDeletingSQL = db.Codes(`SELECT id FROM dbcontroller.shadow WHERE state = {deleting} AND id > $1 ORDER BY id LIMIT $2 FOR KEY SHARE`)
+	keepDeletingSQL = db.Codes(
+		`SELECT id FROM dbcontroller.shadow WHERE state = {deleting} AND id > $1 ORDER BY id LIMIT $2 FOR KEY SHARE`)
 
-	// New notices, which only an acknowledgement of a later position covers, for entries and for the blockades of proxies.
+	// New notices, which only an acknowledgement of a later position covers, for entries and for the
+	// blockades of proxies.
 	tellAgainSQL = `
 INSERT INTO dbcontroller.notice (target_id, deployment_id)
 SELECT s.id, $1 FROM dbcontroller.shadow s WHERE s.id = ANY ($2) AND (
@@ -194,8 +203,9 @@ SELECT s.id, $1 FROM dbcontroller.shadow s WHERE s.id = ANY ($2) AND (
 )`
 )
 
-// tellAgain inserts notices for the deletions on which a deployment may have lost its work, page by page. Nothing to which it refers is
-// removed meanwhile, since the deployment is waited for, and it is not confirmed before (MarkReferencesConfirmed).
+// tellAgain inserts notices for the deletions on which a deployment may have lost its work, page by page.
+// Nothing to which it refers is removed meanwhile, since the deployment is waited for, and it is not
+// confirmed before (MarkReferencesConfirmed).
 func (s *Verifier) tellAgain(ctx context.Context, of schema.DeploymentID, seq int64, cursor string) error {
 	id, err := s.Names.Deployment(ctx, of)
 	if err != nil {
@@ -236,9 +246,9 @@ func (s *Verifier) tellAgain(ctx context.Context, of schema.DeploymentID, seq in
 const hasEntriesSQL = `
 SELECT EXISTS (SELECT FROM dbcontroller.holder_entry WHERE deployment_id = $1) OR EXISTS (SELECT FROM dbcontroller.notice WHERE deployment_id = $1)`
 
-// remindOfEntries sends an empty ResolveBlockades to a deployment with holder entries or notices here. The receiver records that
-// this deployment's deletions concern it, which its database may have lost. Without the record it would not watch them, and they
-// would wait for its acknowledgement forever (I13).
+// remindOfEntries sends an empty ResolveBlockades to a deployment with holder entries or notices here. The
+// receiver records that this deployment's deletions concern it, which its database may have lost. Without the
+// record it would not watch them, and they would wait for its acknowledgement forever (I13).
 func (s *Verifier) remindOfEntries(ctx context.Context, of schema.DeploymentID) error {
 	id, err := s.Names.Deployment(ctx, of)
 	if err != nil {
@@ -262,14 +272,17 @@ func (s *Verifier) Recovered(ctx context.Context, seq int64) error {
 	return s.Finish(ctx, []int64{seq})
 }
 
-// recovering returns a verification that repairs at once: repairing a difference that a message under way settles anyway has no effect.
+// recovering returns a verification that repairs at once: repairing a difference that a message under way
+// settles anyway has no effect.
 func (s *Verifier) recovering(with schema.DeploymentID) *verifying {
 	return s.verifying(Verification{With: []schema.DeploymentID{with}, Repair: true, Settle: time.Millisecond})
 }
 
-// pass reads a pass, and the epochs that it is of. Passes from before the recovery of an epoch began are of none that others know, and the
-// recovery replaces them. They fail with *UnavailableError, and so do all passes in a process that has not noticed the epoch.
-func (s *Verifier) pass(ctx context.Context, action schema.Action, seq int64) (cursor string, of peer.ComparedEpochs, err error) {
+// pass reads a pass, and the epochs that it is of. Passes from before the recovery of an epoch began are of
+// none that others know, and the recovery replaces them. They fail with *UnavailableError, and so do all
+// passes in a process that has not noticed the epoch.
+func (s *Verifier) pass(ctx context.Context, action schema.Action,
+	seq int64) (cursor string, of peer.ComparedEpochs, err error) {
 	var there, own *uuid.UUID
 	var awaiting bool
 	err = s.Pool.QueryRow(ctx, selectPassSQL, seq, action).Scan(&cursor, &there, &own, &awaiting)

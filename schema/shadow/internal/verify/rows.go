@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// The functions are compared with the functions that attach created; an attachment of an older release has no list of them.
+	// The functions are compared with the functions that attach created; an attachment of an older release
+	// has no list of them.
 	driftSQL = `
 WITH made AS (
     SELECT f.key AS trigger, f.value AS source FROM dbcontroller.attachment a, jsonb_each_text(a.functions) AS f WHERE a.kind_id = $1
@@ -40,7 +41,8 @@ ORDER BY 1`
 	lookAtRowsSQL = `INSERT INTO dbcontroller.deleted_row (kind_id, name) SELECT $1, n FROM unnest($2::text[]) AS n`
 )
 
-var activeRowsSQL = db.Codes(`SELECT s.name FROM dbcontroller.shadow s WHERE s.kind_id = $1 AND s.name = ANY ($2) AND s.state = {active}`)
+var activeRowsSQL = db.Codes(
+	`SELECT s.name FROM dbcontroller.shadow s WHERE s.kind_id = $1 AND s.name = ANY ($2) AND s.state = {active}`)
 
 // tables compares attached tables with the stored resources, and finds the changes that no trigger saw.
 func (v *verifying) tables(ctx context.Context) error {
@@ -90,7 +92,8 @@ func (v *verifying) values(ctx context.Context, r rows.Reference) error {
 		}
 		for _, u := range unknown {
 			d := Difference{
-				Kind: RowMissed, Holder: v.store.FullName(r.Table.Definition.Collection), Target: u.Target.FullName, Path: r.Path(), Behaviour: r.Declared().Behaviour, Repaired: v.how.Repair,
+				Kind: RowMissed, Holder: v.store.FullName(r.Table.Definition.Collection), Target: u.Target.FullName,
+				Path: r.Path(), Behaviour: r.Declared().Behaviour, Repaired: v.how.Repair,
 			}
 			if err := v.found(d); err != nil {
 				return err
@@ -127,7 +130,8 @@ func (v *verifying) drift(ctx context.Context, t *rows.Table) error {
 	return nil
 }
 
-// resourcesOf finds the resources of a kind without a row, whose deletion no trigger saw. With Repair it is carried out.
+// resourcesOf finds the resources of a kind without a row, whose deletion no trigger saw. With Repair it is
+// carried out.
 func (v *verifying) resourcesOf(ctx context.Context, t *rows.Table) error {
 	for after := ""; ; {
 		found, err := v.store.Pool.Query(ctx, knownPageSQL, t.KindID, after, pageRows)
@@ -157,7 +161,8 @@ func (v *verifying) resourcesOf(ctx context.Context, t *rows.Table) error {
 		}
 		for _, name := range gone {
 			self := v.store.FullName(name)
-			if err := v.found(Difference{Kind: RowMissed, Holder: self, Target: self, Path: "the row is gone", Repaired: v.how.Repair}); err != nil {
+			if err := v.found(Difference{Kind: RowMissed, Holder: self, Target: self, Path: "the row is gone",
+				Repaired: v.how.Repair}); err != nil {
 				return err
 			}
 		}
@@ -167,8 +172,8 @@ func (v *verifying) resourcesOf(ctx context.Context, t *rows.Table) error {
 	}
 }
 
-// rowless returns the names of active resources without a row and without a note. The resources are read first, then the rows, then the notes: a deletion in
-// between has a note.
+// rowless returns the names of active resources without a row and without a note. The resources are read
+// first, then the rows, then the notes: a deletion in between has a note.
 func (v *verifying) rowless(ctx context.Context, t *rows.Table, names []string) ([]string, error) {
 	found, err := v.store.Pool.Query(ctx, activeRowsSQL, t.KindID, names)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package verify compares references with other deployments, and inside one database bodies, lists of owners, rows of attached tables
-// and rights with what is stored about them: for operators, in the background, and after a failover or a restore. It repairs the
-// differences.
+// Package verify compares references with other deployments, and inside one database bodies, lists of owners,
+// rows of attached tables and rights with what is stored about them: for operators, in the background, and
+// after a failover or a restore. It repairs the differences.
 package verify
 
 import (
@@ -32,6 +32,7 @@ type Verifier struct {
 }
 
 // New returns the Verifier of a database, which uses the given rooms.
-func New(g *gate.Gate, o *operate.Operations, t *target.Keeper, w *write.Writer, f *follow.Follower, r *rights.Rights, rs *rows.Rows) *Verifier {
+func New(g *gate.Gate, o *operate.Operations, t *target.Keeper, w *write.Writer, f *follow.Follower, r *rights.Rights,
+	rs *rows.Rows) *Verifier {
 	return &Verifier{DB: g.DB, gate: g, operate: o, target: t, write: w, follow: f, rights: r, rows: rs}
 }

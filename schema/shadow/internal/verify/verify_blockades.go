@@ -12,8 +12,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/operate"
 )
 
-// blockades compares the confirmed blockades here with their holders' references. Tentative ones are left out: their holders are
-// asked when they expire.
+// blockades compares the confirmed blockades here with their holders' references. Tentative ones are left
+// out: their holders are asked when they expire.
 func (v *verifying) blockades(ctx context.Context, cursor string, save func(string) error) error {
 	var of schema.DeploymentID
 	if len(v.how.With) == 1 {
@@ -48,7 +48,8 @@ func (v *verifying) blockades(ctx context.Context, cursor string, save func(stri
 	}
 }
 
-func (v *verifying) compareBlockades(ctx context.Context, holder schema.DeploymentID, blockades []operate.BlockadeView) error {
+func (v *verifying) compareBlockades(ctx context.Context, holder schema.DeploymentID,
+	blockades []operate.BlockadeView) error {
 	ofNothing, err := v.ofNothing(ctx, holder, blockades)
 	if err == nil && len(ofNothing) > 0 { // a release may be under way
 		if err = v.wait(ctx); err == nil {
@@ -62,7 +63,8 @@ func (v *verifying) compareBlockades(ctx context.Context, holder schema.Deployme
 		return nil
 	}
 	if v.how.Repair {
-		// Expired makes the holder's deployment abort an undecided attempt: only then may the blockade be removed (I5).
+		// Expired makes the holder's deployment abort an undecided attempt: only then may the blockade be
+		// removed (I5).
 		questions := make([]peer.Question, len(ofNothing))
 		for i, b := range ofNothing {
 			questions[i] = peer.Question{Key: b.Key, Expired: true}
@@ -76,7 +78,8 @@ func (v *verifying) compareBlockades(ctx context.Context, holder schema.Deployme
 		}
 	}
 	for _, b := range ofNothing {
-		d := Difference{Kind: BlockadeOfNone, Holder: b.Holder, Target: v.store.FullName(b.Name), Path: b.Key.Path, Behaviour: b.Behaviour, Repaired: v.how.Repair}
+		d := Difference{Kind: BlockadeOfNone, Holder: b.Holder, Target: v.store.FullName(b.Name), Path: b.Key.Path,
+			Behaviour: b.Behaviour, Repaired: v.how.Repair}
 		if err := v.found(d); err != nil {
 			return err
 		}
@@ -91,7 +94,8 @@ JOIN dbcontroller.shadow s ON s.uid = i.target_uid
 JOIN dbcontroller.blockade b ON b.target_id = s.id AND b.holder_uid = i.holder_uid AND b.field_id = i.field_id AND b.attempt IS NOT DISTINCT FROM i.attempt`
 
 // ofNothing returns the blockades whose references do not exist, and which are still stored after the answer.
-func (v *verifying) ofNothing(ctx context.Context, holder schema.DeploymentID, blockades []operate.BlockadeView) ([]operate.BlockadeView, error) {
+func (v *verifying) ofNothing(ctx context.Context, holder schema.DeploymentID,
+	blockades []operate.BlockadeView) ([]operate.BlockadeView, error) {
 	questions := make([]peer.Question, len(blockades))
 	for i, b := range blockades {
 		questions[i] = peer.Question{Key: b.Key}
@@ -106,7 +110,8 @@ func (v *verifying) ofNothing(ctx context.Context, holder schema.DeploymentID, b
 	var suspicious []operate.BlockadeView
 	var keys []peer.BlockadeKey
 	for i, b := range blockades {
-		if v := answers.Verdicts[i]; v != peer.Held && v != peer.Leaving { // its attempt had committed: undecided means that the decision was lost or forgotten
+		// its attempt had committed: undecided means that the decision was lost or forgotten
+		if v := answers.Verdicts[i]; v != peer.Held && v != peer.Leaving {
 			suspicious, keys = append(suspicious, b), append(keys, b.Key)
 		}
 	}

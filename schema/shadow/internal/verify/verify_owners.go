@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// One page of all owner references in the order of their primary key. Unchecked ones, about which the ownee's controller is
-	// still asking, are included: stillOwnedSQL leaves them out afterwards.
+	// One page of all owner references in the order of their primary key. Unchecked ones, about which the
+	// ownee's controller is still asking, are included: stillOwnedSQL leaves them out afterwards.
 	ownersPageSQL = `
 SELECT o.ownee_id, o.deployment_id, o.kind_id, o.name, o.uid, o.flags, o.generation, s.uid, s.name
 FROM (
@@ -35,7 +35,8 @@ var recheckOwnersSQL = db.Codes(`
 INSERT INTO dbcontroller.work (action, shard, deployment_id, target_id)
 SELECT {check_owners}, s.shard, $2::int, s.id FROM dbcontroller.shadow s WHERE s.id = ANY ($1) AND s.state = {active}`)
 
-// ownedRow is an owner reference with its ownee. The exported fields are its primary key, and the cursor of the pass.
+// ownedRow is an owner reference with its ownee. The exported fields are its primary key, and the cursor of
+// the pass.
 type ownedRow struct {
 	Ownee      int64
 	Deployment int32
@@ -52,7 +53,8 @@ type ownedRow struct {
 
 func scanOwnedRow(row pgx.CollectableRow) (*ownedRow, error) {
 	r := &ownedRow{}
-	return r, row.Scan(&r.Ownee, &r.Deployment, &r.Kind, &r.Name, &r.UID, &r.Flags, &r.Generation, &r.OwneeUID, &r.OwneeName)
+	return r, row.Scan(&r.Ownee, &r.Deployment, &r.Kind, &r.Name, &r.UID, &r.Flags, &r.Generation, &r.OwneeUID,
+		&r.OwneeName)
 }
 
 // owners compares owner references with the owners and the ownee entries in the owners' deployments.
@@ -65,7 +67,8 @@ func (v *verifying) owners(ctx context.Context, cursor string, save func(string)
 	}
 	for {
 		rows, err := v.store.Pool.Query(ctx, ownersPageSQL, db.Named{
-			"ownee": last.Ownee, "deployment": last.Deployment, "kind": last.Kind, "name": last.Name, "uid": last.UID, "at_most": pageRows,
+			"ownee": last.Ownee, "deployment": last.Deployment, "kind": last.Kind, "name": last.Name, "uid": last.UID,
+			"at_most": pageRows,
 		})
 		if err != nil {
 			return err
@@ -114,7 +117,8 @@ func (v *verifying) compareOwners(ctx context.Context, at schema.DeploymentID, o
 		return v.unreachable(ctx, at, err)
 	}
 	if v.how.Repair && len(differing) > 0 {
-		// The usual owner check repairs both sides: the question writes the ownee entry, the answer settles the reference.
+		// The usual owner check repairs both sides: the question writes the ownee entry, the answer settles
+		// the reference.
 		var ownees []int64
 		for _, r := range differing {
 			ownees = append(ownees, r.Ownee)
@@ -132,7 +136,8 @@ func (v *verifying) compareOwners(ctx context.Context, at schema.DeploymentID, o
 			continue
 		}
 		d := Difference{
-			Kind: r.Differs, Holder: v.store.FullName(r.OwneeName), Target: schema.FullName{Deployment: at, Name: r.Name}, Path: "@owner", Repaired: v.how.Repair,
+			Kind: r.Differs, Holder: v.store.FullName(r.OwneeName), Target: schema.FullName{Deployment: at,
+				Name: r.Name}, Path: "@owner", Repaired: v.how.Repair,
 		}
 		if err := v.found(d); err != nil {
 			return err
@@ -141,8 +146,8 @@ func (v *verifying) compareOwners(ctx context.Context, at schema.DeploymentID, o
 	return nil
 }
 
-// wronglyOwned returns the owner references that differ from the answers of the owners' deployment, and that are still stored
-// and checked after the answer.
+// wronglyOwned returns the owner references that differ from the answers of the owners' deployment, and that
+// are still stored and checked after the answer.
 func (v *verifying) wronglyOwned(ctx context.Context, at schema.DeploymentID, owned []*ownedRow) ([]*ownedRow, error) {
 	questions := make([]peer.OwnerQuestion, len(owned))
 	for i, r := range owned {

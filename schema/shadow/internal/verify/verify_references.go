@@ -62,10 +62,11 @@ WHERE f.deployment_id = $2 AND (r.attempt = ANY ($1) OR r.delegated AND r.behavi
 ORDER BY r.holder_id, r.field_id, r.target_id`)
 
 // A reference under a right may be under none now.
-var lookAtRenewedSQL = db.LookAtRights(`dbcontroller.foreign_target f WHERE f.id = ANY ($1) AND f.block_attempt IS NOT NULL`)
+var lookAtRenewedSQL = db.LookAtRights(
+	`dbcontroller.foreign_target f WHERE f.id = ANY ($1) AND f.block_attempt IS NOT NULL`)
 
-// Releases the blockades of references that were dropped meanwhile: the confirm of the attempt would make these
-// blockades permanent.
+// Releases the blockades of references that were dropped meanwhile: the confirm of the attempt would make
+// these blockades permanent.
 var releaseLeftSQL = db.Codes(`
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, holder_uid, field_id, target_uid)
 SELECT {release}, @shard, @deployment, @attempt, i.holder_uid, i.field_id, i.target_uid
@@ -101,17 +102,20 @@ func (r *referenceRow) gone() bool {
 	return r.known == peer.KnownAbsent || r.known == peer.KnownDeleting
 }
 
-// key returns the key of the blockade that holds the target. A reference whose proxy is lost there is established by itself.
+// key returns the key of the blockade that holds the target. A reference whose proxy is lost there is
+// established by itself.
 func (r *referenceRow) key() peer.BlockadeKey {
 	if r.proxy != nil && r.behaviour == schema.Block {
-		return peer.BlockadeKey{Attempt: *r.proxy, HolderUID: *r.targetUID, Path: peer.RightPath, TargetUID: *r.targetUID}
+		return peer.BlockadeKey{Attempt: *r.proxy, HolderUID: *r.targetUID, Path: peer.RightPath,
+			TargetUID: *r.targetUID}
 	}
 	return peer.BlockadeKey{Attempt: *r.attempt, HolderUID: r.holderUID, Path: r.path, TargetUID: *r.targetUID}
 }
 
 func scanReferenceRow(row pgx.CollectableRow) (*referenceRow, error) {
 	r := &referenceRow{}
-	return r, row.Scan(&r.targetID, &r.behaviour, &r.holderID, &r.fieldID, &r.attempt, &r.dangling, &r.holderUID, &r.kindID, &r.holderName,
+	return r, row.Scan(&r.targetID, &r.behaviour, &r.holderID, &r.fieldID, &r.attempt, &r.dangling, &r.holderUID,
+		&r.kindID, &r.holderName,
 		&r.deployment, &r.targetUID, &r.targetKindID, &r.targetName, &r.local, &r.proxy)
 }
 
@@ -119,7 +123,8 @@ func (r *referenceRow) cursor() string {
 	return fmt.Sprintf("r %d %d %d", r.holderID, r.fieldID, r.targetID)
 }
 
-// references compares the references of resources here, starting after a cursor; save is called with the new cursor after each page.
+// references compares the references of resources here, starting after a cursor; save is called with the new
+// cursor after each page.
 func (v *verifying) references(ctx context.Context, cursor string, save func(string) error) error {
 	var target, holder int64
 	var field int32
@@ -178,13 +183,14 @@ func (s *Verifier) RepairAttempts(ctx context.Context, at schema.DeploymentID, a
 		}
 	}
 	if v.out.Repaired > 0 {
-		s.Log.Warn("references were established again: the database of their targets had lost them", zap.Stringer("deployment", at), zap.Int64("references", v.out.Repaired))
+		s.Log.Warn("references were established again: the database of their targets had lost them",
+			zap.Stringer("deployment", at), zap.Int64("references", v.out.Repaired))
 	}
 	return v.waits()
 }
 
-// waits fails when references were refused for reasons that can pass: they are to be established later. Until then their targets'
-// deployment waits for the comparison, unless an operator waives it.
+// waits fails when references were refused for reasons that can pass: they are to be established later. Until
+// then their targets' deployment waits for the comparison, unless an operator waives it.
 func (v *verifying) waits() error {
 	if v.refused == nil {
 		return nil
@@ -202,7 +208,8 @@ func (v *verifying) comparePage(ctx context.Context, page []*referenceRow) error
 		switch {
 		case r.behaviour == schema.AllowDangling:
 		case r.deployment == nil && !r.local:
-			d := Difference{Kind: LocalTargetGone, Holder: v.store.FullName(r.holderName), Target: v.store.FullName("?"), Path: r.path, Behaviour: r.behaviour}
+			d := Difference{Kind: LocalTargetGone, Holder: v.store.FullName(r.holderName),
+				Target: v.store.FullName("?"), Path: r.path, Behaviour: r.behaviour}
 			if err := v.found(d); err != nil {
 				return err
 			}
@@ -245,8 +252,10 @@ func (v *verifying) compareAt(ctx context.Context, at schema.DeploymentID, refs 
 	}
 	for _, r := range differing {
 		d := Difference{
-			Kind: differenceOf[r.known], Holder: v.store.FullName(r.holderName), Target: schema.FullName{Deployment: at, Name: *r.targetName},
-			Path: r.path, Behaviour: r.behaviour, Repaired: v.how.Repair && r.known == peer.KnownMissing || r.actedUpon, ActedUpon: r.actedUpon, Err: r.notActed,
+			Kind: differenceOf[r.known], Holder: v.store.FullName(r.holderName), Target: schema.FullName{Deployment: at,
+				Name: *r.targetName},
+			Path: r.path, Behaviour: r.behaviour, Repaired: v.how.Repair && r.known == peer.KnownMissing || r.actedUpon,
+			ActedUpon: r.actedUpon, Err: r.notActed,
 		}
 		if err := v.found(d); err != nil {
 			return err
@@ -255,10 +264,11 @@ func (v *verifying) compareAt(ctx context.Context, at schema.DeploymentID, refs 
 	return nil
 }
 
-// differing returns the references that the target's deployment has no record of, and which are still stored after its answer.
-// That is conclusive, since the target's side has a blockade or a holder entry from before the reference commits until after it is
-// dropped.
-func (v *verifying) differing(ctx context.Context, at schema.DeploymentID, refs []*referenceRow) ([]*referenceRow, error) {
+// differing returns the references that the target's deployment has no record of, and which are still stored
+// after its answer. That is conclusive, since the target's side has a blockade or a holder entry from before
+// the reference commits until after it is dropped.
+func (v *verifying) differing(ctx context.Context, at schema.DeploymentID,
+	refs []*referenceRow) ([]*referenceRow, error) {
 	questions := make([]peer.CheckedReference, len(refs))
 	for i, r := range refs {
 		questions[i] = peer.CheckedReference{Key: r.key(), Behaviour: r.behaviour}
@@ -276,7 +286,9 @@ func (v *verifying) differing(ctx context.Context, at schema.DeploymentID, refs 
 			back = append(back, r)
 		}
 		if r.known == peer.KnownNot && v.how.Repair {
-			return nil, fmt.Errorf("%s runs another version, and answered with an unknown state of a reference of %s; upgrade this process", at, r.holderName) // unknown is not held
+			// unknown is not held
+			return nil, fmt.Errorf(
+				"%s runs another version, and answered with an unknown state of a reference of %s; upgrade this process", at, r.holderName)
 		}
 		if r.known != peer.KnownHeld && r.known != peer.KnownNot {
 			suspicious = append(suspicious, r)
@@ -311,8 +323,8 @@ func referenceColumns(refs []*referenceRow) (holders, targets []int64, fields []
 	return holders, targets, fields, attempts
 }
 
-// repairReferences establishes lost references again, and marks references whose targets are gone as dangling, until they are acted upon
-// or a user updates or deletes their holders.
+// repairReferences establishes lost references again, and marks references whose targets are gone as
+// dangling, until they are acted upon or a user updates or deletes their holders.
 func (v *verifying) repairReferences(ctx context.Context, at schema.DeploymentID, refs []*referenceRow) error {
 	if !v.how.Repair || len(refs) == 0 {
 		return nil
@@ -320,12 +332,16 @@ func (v *verifying) repairReferences(ctx context.Context, at schema.DeploymentID
 	if err := v.reestablish(ctx, at, refs); err != nil {
 		return err
 	}
-	return v.markDangling(ctx, slices.DeleteFunc(slices.Clone(refs), func(r *referenceRow) bool { return !r.gone() }), true)
+	return v.markDangling(ctx, slices.DeleteFunc(slices.Clone(refs), func(r *referenceRow) bool {
+		return !r.gone()
+	}), true)
 }
 
-var differenceOf = map[peer.Known]DifferenceKind{peer.KnownMissing: ReferenceLost, peer.KnownDeleting: TargetGoing, peer.KnownAbsent: TargetGone, peer.KnownRefused: NotAllowed}
+var differenceOf = map[peer.Known]DifferenceKind{peer.KnownMissing: ReferenceLost, peer.KnownDeleting: TargetGoing,
+	peer.KnownAbsent: TargetGone, peer.KnownRefused: NotAllowed}
 
-// markDangling sets or clears the dangling mark of references: their targets were deleted without acting upon them.
+// markDangling sets or clears the dangling mark of references: their targets were deleted without acting upon
+// them.
 func (v *verifying) markDangling(ctx context.Context, refs []*referenceRow, dangling bool) error {
 	if len(refs) == 0 {
 		return nil
@@ -337,9 +353,10 @@ func (v *verifying) markDangling(ctx context.Context, refs []*referenceRow, dang
 	})
 }
 
-// reestablish establishes the KnownMissing references again under a new attempt, as they are stored: with the same target, even if
-// the current version derives other references from the bodies. A release of the old attempt that is still under way does not affect the
-// new one. Refused references get their new state in known.
+// reestablish establishes the KnownMissing references again under a new attempt, as they are stored: with the
+// same target, even if the current version derives other references from the bodies. A release of the old
+// attempt that is still under way does not affect the new one. Refused references get their new state in
+// known.
 func (v *verifying) reestablish(ctx context.Context, at schema.DeploymentID, refs []*referenceRow) error {
 	for {
 		var lost []*referenceRow
@@ -383,8 +400,9 @@ func (v *verifying) request(ctx context.Context, r *referenceRow) (e peer.Establ
 	}, err
 }
 
-// leaveRefused sets the state of the refused references, so that the others are established without them, and reports whether there
-// is one. A refusal for a reason that can pass is not an absent target: the reference is left as it is, and noted in v.refused.
+// leaveRefused sets the state of the refused references, so that the others are established without them, and
+// reports whether there is one. A refusal for a reason that can pass is not an absent target: the reference
+// is left as it is, and noted in v.refused.
 func (v *verifying) leaveRefused(refs []*referenceRow, refused *peer.RefusedError) bool {
 	left := false
 	for _, r := range refs {
@@ -420,9 +438,10 @@ func (v *verifying) noteRefusal(no peer.Refusal) {
 	v.refused.Refusals = append(v.refused.Refusals, no)
 }
 
-// renew commits the attempt that replaces the lost ones in the references, and releases blockades that were established for references that
-// were dropped meanwhile.
-func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*referenceRow, attempt peer.AttemptID, began int64, epoch, there uuid.UUID) error {
+// renew commits the attempt that replaces the lost ones in the references, and releases blockades that were
+// established for references that were dropped meanwhile.
+func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*referenceRow, attempt peer.AttemptID,
+	began int64, epoch, there uuid.UUID) error {
 	s := v.store
 	deployment, err := s.Names.Deployment(ctx, at)
 	if err != nil {
@@ -443,16 +462,20 @@ func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*r
 			return err
 		}
 		if !view.InEpoch(epoch) || slices.Contains(view.Decommissioned, deployment) || view.TooLate(attempt) {
-			return fmt.Errorf("%w: a database failed over or was restored, %s was decommissioned, or the attempt is too old", peer.ErrAborted, at)
+			return fmt.Errorf(
+				"%w: a database failed over or was restored, %s was decommissioned, or the attempt is too old",
+				peer.ErrAborted, at)
 		}
 		b = &pgx.Batch{}
 		b.Queue(renewAttemptSQL, holders, targets, fields, attempts, attempt)
 		write.QueueDecision(b, began, attempt)
-		b.Queue(write.ConfirmWorkSQL, []int16{int16(schema.Shard(refs[0].holderName))}, []int32{deployment}, []peer.AttemptID{attempt}, []int32{int32(len(refs))})
+		b.Queue(write.ConfirmWorkSQL, []int16{int16(schema.Shard(refs[0].holderName))}, []int32{deployment},
+			[]peer.AttemptID{attempt}, []int32{int32(len(refs))})
 		b.Queue(lookAtRenewedSQL, targets)
 		b.Queue(releaseLeftSQL, db.Named{
 			"shard": schema.Shard(refs[0].holderName), "deployment": deployment, "attempt": attempt,
-			"holder_uids": holderUIDs, "fields": fields, "target_uids": targetUIDs, "holders": holders, "targets": targets,
+			"holder_uids": holderUIDs, "fields": fields, "target_uids": targetUIDs, "holders": holders,
+			"targets": targets,
 		})
 		return tx.SendBatch(ctx, b).Close()
 	})

@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	// fewWrites is the number of writes with references to other deployments that are in no cohort: one establishes while another commits.
+	// fewWrites is the number of writes with references to other deployments that are in no cohort: one
+	// establishes while another commits.
 	fewWrites = 8
 	// cohortPace is the time for which writes wait for the cohort before theirs, so that a deployment that is
 	// far away delays them only so long.
@@ -71,13 +72,15 @@ func (c *cohorts) queue(target schema.DeploymentID) *gather.Queue[*member] {
 	defer c.mu.Unlock()
 	q := c.at[target]
 	if q == nil {
-		q = gather.New(gather.Config[*member]{Run: c.run, Most: mostGathered, Beside: cohortsBeside, Pace: cohortPace, Waiting: mostWaiting})
+		q = gather.New(gather.Config[*member]{Run: c.run, Most: mostGathered, Beside: cohortsBeside, Pace: cohortPace,
+			Waiting: mostWaiting})
 		c.at[target] = q
 	}
 	return q
 }
 
-// run runs a cohort, and returns when all its writes have ended or after cohortLasts. The writes have their outcomes themselves.
+// run runs a cohort, and returns when all its writes have ended or after cohortLasts. The writes have their
+// outcomes themselves.
 func (c *cohorts) run(together []*member) []error {
 	var all sync.WaitGroup
 	for _, one := range together {

@@ -28,7 +28,8 @@ type writers struct {
 var elsewhere = schema.DeploymentID{Service: "a.example.com", Region: "eu"}
 
 func newWriters() *writers {
-	return &writers{cohorts: cohorts{at: map[schema.DeploymentID]*gather.Queue[*member]{}}, began: time.Now(), at: map[string]time.Duration{}}
+	return &writers{cohorts: cohorts{at: map[schema.DeploymentID]*gather.Queue[*member]{}}, began: time.Now(),
+		at: map[string]time.Duration{}}
 }
 
 // write begins a write that lasts for some time.
@@ -72,7 +73,8 @@ func TestWritesThatComeTogetherEstablishTogether(t *testing.T) {
 		w.write(t.Context(), "first", 4*time.Millisecond, nil)
 		require.Zero(t, w.beganAt("first"))
 		failure := errors.New("refused")
-		second, third := w.write(t.Context(), "second", time.Millisecond, nil), w.write(t.Context(), "third", time.Millisecond, failure)
+		second, third := w.write(t.Context(), "second", time.Millisecond, nil),
+			w.write(t.Context(), "third", time.Millisecond, failure)
 		require.Negative(t, w.beganAt("second"))
 		require.NoError(t, <-second)
 		require.ErrorIs(t, <-third, failure, "each has its own outcome")
@@ -104,7 +106,8 @@ func TestAWriteThatWaitsHoldsUpNoCohort(t *testing.T) {
 	})
 }
 
-// A write whose deadline passes before its cohort begins has not begun; one whose deadline passes afterwards has an outcome.
+// A write whose deadline passes before its cohort begins has not begun; one whose deadline passes afterwards
+// has an outcome.
 func TestADeadlineEndsTheWaitForACohort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWriters()
@@ -126,7 +129,8 @@ func TestADeadlineEndsTheWaitForACohort(t *testing.T) {
 		}
 		hastyUntil, cancelHasty := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancelHasty()
-		hasty, patient := w.write(hastyUntil, "hasty", time.Second, nil), w.write(t.Context(), "patient", 100*time.Millisecond, nil)
+		hasty, patient := w.write(hastyUntil, "hasty", time.Second, nil),
+			w.write(t.Context(), "patient", 100*time.Millisecond, nil)
 		require.ErrorIs(t, <-hasty, context.DeadlineExceeded)
 		require.NoError(t, <-patient, "its neighbour's deadline is not its own")
 		require.Equal(t, w.beganAt("hasty"), w.beganAt("patient"), "in one cohort")
@@ -135,7 +139,8 @@ func TestADeadlineEndsTheWaitForACohort(t *testing.T) {
 	})
 }
 
-// A cohort counts as ended after some time, for the sake of the writes behind it. A write that goes on has its own outcome.
+// A cohort counts as ended after some time, for the sake of the writes behind it. A write that goes on has
+// its own outcome.
 func TestAWriteThatOutlastsItsCohortHasItsOwnOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWriters()
@@ -144,7 +149,8 @@ func TestAWriteThatOutlastsItsCohortHasItsOwnOutcome(t *testing.T) {
 		}
 		refused := errors.New("refused")
 		w.write(t.Context(), "first", time.Millisecond, nil)
-		long, short := w.write(t.Context(), "long", 2*cohortLasts, refused), w.write(t.Context(), "short", time.Millisecond, nil)
+		long, short := w.write(t.Context(), "long", 2*cohortLasts, refused),
+			w.write(t.Context(), "short", time.Millisecond, nil)
 		require.NoError(t, <-short)
 		require.ErrorIs(t, <-long, refused)
 		require.Equal(t, w.beganAt("short"), w.beganAt("long"), "in one cohort")

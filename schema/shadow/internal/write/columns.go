@@ -14,7 +14,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/read"
 )
 
-// inUserTransaction runs a transaction: its own, or one with an application's statements after the given ones.
+// inUserTransaction runs a transaction: its own, or one with an application's statements after the given
+// ones.
 func (s *Writer) inUserTransaction(ctx context.Context, within *gate.UserTransaction, fn func(pgx.Tx) error) error {
 	if within == nil {
 		return s.InTx(ctx, db.ChangeFeed|db.WorkFeed, fn)
@@ -39,13 +40,17 @@ type extraStatements struct {
 	first  func(tx pgx.Tx) error // runs before the resource is locked; may be nil
 }
 
-// changeColumns locks a resource, changes it, and returns it as it is then. A non-zero uid has to match the resource's. It fails with
-// ErrNotFound.
-func (s *Writer) changeColumns(ctx context.Context, p extraStatements, name string, uid uuid.UUID, change func(tx pgx.Tx, l lockedResource) error) (*peer.Resource, error) {
-	return gate.UnlessSkewed(ctx, s.gate, s.Pool, func() (*peer.Resource, error) { return s.changeColumnsNow(ctx, p, name, uid, change) })
+// changeColumns locks a resource, changes it, and returns it as it is then. A non-zero uid has to match the
+// resource's. It fails with ErrNotFound.
+func (s *Writer) changeColumns(ctx context.Context, p extraStatements, name string, uid uuid.UUID,
+	change func(tx pgx.Tx, l lockedResource) error) (*peer.Resource, error) {
+	return gate.UnlessSkewed(ctx, s.gate, s.Pool, func() (*peer.Resource, error) {
+		return s.changeColumnsNow(ctx, p, name, uid, change)
+	})
 }
 
-func (s *Writer) changeColumnsNow(ctx context.Context, p extraStatements, name string, uid uuid.UUID, change func(tx pgx.Tx, l lockedResource) error) (*peer.Resource, error) {
+func (s *Writer) changeColumnsNow(ctx context.Context, p extraStatements, name string, uid uuid.UUID,
+	change func(tx pgx.Tx, l lockedResource) error) (*peer.Resource, error) {
 	kindID, err := s.KindOfName(ctx, name)
 	if err != nil {
 		return nil, err

@@ -11,7 +11,8 @@ import (
 	"github.com/db-controller/db-controller/schema/violation"
 )
 
-// refuseDecommissioned refuses new references to, and owners in, decommissioned deployments. The caller holds the version lock shared.
+// refuseDecommissioned refuses new references to, and owners in, decommissioned deployments. The caller holds
+// the version lock shared.
 func (s *Writer) refuseDecommissioned(ctx context.Context, sv *prepare.Saving, decommissioned []int32) error {
 	if len(decommissioned) == 0 {
 		return nil
@@ -20,7 +21,8 @@ func (s *Writer) refuseDecommissioned(ctx context.Context, sv *prepare.Saving, d
 	for _, wr := range sv.Writes {
 		for _, o := range wr.AddOwners {
 			if slices.Contains(decommissioned, o.DeploymentID) {
-				return &peer.InvalidError{Resource: wr.Name, Err: violation.In("owner_references", fmt.Errorf("owner %s: %w", o.Name, errOwnerDecommissioned))}
+				return &peer.InvalidError{Resource: wr.Name, Err: violation.In("owner_references",
+					fmt.Errorf("owner %s: %w", o.Name, errOwnerDecommissioned))}
 			}
 		}
 		for _, ref := range wr.Add {
@@ -32,7 +34,8 @@ func (s *Writer) refuseDecommissioned(ctx context.Context, sv *prepare.Saving, d
 				return err
 			}
 			if slices.Contains(decommissioned, id) {
-				refused = append(refused, peer.Refusal{Holder: wr.Name, Path: ref.Path, Target: ref.Target, Reason: peer.TargetDecommissioned})
+				refused = append(refused, peer.Refusal{Holder: wr.Name, Path: ref.Path, Target: ref.Target,
+					Reason: peer.TargetDecommissioned})
 			}
 		}
 	}

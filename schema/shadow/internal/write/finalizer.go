@@ -13,7 +13,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/gate"
 )
 
-// The time of the last update stays: for a resource in DELETING it is the time of the mark, by which long waits are found.
+// The time of the last update stays: for a resource in DELETING it is the time of the mark, by which long
+// waits are found.
 var removeFinalizerSQL = db.Codes(`
 WITH s AS (
     UPDATE dbcontroller.shadow SET finalizers = NULLIF(array_remove(finalizers, $2), '{}'), revision = nextval('dbcontroller.revision')
@@ -24,22 +25,29 @@ WITH s AS (
 )` + db.ChangeTo(`state`, `s JOIN dbcontroller.resource r USING (id)`))
 
 // RemoveFinalizer removes a finalizer of a resource in DELETING and returns the resource, which is removed
-// soon if nothing else holds it. A finalizer that the resource in DELETING does not have was removed before, or is
-// given when nothing blocks the resource any more: the call has no effect.
-// It fails with ErrNotFound, and with ErrNotDeleting for a resource that is not in DELETING: its clean-up
-// would not be the last one.
-func (s *Writer) RemoveFinalizer(ctx context.Context, name string, uid uuid.UUID, finalizer string) (*peer.Resource, error) {
-	return s.changeColumns(ctx, extraStatements{}, name, uid, func(tx pgx.Tx, l lockedResource) error { return s.removeFinalizer(ctx, tx, l, name, finalizer) })
+// soon if nothing else holds it. A finalizer that the resource in DELETING does not have was removed before,
+// or is given when nothing blocks the resource any more: the call has no effect. It fails with ErrNotFound,
+// and with ErrNotDeleting for a resource that is not in DELETING: its clean-up would not be the last one.
+func (s *Writer) RemoveFinalizer(ctx context.Context, name string, uid uuid.UUID,
+	finalizer string) (*peer.Resource, error) {
+	return s.changeColumns(ctx, extraStatements{}, name, uid, func(tx pgx.Tx, l lockedResource) error {
+		return s.removeFinalizer(ctx, tx, l, name, finalizer)
+	})
 }
 
-// RemoveFinalizerIn is RemoveFinalizer by its holder, in one transaction with an application's own statements. It fails with
-// ErrDenied when the version that runs names another holder, and with ErrAborted when this process does not know that version.
-func (s *Writer) RemoveFinalizerIn(ctx context.Context, within *gate.UserTransaction, by, name string, uid uuid.UUID, finalizer string) (*peer.Resource, error) {
+// RemoveFinalizerIn is RemoveFinalizer by its holder, in one transaction with an application's own
+// statements. It fails with ErrDenied when the version that runs names another holder, and with ErrAborted
+// when this process does not know that version.
+func (s *Writer) RemoveFinalizerIn(ctx context.Context, within *gate.UserTransaction, by, name string, uid uuid.UUID,
+	finalizer string) (*peer.Resource, error) {
 	first := func(tx pgx.Tx) error { return s.holdsFinalizer(ctx, tx, by, name, finalizer) }
-	return s.changeColumns(ctx, extraStatements{within, first}, name, uid, func(tx pgx.Tx, l lockedResource) error { return s.removeFinalizer(ctx, tx, l, name, finalizer) })
+	return s.changeColumns(ctx, extraStatements{within, first}, name, uid, func(tx pgx.Tx, l lockedResource) error {
+		return s.removeFinalizer(ctx, tx, l, name, finalizer)
+	})
 }
 
-// holdsFinalizer fails unless the version that runs names the caller as the holder of a finalizer. No switch commits before the transaction ends.
+// holdsFinalizer fails unless the version that runs names the caller as the holder of a finalizer. No switch
+// commits before the transaction ends.
 func (s *Writer) holdsFinalizer(ctx context.Context, tx pgx.Tx, by, name, finalizer string) error {
 	v := s.Version.Load()
 	if v == nil {

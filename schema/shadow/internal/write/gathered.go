@@ -25,9 +25,11 @@ const (
 	mostGathered = 200
 	// mostWaiting is the number of writes of one caller that wait for a transaction.
 	mostWaiting = 256
-	// largestGathered is the number of resources, and of new references, of a write that shares a transaction with others.
+	// largestGathered is the number of resources, and of new references, of a write that shares a transaction
+	// with others.
 	largestGathered = 20
-	// largestGatheredBody is the size of the bodies of such a write: it bounds the memory of a transaction of mostGathered.
+	// largestGatheredBody is the size of the bodies of such a write: it bounds the memory of a transaction of
+	// mostGathered.
 	largestGatheredBody = 64 << 10
 	// gatheredLockTimeout is the time for which a transaction of several writes waits for a lock, in
 	// milliseconds: for names and request ids that another process inserts, and for a switch of the version.
@@ -51,7 +53,8 @@ func (s *Writer) transact(ctx context.Context, sv *prepare.Saving, also func(pgx
 	caller := postgres.CallerOf(ctx)
 	until := ctx
 	if len(sv.Foreign) > 0 {
-		until = context.WithoutCancel(ctx) // the caller that abandons the attempt reads variables that the transaction sets
+		// the caller that abandons the attempt reads variables that the transaction sets
+		until = context.WithoutCancel(ctx)
 	}
 	err := s.commits.Do(until, caller.Who, sv, alone)
 	switch {
@@ -92,10 +95,11 @@ func small(sv *prepare.Saving) bool {
 // errPending is the outcome of a saving whose transaction has not ended.
 var errPending = errors.New("the transaction has not ended")
 
-// transactAll runs one transaction for several savings, and returns their outcomes. When the transaction fails because of one of them,
-// its halves run.
+// transactAll runs one transaction for several savings, and returns their outcomes. When the transaction
+// fails because of one of them, its halves run.
 func (s *Writer) transactAll(savings []*prepare.Saving) []error {
-	ctx, cancel := context.WithTimeout(postgres.WithCaller(context.Background(), postgres.Caller{Lane: postgres.Writes}), gatheredTimeout)
+	ctx, cancel := context.WithTimeout(postgres.WithCaller(context.Background(),
+		postgres.Caller{Lane: postgres.Writes}), gatheredTimeout)
 	defer cancel()
 	errs := make([]error, len(savings))
 	indexes := make([]int64, len(savings))
@@ -118,13 +122,15 @@ func (s *Writer) transactAll(savings []*prepare.Saving) []error {
 	return errs
 }
 
-// ofOne reports whether a transaction of several savings can have failed because of one of them, without effect.
+// ofOne reports whether a transaction of several savings can have failed because of one of them, without
+// effect.
 func ofOne(err error) bool {
 	return errors.Is(err, db.ErrStale) || errors.Is(err, peer.ErrAborted) || db.OfData(err)
 }
 
-// transactPart runs one transaction for a part of the savings, and sets their outcomes when it has committed. It waits for no row: a
-// saving of which another transaction has locked a row is left out, and so is the second one of a resource.
+// transactPart runs one transaction for a part of the savings, and sets their outcomes when it has committed.
+// It waits for no row: a saving of which another transaction has locked a row is left out, and so is the
+// second one of a resource.
 func (s *Writer) transactPart(ctx context.Context, savings []*prepare.Saving, part []int64, errs []error) error {
 	var in []int64
 	var locking []*prepare.Saving
@@ -184,7 +190,8 @@ func nameOnce(sv *prepare.Saving, named map[string]bool) bool {
 	return true
 }
 
-// checkGathered is check for a saving whose locks were not waited for: a missing row may be locked by another transaction.
+// checkGathered is check for a saving whose locks were not waited for: a missing row may be locked by another
+// transaction.
 func (s *Writer) checkGathered(ctx context.Context, l *locked, sv *prepare.Saving) error {
 	err := s.check(ctx, l, sv)
 	if err != nil && (l.lacks(sv) || l.rights.lack(sv) || len(missingTargets(s.Self, sv)) > 0) {

@@ -69,11 +69,12 @@ func (s *Writer) lock(ctx context.Context, tx pgx.Tx, sv *prepare.Saving) (*lock
 	return l, s.check(ctx, l, sv)
 }
 
-// lockAll locks, in this order, the version (shared), the rows of rights (shared), the local targets (shared), and the written shadows,
-// each once and in the order of its id, and takes a revision for each write and an id for each new resource. suffix is nothing, or
-// skipLocked.
+// lockAll locks, in this order, the version (shared), the rows of rights (shared), the local targets
+// (shared), and the written shadows, each once and in the order of its id, and takes a revision for each
+// write and an id for each new resource. suffix is nothing, or skipLocked.
 func (s *Writer) lockAll(ctx context.Context, tx pgx.Tx, savings []*prepare.Saving, suffix string) (*locked, error) {
-	l := &locked{view: gate.CommitView{Present: s.gate.Present(tx)}, refused: map[*prepare.Saving][]peer.Refusal{}, existing: map[localTarget]bool{}, selfRows: map[int64]prepare.ShadowRow{}}
+	l := &locked{view: gate.CommitView{Present: s.gate.Present(tx)}, refused: map[*prepare.Saving][]peer.Refusal{},
+		existing: map[localTarget]bool{}, selfRows: map[int64]prepare.ShadowRow{}}
 	established, epochs, err := s.epochsAt(ctx, savings)
 	if err != nil {
 		return nil, err
@@ -105,7 +106,8 @@ func (s *Writer) lockAll(ctx context.Context, tx pgx.Tx, savings []*prepare.Savi
 	return l, nil
 }
 
-// check checks that nothing has changed since a saving was prepared, under the locks of all that it relies on.
+// check checks that nothing has changed since a saving was prepared, under the locks of all that it relies
+// on.
 func (s *Writer) check(ctx context.Context, l *locked, sv *prepare.Saving) error {
 	if err := s.checkView(sv, &l.view); err != nil {
 		s.ran.Store(nil)
@@ -122,7 +124,8 @@ func (s *Writer) check(ctx context.Context, l *locked, sv *prepare.Saving) error
 	if err := s.refuseDecommissioned(ctx, sv, l.view.Decommissioned); err != nil {
 		return err
 	}
-	if refused := slices.Concat(l.refused[sv], missingTargets(s.Self, sv), l.frozenTargets(s.Self, sv)); len(refused) > 0 {
+	if refused := slices.Concat(l.refused[sv], missingTargets(s.Self, sv), l.frozenTargets(s.Self, sv)); len(
+		refused) > 0 {
 		return (&peer.RefusedError{Refusals: refused}).Sorted()
 	}
 	return nil
@@ -137,8 +140,8 @@ func (l *locked) queueTargets(b *pgx.Batch, self schema.DeploymentID, savings []
 	b.Queue(lockTargetsSQL+suffix, kinds, rels).Query(func(rows pgx.Rows) error { return l.takeTargets(rows, wanted) })
 }
 
-// queueUnread looks for resources that are to be created and were not read before. One that another transaction creates meanwhile makes
-// the insert fail.
+// queueUnread looks for resources that are to be created and were not read before. One that another
+// transaction creates meanwhile makes the insert fail.
 func (l *locked) queueUnread(b *pgx.Batch, savings []*prepare.Saving) {
 	var kinds []int32
 	var names []string
@@ -229,7 +232,8 @@ func (l *locked) unchanged(sv *prepare.Saving) error {
 		if wr.Before == nil {
 			continue
 		}
-		if row, ok := l.selfRows[wr.Before.ID]; !ok || row.Revision != wr.Before.Revision || row.Derivation != wr.Before.Derivation || row.State != peer.Active {
+		if row, ok := l.selfRows[wr.Before.ID]; !ok || row.Revision != wr.Before.Revision ||
+			row.Derivation != wr.Before.Derivation || row.State != peer.Active {
 			return db.ErrStale
 		}
 		if how := l.frozen[wr.Before.ID]; how != db.NotFrozen {
@@ -239,22 +243,23 @@ func (l *locked) unchanged(sv *prepare.Saving) error {
 	return nil
 }
 
-// QueueDecision decides attempts COMMITTED. The batch fails when one of them was decided ABORTED, also when that decision is forgotten,
-// independent of clocks: began was taken from the sequence mark before the first attempt began, so each decision on one has a greater
-// number. Undecided returns the meaning of the failure.
+// QueueDecision decides attempts COMMITTED. The batch fails when one of them was decided ABORTED, also when
+// that decision is forgotten, independent of clocks: began was taken from the sequence mark before the first
+// attempt began, so each decision on one has a greater number. Undecided returns the meaning of the failure.
 func QueueDecision(b *pgx.Batch, began int64, attempts ...peer.AttemptID) {
 	b.Queue(commitAttemptsSQL, attempts)
 	b.Queue(notForgottenSQL, began)
 }
 
-// QueueScheduled records that a deletion is decided later, in the place of a decision. The batch fails as by QueueDecision.
+// QueueScheduled records that a deletion is decided later, in the place of a decision. The batch fails as by
+// QueueDecision.
 func QueueScheduled(b *pgx.Batch, began int64, deletion peer.AttemptID) {
 	b.Queue(scheduleAttemptSQL, deletion)
 	b.Queue(notForgottenSQL, began)
 }
 
-// Undecided returns ErrAborted for a transaction that failed because of a forgotten decision, and any other error as it is. It needs a
-// connection, so that it runs after the transaction.
+// Undecided returns ErrAborted for a transaction that failed because of a forgotten decision, and any other
+// error as it is. It needs a connection, so that it runs after the transaction.
 func Undecided(ctx context.Context, d *db.DB, err error) error {
 	if !db.HasCode(err, db.CodeDivisionByZero) {
 		return err
@@ -287,7 +292,8 @@ type localTarget struct {
 }
 
 // localTargets returns the distinct local targets of new references.
-func localTargets(self schema.DeploymentID, savings []*prepare.Saving) (kinds []int32, rels []string, wanted map[localTarget][]wantedTarget) {
+func localTargets(self schema.DeploymentID,
+	savings []*prepare.Saving) (kinds []int32, rels []string, wanted map[localTarget][]wantedTarget) {
 	wanted = map[localTarget][]wantedTarget{}
 	for _, sv := range savings {
 		for _, wr := range sv.Writes {
@@ -357,7 +363,8 @@ func adoptBatchTargets(sv *prepare.Saving) {
 	}
 	for _, wr := range sv.Writes {
 		for _, ref := range wr.Add {
-			if id, ok := created[localTarget{ref.KindID, ref.Target.Name}]; ok && ref.TargetID == 0 && ref.UID == uuid.Nil {
+			if id, ok := created[localTarget{ref.KindID, ref.Target.Name}]; ok && ref.TargetID == 0 &&
+				ref.UID == uuid.Nil {
 				ref.TargetID = id
 			}
 		}
@@ -372,7 +379,8 @@ func (l *locked) frozenTargets(self schema.DeploymentID, sv *prepare.Saving) (re
 	for _, wr := range sv.Writes {
 		for _, ref := range wr.Add {
 			if how := l.frozen[ref.TargetID]; ref.Target.Deployment == self && how != db.NotFrozen {
-				refused = append(refused, peer.Refusal{Holder: wr.Name, Path: ref.Path, Target: ref.Target, Reason: how.Reason()})
+				refused = append(refused, peer.Refusal{Holder: wr.Name, Path: ref.Path, Target: ref.Target,
+					Reason: how.Reason()})
 			}
 		}
 	}
@@ -384,7 +392,8 @@ func missingTargets(self schema.DeploymentID, sv *prepare.Saving) []peer.Refusal
 	for _, wr := range sv.Writes {
 		for _, ref := range wr.Add {
 			if ref.Target.Deployment == self && ref.TargetID == 0 {
-				missing = append(missing, peer.Refusal{Holder: wr.Name, Path: ref.Path, Target: ref.Target, Reason: peer.TargetMissing})
+				missing = append(missing, peer.Refusal{Holder: wr.Name, Path: ref.Path, Target: ref.Target,
+					Reason: peer.TargetMissing})
 			}
 		}
 	}

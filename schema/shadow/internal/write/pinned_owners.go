@@ -56,7 +56,9 @@ func (s *Writer) checkPinned(ctx context.Context, sv *prepare.Saving) error {
 	for _, wr := range sv.Writes { // the first of the request
 		if i := slices.IndexFunc(refused, func(r pinned) bool { return r.wr == wr }); i >= 0 {
 			o := refused[i].owner
-			return prepare.InvalidOwner(wr, o.At, fmt.Errorf("there is no %s %s with the uid %s: leave the uid out, or give that of the present one", o.Kind, o.Owner, o.UID))
+			return prepare.InvalidOwner(wr, o.At,
+				fmt.Errorf("there is no %s %s with the uid %s: leave the uid out, or give that of the present one",
+					o.Kind, o.Owner, o.UID))
 		}
 	}
 	return nil
@@ -70,7 +72,8 @@ func (s *Writer) absent(ctx context.Context, at schema.DeploymentID, asked []pin
 	}
 	answers, err := s.Peers.WouldCheckOwners(ctx, at, questions)
 	if err != nil || len(answers.Answers) != len(asked) {
-		s.Log.Debug("cannot ask a deployment for owners; they are checked later", zap.Stringer("deployment", at), zap.Error(err), requestid.Field(ctx))
+		s.Log.Debug("cannot ask a deployment for owners; they are checked later", zap.Stringer("deployment", at),
+			zap.Error(err), requestid.Field(ctx))
 		return nil
 	}
 	for i, a := range answers.Answers {

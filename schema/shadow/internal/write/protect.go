@@ -27,12 +27,14 @@ WITH s AS (
 ` + db.LookAgain(`$3`, `s WHERE s.state = {deleting} AND NOT s.block_deletion AND COALESCE(s.finalizers, '{}') = '{}'`) + `
 )` + db.ChangeTo(`state`, `s JOIN dbcontroller.resource r USING (id)`))
 
-// SetBlockDeletion sets or clears block_deletion of a resource and returns the resource. While it is set, a delete that would
-// remove the resource is refused, and an asynchronous cascade leaves it in DELETING. A non-zero uid has to match the resource's.
-// It fails with ErrNotFound, and with ErrAborted while an atomic deletion that reaches the resource is
-// undecided.
+// SetBlockDeletion sets or clears block_deletion of a resource and returns the resource. While it is set, a
+// delete that would remove the resource is refused, and an asynchronous cascade leaves it in DELETING. A
+// non-zero uid has to match the resource's. It fails with ErrNotFound, and with ErrAborted while an atomic
+// deletion that reaches the resource is undecided.
 func (s *Writer) SetBlockDeletion(ctx context.Context, name string, uid uuid.UUID, block bool) (*peer.Resource, error) {
-	return gate.UnlessSkewed(ctx, s.gate, s.Pool, func() (*peer.Resource, error) { return s.protect(ctx, name, uid, block) })
+	return gate.UnlessSkewed(ctx, s.gate, s.Pool, func() (*peer.Resource, error) {
+		return s.protect(ctx, name, uid, block)
+	})
 }
 
 func (s *Writer) protect(ctx context.Context, name string, uid uuid.UUID, block bool) (*peer.Resource, error) {

@@ -14,8 +14,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 )
 
-// rightFinder finds the rights under which references to other deployments are written without asking. They are locked and checked in
-// the transaction of the write (rights_locks.go).
+// rightFinder finds the rights under which references to other deployments are written without asking. They
+// are locked and checked in the transaction of the write (rights_locks.go).
 type rightFinder struct {
 	*db.DB
 	known knownRights
@@ -78,7 +78,8 @@ func (f *rightFinder) look(ctx context.Context, q db.Querier, refs []*prepare.Ne
 	if len(refs) == 0 {
 		return nil
 	}
-	deployments, kinds, names, blocks := make([]int32, len(refs)), make([]int32, len(refs)), make([]string, len(refs)), make([]bool, len(refs))
+	deployments, kinds, names, blocks := make([]int32, len(refs)), make([]int32, len(refs)), make([]string, len(refs)),
+		make([]bool, len(refs))
 	for i, ref := range refs {
 		if deployments[i], err = f.Names.Deployment(ctx, ref.Target.Deployment); err != nil {
 			return err

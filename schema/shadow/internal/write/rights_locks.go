@@ -33,8 +33,8 @@ type rightLocks struct {
 	counts map[right]bool
 }
 
-// queue locks the row of each target once, in the order of ids, and then reads which rights count. With the suffix SKIP LOCKED it waits
-// for no row.
+// queue locks the row of each target once, in the order of ids, and then reads which rights count. With the
+// suffix SKIP LOCKED it waits for no row.
 func (l *rightLocks) queue(b *pgx.Batch, savings []*prepare.Saving, suffix string) {
 	l.rows, l.counts = map[int64]bool{}, map[right]bool{}
 	var acting, blocking wantedRights
@@ -50,12 +50,18 @@ func (l *rightLocks) queue(b *pgx.Batch, savings []*prepare.Saving, suffix strin
 	if len(acting.ids)+len(blocking.ids) == 0 {
 		return
 	}
-	b.Queue(lockRightsSQL+suffix, slices.Concat(acting.ids, blocking.ids)).Query(each(func(id int64) { l.rows[id] = true }))
+	b.Queue(lockRightsSQL+suffix, slices.Concat(acting.ids, blocking.ids)).Query(each(func(id int64) {
+		l.rows[id] = true
+	}))
 	if len(acting.ids) > 0 {
-		b.Queue(selectActingSQL, acting.ids, acting.uids).Query(each(func(uid uuid.UUID) { l.counts[right{uid, false}] = true }))
+		b.Queue(selectActingSQL, acting.ids, acting.uids).Query(each(func(uid uuid.UUID) {
+			l.counts[right{uid, false}] = true
+		}))
 	}
 	if len(blocking.ids) > 0 {
-		b.Queue(selectBlockingSQL, blocking.ids, blocking.uids).Query(each(func(uid uuid.UUID) { l.counts[right{uid, true}] = true }))
+		b.Queue(selectBlockingSQL, blocking.ids, blocking.uids).Query(each(func(uid uuid.UUID) {
+			l.counts[right{uid, true}] = true
+		}))
 	}
 }
 
@@ -85,7 +91,8 @@ func each[T any](do func(T)) func(pgx.Rows) error {
 	}
 }
 
-// lack reports whether a row that a saving needs was not locked: it is gone, about to end, or locked by another transaction.
+// lack reports whether a row that a saving needs was not locked: it is gone, about to end, or locked by
+// another transaction.
 func (l *rightLocks) lack(sv *prepare.Saving) bool {
 	for _, ref := range sv.Delegated {
 		if !l.rows[ref.TargetID] {
@@ -95,8 +102,8 @@ func (l *rightLocks) lack(sv *prepare.Saving) bool {
 	return false
 }
 
-// check fails with ErrStale when a right of a saving has ended or is about to end: the write is prepared again, and asks the target's
-// deployment.
+// check fails with ErrStale when a right of a saving has ended or is about to end: the write is prepared
+// again, and asks the target's deployment.
 func (f *rightFinder) check(l *rightLocks, sv *prepare.Saving) error {
 	for _, ref := range sv.Delegated {
 		if !l.rows[ref.TargetID] || !l.counts[rightOf(ref)] {
@@ -115,7 +122,8 @@ func queueDelegated(b *pgx.Batch, savings []*prepare.Saving) {
 	var attempts []peer.AttemptID
 	for _, sv := range savings {
 		for _, ref := range sv.Delegated {
-			holders, targets, fields = append(holders, ref.Holder.ID), append(targets, ref.TargetID), append(fields, ref.FieldID)
+			holders, targets, fields = append(holders, ref.Holder.ID), append(targets, ref.TargetID),
+				append(fields, ref.FieldID)
 			behaviours, attempts = append(behaviours, int16(ref.Behaviour)), append(attempts, sv.Attempt)
 		}
 	}

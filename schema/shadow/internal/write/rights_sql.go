@@ -19,8 +19,10 @@ WITH i AS (
 )
 SELECT f.n - 1, f.id, f.uid FROM f WHERE ` + db.NotEndingSQL
 
-	// A transaction that ends a right waits for these locks. It would wait for ever if new ones were taken beside it.
-	lockRightsSQL = `SELECT id FROM dbcontroller.foreign_target f WHERE id = ANY ($1) AND ` + db.NotEndingSQL + ` ORDER BY id FOR KEY SHARE`
+	// A transaction that ends a right waits for these locks. It would wait for ever if new ones were taken
+	// beside it.
+	lockRightsSQL = `SELECT id FROM dbcontroller.foreign_target f WHERE id = ANY ($1) AND ` + db.NotEndingSQL +
+		` ORDER BY id FOR KEY SHARE`
 
 	// After the locks, in a statement of its own: a right that ended before the lock is not seen. The name
 	// still has one right alone, and the number still belongs to the uid.

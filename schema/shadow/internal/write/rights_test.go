@@ -27,7 +27,8 @@ func TestWritesUnderRightsShareStatements(t *testing.T) {
 	for _, n := range []int{1, 200} {
 		var savings []*prepare.Saving
 		for range n {
-			savings = append(savings, &prepare.Saving{Delegated: []*prepare.NewReference{reference(1, schema.Unset), reference(1, schema.Block), reference(2, schema.CascadeDelete)}})
+			savings = append(savings, &prepare.Saving{Delegated: []*prepare.NewReference{reference(1, schema.Unset),
+				reference(1, schema.Block), reference(2, schema.CascadeDelete)}})
 		}
 		var l rightLocks
 		b := &pgx.Batch{}
@@ -83,7 +84,8 @@ func TestKnownRights(t *testing.T) {
 	k.add([]*prepare.NewReference{acting, block})
 	again, other, renamed := reference(1, schema.AllowDangling), reference(1, schema.Block), reference(1, schema.Unset)
 	renamed.KindID = 4
-	require.Equal(t, []*prepare.NewReference{other, renamed}, k.find([]*prepare.NewReference{again, other, renamed}), "a name with two rights is not known")
+	require.Equal(t, []*prepare.NewReference{other, renamed}, k.find([]*prepare.NewReference{again, other, renamed}),
+		"a name with two rights is not known")
 	require.Equal(t, acting.Rights, again.Rights)
 	k.forget([]*prepare.NewReference{acting})
 	require.Len(t, k.find([]*prepare.NewReference{reference(1, schema.Unset)}), 1)

@@ -30,8 +30,8 @@ func (s *Writer) localRows(sv *prepare.Saving) (keys []rows.Key) {
 	return keys
 }
 
-// touchesRows reports whether a saving refers to rows of attached tables here: it locks them, and waits for them, in a
-// transaction of its own.
+// touchesRows reports whether a saving refers to rows of attached tables here: it locks them, and waits for
+// them, in a transaction of its own.
 func (s *Writer) touchesRows(sv *prepare.Saving) bool {
 	return s.rows.Any(s.localRows(sv))
 }
@@ -57,7 +57,8 @@ func (s *Writer) refuseGoing(ctx context.Context, tx pgx.Tx, sv *prepare.Saving,
 		for _, wr := range sv.Writes {
 			for _, ref := range wr.Add {
 				if ref.Target.Deployment == s.Self && ref.Target.Name == k.Name {
-					l.refused[sv] = append(l.refused[sv], peer.Refusal{Holder: wr.Name, Path: ref.Path, Target: ref.Target, Reason: peer.TargetDeleting})
+					l.refused[sv] = append(l.refused[sv], peer.Refusal{Holder: wr.Name, Path: ref.Path,
+						Target: ref.Target, Reason: peer.TargetDeleting})
 				}
 			}
 		}

@@ -34,10 +34,11 @@ func (s *Writer) Save(ctx context.Context, writes []peer.Write) ([]peer.Resource
 	return s.save(ctx, nil, writes)
 }
 
-// SaveRequested is Save with a request id, for a client that repeats the request when it has lost the answer: for 24 h, the same
-// id and writes return the same answer and take effect at most once. With other writes it fails with ErrRequestReused. A definite
-// refusal is recorded, under the primary key that a commit of the same request inserts too, before it is returned. Other errors
-// are not recorded, and the request can be repeated.
+// SaveRequested is Save with a request id, for a client that repeats the request when it has lost the answer:
+// for 24 h, the same id and writes return the same answer and take effect at most once. With other writes it
+// fails with ErrRequestReused. A definite refusal is recorded, under the primary key that a commit of the
+// same request inserts too, before it is returned. Other errors are not recorded, and the request can be
+// repeated.
 func (s *Writer) SaveRequested(ctx context.Context, id uuid.UUID, writes []peer.Write) ([]peer.Resource, error) {
 	o, err := prepare.Once(ctx, s.DB, id, writes, func(req *prepare.Request) (prepare.Outcome, error) {
 		saved, err := s.save(ctx, req, writes)
@@ -58,7 +59,8 @@ func (s *Writer) save(ctx context.Context, req *prepare.Request, writes []peer.W
 
 // settled repeats a write while its failures are temporary, or come from a process that is behind a switch of
 // the version.
-func (s *Writer) settled(ctx context.Context, writes []peer.Write, once func(ctx context.Context, unread bool) ([]peer.Resource, error)) ([]peer.Resource, error) {
+func (s *Writer) settled(ctx context.Context, writes []peer.Write,
+	once func(ctx context.Context, unread bool) ([]peer.Resource, error)) ([]peer.Resource, error) {
 	ctx, cancel := peer.WithDefaultTimeout(ctx, saveTimeout)
 	defer cancel()
 	unread := allCreate(writes)
@@ -92,14 +94,16 @@ func passes(err error) bool {
 		errors.As(err, &refused) && refused.All(peer.Stands(peer.Again))
 }
 
-// allCreate reports whether all writes create resources. They are expected not to exist, so that they are not read before: the
-// transaction finds existing ones.
+// allCreate reports whether all writes create resources. They are expected not to exist, so that they are not
+// read before: the transaction finds existing ones.
 func allCreate(writes []peer.Write) bool {
 	return !slices.ContainsFunc(writes, func(w peer.Write) bool { return w.Mode != peer.Create })
 }
 
-// saveOnce tries once. unread: stored resources are not read, and the transaction fails with ErrStale when one exists.
-func (s *Writer) saveOnce(ctx context.Context, req *prepare.Request, writes []peer.Write, unread bool) ([]peer.Resource, error) {
+// saveOnce tries once. unread: stored resources are not read, and the transaction fails with ErrStale when
+// one exists.
+func (s *Writer) saveOnce(ctx context.Context, req *prepare.Request, writes []peer.Write,
+	unread bool) ([]peer.Resource, error) {
 	sv, err := s.preparer.Prepare(ctx, s.Pool, writes, unread)
 	if err != nil {
 		return nil, err
@@ -119,7 +123,9 @@ func Commit(ctx context.Context, s *Writer, sv *prepare.Saving, also func(pgx.Tx
 	}
 	if len(sv.Foreign) == 1 && also == nil && sv.Within == nil {
 		for target := range sv.Foreign {
-			if err := s.cohorts.join(ctx, target, func(ctx context.Context) error { return commit(ctx, s, sv, nil) }); err != nil {
+			if err := s.cohorts.join(ctx, target, func(ctx context.Context) error {
+				return commit(ctx, s, sv, nil)
+			}); err != nil {
 				return nil, err
 			}
 			return sv.Saved, nil
@@ -133,7 +139,8 @@ func Commit(ctx context.Context, s *Writer, sv *prepare.Saving, also func(pgx.Tx
 
 func commit(ctx context.Context, s *Writer, sv *prepare.Saving, also func(pgx.Tx) error) error {
 	if len(sv.Foreign) > 0 {
-		if err := s.stillRuns(ctx, sv); err != nil { // before other deployments establish references that could not commit
+		// before other deployments establish references that could not commit
+		if err := s.stillRuns(ctx, sv); err != nil {
 			return err
 		}
 		if err := attempt.NoteTargets(ctx, s.attempts, sv); err != nil {
@@ -166,7 +173,8 @@ func commit(ctx context.Context, s *Writer, sv *prepare.Saving, also func(pgx.Tx
 // SaveIn is Save in one transaction with an application's own statements: the references to other
 // deployments are established before it begins, and decided with it. It fails with the errors of Save, with
 // the errors of the application's function, and with ErrTransaction.
-func (s *Writer) SaveIn(ctx context.Context, within *gate.UserTransaction, writes []peer.Write) ([]peer.Resource, error) {
+func (s *Writer) SaveIn(ctx context.Context, within *gate.UserTransaction,
+	writes []peer.Write) ([]peer.Resource, error) {
 	return s.settled(ctx, writes, func(ctx context.Context, unread bool) ([]peer.Resource, error) {
 		sv, err := s.preparer.Prepare(ctx, s.Pool, writes, unread)
 		if err != nil {

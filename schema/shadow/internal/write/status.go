@@ -37,12 +37,14 @@ WITH s AS (
 // status that is equal to the stored one changes nothing, so that a repeated call has no effect. With a
 // generation it fails with ErrConflict unless the stored status has that generation. It fails with
 // ErrNotFound, and *InvalidError.
-func (s *Writer) UpdateStatus(ctx context.Context, name string, uid uuid.UUID, status []byte, generation *int64) (*peer.Resource, error) {
+func (s *Writer) UpdateStatus(ctx context.Context, name string, uid uuid.UUID, status []byte,
+	generation *int64) (*peer.Resource, error) {
 	return s.UpdateStatusIn(ctx, nil, name, uid, status, generation)
 }
 
 // UpdateStatusIn is UpdateStatus in one transaction with an application's own statements; nil: with none.
-func (s *Writer) UpdateStatusIn(ctx context.Context, within *gate.UserTransaction, name string, uid uuid.UUID, status []byte, generation *int64) (*peer.Resource, error) {
+func (s *Writer) UpdateStatusIn(ctx context.Context, within *gate.UserTransaction, name string, uid uuid.UUID,
+	status []byte, generation *int64) (*peer.Resource, error) {
 	var text *string
 	if status != nil {
 		t := string(status)
@@ -65,7 +67,8 @@ func (s *Writer) UpdateStatusIn(ctx context.Context, within *gate.UserTransactio
 		case same:
 			return nil
 		case generation != nil && *generation != stored:
-			return fmt.Errorf("%s: %w: its status has generation %d, not %d", name, peer.ErrConflict, stored, *generation)
+			return fmt.Errorf("%s: %w: its status has generation %d, not %d", name, peer.ErrConflict, stored,
+				*generation)
 		}
 		if _, err := tx.Exec(ctx, writeStatusSQL, l.id, text); err != nil {
 			return fmt.Errorf("write the status of %s: %w", name, err)

@@ -21,9 +21,9 @@ const (
 	scheduleAttemptSQL = `INSERT INTO dbcontroller.attempt (id) VALUES ($1)`
 	commitAttemptsSQL  = `INSERT INTO dbcontroller.attempt (id, committed) SELECT i, true FROM unnest($1::uuid[]) AS i ORDER BY i`
 
-	// Runs after the decision is inserted: an ABORTED decision was either forgotten before, and forgotten shows that, or is still
-	// there, and the insert failed.
-	// It fails by a division by zero, so that a commit can follow it in one round trip.
+	// Runs after the decision is inserted: an ABORTED decision was either forgotten before, and forgotten
+	// shows that, or is still there, and the insert failed. It fails by a division by zero, so that a commit
+	// can follow it in one round trip.
 	notForgottenSQL    = `SELECT 1 / (forgotten <= $1)::int FROM dbcontroller.meta`
 	selectForgottenSQL = `SELECT forgotten FROM dbcontroller.meta`
 	deriveSQL          = `UPDATE dbcontroller.shadow SET derivation = derivation + 1 WHERE id = ANY ($1)`
@@ -32,7 +32,8 @@ const (
 INSERT INTO dbcontroller.reference (holder_id, target_id, field_id, behaviour)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::smallint[])`
 
-	// A reference that replaces a blocking one after its target was marked needs a notice: the mark wrote none for it.
+	// A reference that replaces a blocking one after its target was marked needs a notice: the mark wrote
+	// none for it.
 	insertLateNoticesSQL = `INSERT INTO dbcontroller.notice (target_id, deployment_id) SELECT DISTINCT unnest($1::bigint[]), $2::int`
 
 	insertForeignTargetsSQL = `
@@ -44,8 +45,9 @@ WHERE NOT EXISTS (
 ON CONFLICT ON CONSTRAINT foreign_target_uid DO UPDATE SET kind_id = EXCLUDED.kind_id -- a version renamed the kind
 WHERE foreign_target.kind_id <> EXCLUDED.kind_id`
 
-	// FOR KEY SHARE keeps Tidy from removing the row, and does not block other holders of the same target. One that Tidy has removed
-	// since the statement before is missing, and its reference has no target: the statement fails.
+	// FOR KEY SHARE keeps Tidy from removing the row, and does not block other holders of the same target.
+	// One that Tidy has removed since the statement before is missing, and its reference has no target: the
+	// statement fails.
 	insertForeignReferencesSQL = `
 WITH f AS (
     SELECT id, uid, deployment_id FROM dbcontroller.foreign_target
@@ -92,8 +94,9 @@ WITH i AS (
 )
 SELECT id, generation FROM s`)
 
-	// Dropped blocking references are released at foreign targets; local targets are looked at again. When the holder has ownees in
-	// the target's deployment, which may require the reference, a let_go is sent there.
+	// Dropped blocking references are released at foreign targets; local targets are looked at again. When
+	// the holder has ownees in the target's deployment, which may require the reference, a let_go is sent
+	// there.
 	dropReferencesSQL = db.Codes(`
 WITH gone AS (
     DELETE FROM dbcontroller.reference r
@@ -119,8 +122,8 @@ WITH gone AS (
     WHERE e.deployment_id = COALESCE(f.deployment_id, $4::int) AND COALESCE(f.uid, t.uid) IS NOT NULL
 )` + db.LookAgain(`$4`, `gone JOIN dbcontroller.shadow s ON s.id = gone.target_id WHERE gone.behaviour = {block}`))
 
-	// The number of established references is stored, or db.ScheduledDeletion: a reference that is dropped before the confirm leaves a
-	// blockade for a while, which would stand for a lost one.
+	// The number of established references is stored, or db.ScheduledDeletion: a reference that is dropped
+	// before the confirm leaves a blockade for a while, which would stand for a lost one.
 	ConfirmWorkSQL = db.Codes(`
 INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt, established)
 SELECT {confirm}, i.shard, i.deployment_id, i.attempt, i.established
@@ -148,8 +151,9 @@ func queueResources(b *pgx.Batch, savings []*prepare.Saving) {
 	if len(created.ids) > 0 {
 		c := created
 		b.Queue(insertResourcesSQL, db.Named{
-			"ids": c.ids, "uids": c.uids, "kinds": c.kinds, "names": c.names, "shards": c.shards, "revisions": c.revisions,
-			"labels": c.labels, "bodies": c.bodies, "owners": c.owners,
+			"ids": c.ids, "uids": c.uids, "kinds": c.kinds, "names": c.names, "shards": c.shards,
+			"revisions": c.revisions,
+			"labels":    c.labels, "bodies": c.bodies, "owners": c.owners,
 		})
 	}
 	if len(updated.ids) > 0 {
@@ -187,7 +191,8 @@ func (s *Writer) queueDrops(b *pgx.Batch, savings []*prepare.Saving) {
 	var fields []int32
 	for _, wr := range prepare.AllWrites(savings) {
 		for _, h := range wr.Drop {
-			holders, fields, targets = append(holders, h.HolderID), append(fields, h.FieldID), append(targets, h.TargetID)
+			holders, fields, targets = append(holders, h.HolderID), append(fields, h.FieldID),
+				append(targets, h.TargetID)
 		}
 	}
 	if len(holders) > 0 {
@@ -264,7 +269,8 @@ type foreignColumns struct {
 }
 
 // decide adds the attempt of a saving, and returns the numbers of the deployments.
-func (c *foreignColumns) decide(ctx context.Context, s *Writer, sv *prepare.Saving) (map[schema.DeploymentID]int32, error) {
+func (c *foreignColumns) decide(ctx context.Context, s *Writer,
+	sv *prepare.Saving) (map[schema.DeploymentID]int32, error) {
 	if len(sv.Foreign) == 0 {
 		return nil, nil //nolint:nilnil // none
 	}
@@ -276,15 +282,18 @@ func (c *foreignColumns) decide(ctx context.Context, s *Writer, sv *prepare.Savi
 			return nil, err
 		}
 		deployments[d] = id
-		c.confirmShards, c.confirmDeployments = append(c.confirmShards, int16(schema.Shard(sv.Writes[0].Name))), append(c.confirmDeployments, id)
-		c.confirmAttempts, c.established = append(c.confirmAttempts, sv.Attempt), append(c.established, int32(len(refs)))
+		c.confirmShards, c.confirmDeployments = append(c.confirmShards, int16(schema.Shard(sv.Writes[0].Name))),
+			append(c.confirmDeployments, id)
+		c.confirmAttempts, c.established = append(c.confirmAttempts, sv.Attempt),
+			append(c.established, int32(len(refs)))
 	}
 	return deployments, nil
 }
 
 func (c *foreignColumns) add(ref *prepare.NewReference, deployment int32, attempt peer.AttemptID) {
 	c.referenceColumns.add(ref)
-	c.uids, c.deployments, c.attempts = append(c.uids, ref.UID), append(c.deployments, deployment), append(c.attempts, attempt)
+	c.uids, c.deployments, c.attempts = append(c.uids, ref.UID), append(c.deployments, deployment),
+		append(c.attempts, attempt)
 	c.kinds, c.names = append(c.kinds, ref.KindID), append(c.names, ref.Target.Name)
 }
 
@@ -292,13 +301,14 @@ func (s *Writer) queueForeign(b *pgx.Batch, c *foreignColumns) {
 	QueueDecision(b, c.began, c.decided...)
 	b.Queue(insertForeignTargetsSQL, c.uids, c.deployments, c.kinds, c.names)
 	b.Queue(insertForeignReferencesSQL, db.Named{
-		"holders": c.holders, "uids": c.uids, "deployments": c.deployments, "fields": c.fields, "behaviours": c.behaviours, "attempts": c.attempts,
+		"holders": c.holders, "uids": c.uids, "deployments": c.deployments, "fields": c.fields,
+		"behaviours": c.behaviours, "attempts": c.attempts,
 	})
 	b.Queue(ConfirmWorkSQL, c.confirmShards, c.confirmDeployments, c.confirmAttempts, c.established)
 }
 
-// Wrote fails with db.ErrStale when a statement wrote fewer rows than it was given, since Tidy removed a foreign target between two
-// statements. The write is retried.
+// Wrote fails with db.ErrStale when a statement wrote fewer rows than it was given, since Tidy removed a
+// foreign target between two statements. The write is retried.
 func Wrote(want int) func(tag pgconn.CommandTag) error {
 	return func(tag pgconn.CommandTag) error {
 		if tag.RowsAffected() != int64(want) {

@@ -15,8 +15,8 @@ import (
 	"github.com/db-controller/db-controller/schema/shadow/internal/prepare"
 )
 
-// write runs the statements of a save in its transaction, in two round trips: locks and checks, then writes, which last sends. It
-// returns the resources in the order of the writes.
+// write runs the statements of a save in its transaction, in two round trips: locks and checks, then writes,
+// which last sends. It returns the resources in the order of the writes.
 func (s *Writer) write(ctx context.Context, tx pgx.Tx, sv *prepare.Saving, last db.Sender) error {
 	l, err := s.lock(ctx, tx, sv)
 	if err != nil {
@@ -25,7 +25,8 @@ func (s *Writer) write(ctx context.Context, tx pgx.Tx, sv *prepare.Saving, last 
 	return s.store(ctx, tx, l, last, sv)
 }
 
-// store writes savings whose rows are locked. No statement's result decides whether the transaction commits: each fails by itself.
+// store writes savings whose rows are locked. No statement's result decides whether the transaction commits:
+// each fails by itself.
 func (s *Writer) store(ctx context.Context, tx pgx.Tx, l *locked, last db.Sender, savings ...*prepare.Saving) error {
 	b := &pgx.Batch{}
 	queueResources(b, savings)
@@ -53,8 +54,8 @@ func (s *Writer) store(ctx context.Context, tx pgx.Tx, l *locked, last db.Sender
 	return nil
 }
 
-// awaitGenerations reports whether a generation that the statements of the write return is needed before the answer to the commit: for
-// the outcome of a request, or for a commit whose answer is lost.
+// awaitGenerations reports whether a generation that the statements of the write return is needed before the
+// answer to the commit: for the outcome of a request, or for a commit whose answer is lost.
 func awaitGenerations(savings []*prepare.Saving) bool {
 	for sv, wr := range prepare.AllWrites(savings) {
 		if wr.Before != nil && (sv.Request != nil || len(sv.Foreign) > 0) {
@@ -87,7 +88,8 @@ func allSaved(sv *prepare.Saving, at time.Time) []peer.Resource {
 // saved returns the resource as the write stores it.
 func saved(wr *prepare.Writing, at time.Time) peer.Resource {
 	r := peer.Resource{
-		UID: wr.ShadowUID, Kind: wr.Kind.Kind, Name: wr.Name, State: peer.Active, Revision: peer.Revision(wr.NewRevision), Generation: 1,
+		UID: wr.ShadowUID, Kind: wr.Kind.Kind, Name: wr.Name, State: peer.Active,
+		Revision: peer.Revision(wr.NewRevision), Generation: 1,
 		Labels: wr.Labels, Body: []byte(wr.BodyText), CreatedAt: at, UpdatedAt: at, Owners: wr.Owners,
 	}
 	if wr.Before != nil {
@@ -114,15 +116,17 @@ func (s *Writer) sawRunning(sv *prepare.Saving) {
 	s.ran.Store(&ran{sv.Version, sv.Epoch, time.Now()})
 }
 
-// stillRuns fails with ErrAborted when the version or the epoch of a write is not the current one, so that it could not commit. The
-// writes of one version and epoch that ask at the same time share a reading.
+// stillRuns fails with ErrAborted when the version or the epoch of a write is not the current one, so that it
+// could not commit. The writes of one version and epoch that ask at the same time share a reading.
 func (s *Writer) stillRuns(ctx context.Context, sv *prepare.Saving) error {
-	if seen := s.ran.Load(); seen != nil && seen.version == sv.Version && seen.epoch == sv.Epoch && time.Since(seen.at) < trusted {
+	if seen := s.ran.Load(); seen != nil && seen.version == sv.Version && seen.epoch == sv.Epoch &&
+		time.Since(seen.at) < trusted {
 		return nil
 	}
 	read := s.reading.DoChan(fmt.Sprint(sv.Version.Generation, sv.Epoch), func() (any, error) {
 		// Others wait for it when the first caller has left.
-		ctx, cancel := context.WithTimeout(postgres.WithCaller(context.WithoutCancel(ctx), postgres.Caller{Lane: postgres.Writes}), gatheredTimeout)
+		ctx, cancel := context.WithTimeout(postgres.WithCaller(context.WithoutCancel(ctx),
+			postgres.Caller{Lane: postgres.Writes}), gatheredTimeout)
 		defer cancel()
 		return nil, s.readRunning(ctx, sv)
 	})
@@ -137,7 +141,8 @@ func (s *Writer) stillRuns(ctx context.Context, sv *prepare.Saving) error {
 func (s *Writer) readRunning(ctx context.Context, sv *prepare.Saving) error {
 	var stored gate.Running
 	var epoch *uuid.UUID
-	err := s.Pool.QueryRow(ctx, `SELECT `+gate.RunningColumns+`, `+gate.EpochNowSQL+` FROM dbcontroller.meta m`).Scan(append(stored.Into(), &epoch)...)
+	err := s.Pool.QueryRow(ctx, `SELECT `+gate.RunningColumns+`, `+gate.EpochNowSQL+` FROM dbcontroller.meta m`).
+		Scan(append(stored.Into(), &epoch)...)
 	if err != nil {
 		return fmt.Errorf("read the version: %w", err)
 	}
