@@ -47,7 +47,8 @@ func requestID(ctx context.Context) string {
 // checkSize refuses a request that is larger than a server receives, before it is sent. The server's own
 // answer, RESOURCE_EXHAUSTED, also has reasons that pass.
 func checkSize(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
-	opts ...grpc.CallOption) error {
+	opts ...grpc.CallOption,
+) error {
 	if m, ok := req.(proto.Message); ok {
 		if size := proto.Size(m); size > identity.MaxRequestBytes {
 			return status.Errorf(codes.InvalidArgument, "a request has %d bytes at most, this one has %d: send less",
@@ -108,7 +109,8 @@ func isDefinite(err error) bool {
 
 // once makes the n-th try within a limit, through the door whose turn it is.
 func (c *Client) once(ctx context.Context, limit time.Duration, doorsOf doorsTo, home schema.DeploymentID, n int,
-	try send) error {
+	try send,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	doors, err := doorsOf(ctx, home)

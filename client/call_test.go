@@ -73,14 +73,17 @@ func (s *scripted) RemoveFinalizer(context.Context, *resourcev1.RemoveFinalizerR
 }
 
 func (s *scripted) DeleteResource(_ context.Context,
-	req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+	req *resourcev1.DeleteResourceRequest,
+) (*resourcev1.DeleteResourceResponse, error) {
 	return &resourcev1.DeleteResourceResponse{Removed: true}, s.next(req.GetRequestId())
 }
 
 func because(t *testing.T, code codes.Code, reason string, details ...protoadapt.MessageV1) error {
 	t.Helper()
-	info := &errdetails.ErrorInfo{Reason: reason, Domain: "dbcontroller", Metadata: map[string]string{"total": "12",
-		"named": "1"}}
+	info := &errdetails.ErrorInfo{Reason: reason, Domain: "dbcontroller", Metadata: map[string]string{
+		"total": "12",
+		"named": "1",
+	}}
 	st, err := status.New(code, "text of "+reason).WithDetails(append([]protoadapt.MessageV1{info}, details...)...)
 	require.NoError(t, err)
 	return st.Err()
@@ -88,8 +91,10 @@ func because(t *testing.T, code codes.Code, reason string, details ...protoadapt
 
 func TestAWriteIsRepeatedWithItsRequestIDUntilTheAnswerIsDefinite(t *testing.T) {
 	t.Parallel()
-	server := &scripted{script: []error{status.Error(codes.Unavailable, "away"), status.Error(codes.Internal, "fault"),
-		nil}}
+	server := &scripted{script: []error{
+		status.Error(codes.Unavailable, "away"), status.Error(codes.Internal, "fault"),
+		nil,
+	}}
 	c := open(t, stub.New(t, stub.Services{Resources: server}))
 	_, err := c.Put(t.Context(), &resourcev1.Resource{Name: acme})
 	require.NoError(t, err)
@@ -170,12 +175,14 @@ func TestAnUnknownOutcomeSaysTheRequestID(t *testing.T) {
 	t.Parallel()
 	id := uuid.New()
 	ctx := &expiring{Context: client.WithRequestID(t.Context(), id), done: make(chan struct{})}
-	server := &scripted{script: []error{because(t, codes.Unavailable, "DATABASE_UNAVAILABLE")},
+	server := &scripted{
+		script: []error{because(t, codes.Unavailable, "DATABASE_UNAVAILABLE")},
 		called: func(times int) {
 			if times == 2 { // the answer to the first call has arrived
 				close(ctx.done)
 			}
-		}}
+		},
+	}
 	c := open(t, stub.New(t, stub.Services{Resources: server}))
 	_, err := c.Delete(ctx, acme, client.Version{})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -203,8 +210,10 @@ func TestThePreferredRegionIsTheDoor(t *testing.T) {
 	t.Parallel()
 	home, preferred := &scripted{}, &scripted{}
 	i := stub.New(t,
-		stub.Services{Resources: home, Beside: map[string]resourcev1.ResourceServiceServer{"eastus2": preferred,
-			"a": &scripted{}}})
+		stub.Services{Resources: home, Beside: map[string]resourcev1.ResourceServiceServer{
+			"eastus2": preferred,
+			"a":       &scripted{},
+		}})
 	c, err := client.New(client.File{Registry: i.RegistryAddress, Certs: i.Certs, Region: "eastus2"}, "")
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
@@ -238,18 +247,25 @@ func TestAClientOverConnectionsHasNoRegistry(t *testing.T) {
 func TestErrorsHaveClassesAndDetails(t *testing.T) {
 	t.Parallel()
 	refusals := &schemav1.ReferencesRefused{Refusals: []*schemav1.ReferencesRefused_Refusal{
-		{Holder: "projects/acme", Path: "parent", Target: "//iam.example.com/eastus2/projects/p",
-			Reason: "TARGET_MISSING"},
+		{
+			Holder: "projects/acme", Path: "parent", Target: "//iam.example.com/eastus2/projects/p",
+			Reason: "TARGET_MISSING",
+		},
 	}}
-	target := schema.FullName{Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "eastus2"},
-		Name: "projects/p"}
+	target := schema.FullName{
+		Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "eastus2"},
+		Name:       "projects/p",
+	}
 	holders := &errdetails.PreconditionFailure{Violations: []*errdetails.PreconditionFailure_Violation{
 		{Type: "BLOCKED", Subject: target.String(), Description: "refers to projects/acme in parent"},
 	}}
 	protected := &errdetails.PreconditionFailure{Violations: []*errdetails.PreconditionFailure_Violation{
-		{Type: "BLOCK_DELETION", Subject: target.String()}}}
-	fields := &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: "body.size",
-		Description: "is too large"}}}
+		{Type: "BLOCK_DELETION", Subject: target.String()},
+	}}
+	fields := &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{
+		Field:       "body.size",
+		Description: "is too large",
+	}}}
 	for _, test := range []struct {
 		err   error
 		class error
@@ -257,17 +273,23 @@ func TestErrorsHaveClassesAndDetails(t *testing.T) {
 	}{
 		{
 			because(t, codes.FailedPrecondition, "TARGET_MISSING", refusals), client.ErrRefused,
-			client.Error{Refusals: []client.Refusal{{Holder: "projects/acme", Path: "parent", Target: target,
-				Reason: "TARGET_MISSING"}}},
+			client.Error{Refusals: []client.Refusal{{
+				Holder: "projects/acme", Path: "parent", Target: target,
+				Reason: "TARGET_MISSING",
+			}}},
 		},
 		{
 			because(t, codes.FailedPrecondition, "BLOCKED", holders), client.ErrBlocked,
 			client.Error{Holders: []client.Holder{{Name: target, Text: "refers to projects/acme in parent"}}},
 		},
-		{because(t, codes.FailedPrecondition, "BLOCK_DELETION", protected), client.ErrBlocked,
-			client.Error{Protected: []schema.FullName{target}}},
-		{because(t, codes.InvalidArgument, "INVALID", fields), client.ErrInvalid,
-			client.Error{Fields: []client.Field{{Path: "body.size", Problem: "is too large"}}}},
+		{
+			because(t, codes.FailedPrecondition, "BLOCK_DELETION", protected), client.ErrBlocked,
+			client.Error{Protected: []schema.FullName{target}},
+		},
+		{
+			because(t, codes.InvalidArgument, "INVALID", fields), client.ErrInvalid,
+			client.Error{Fields: []client.Field{{Path: "body.size", Problem: "is too large"}}},
+		},
 		{because(t, codes.NotFound, "NOT_FOUND"), client.ErrNotFound, client.Error{}},
 		{because(t, codes.AlreadyExists, "ALREADY_EXISTS"), client.ErrExists, client.Error{}},
 		{because(t, codes.AlreadyExists, "REQUEST_REUSED"), client.ErrInvalid, client.Error{}},
@@ -275,8 +297,10 @@ func TestErrorsHaveClassesAndDetails(t *testing.T) {
 		{because(t, codes.PermissionDenied, "DENIED"), client.ErrDenied, client.Error{}},
 		{
 			because(t, codes.PermissionDenied, "DECOMMISSIONED", refusals), client.ErrRefused,
-			client.Error{Refusals: []client.Refusal{{Holder: "projects/acme", Path: "parent", Target: target,
-				Reason: "TARGET_MISSING"}}},
+			client.Error{Refusals: []client.Refusal{{
+				Holder: "projects/acme", Path: "parent", Target: target,
+				Reason: "TARGET_MISSING",
+			}}},
 		},
 	} {
 		c := open(t, stub.New(t, stub.Services{Resources: &scripted{script: []error{test.err}}}))
@@ -296,8 +320,10 @@ func TestErrorsHaveClassesAndDetails(t *testing.T) {
 func TestAnUnavailableTargetNamesItsDeployment(t *testing.T) {
 	t.Parallel()
 	refusals := &schemav1.ReferencesRefused{Refusals: []*schemav1.ReferencesRefused_Refusal{
-		{Holder: "projects/acme", Path: "parent", Target: "//devices.example.com/eastus2/devices/d",
-			Reason: "UNAVAILABLE"},
+		{
+			Holder: "projects/acme", Path: "parent", Target: "//devices.example.com/eastus2/devices/d",
+			Reason: "UNAVAILABLE",
+		},
 	}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -35,7 +35,8 @@ type resources struct {
 }
 
 func (r *resources) ListResources(_ context.Context,
-	req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+	req *resourcev1.ListResourcesRequest,
+) (*resourcev1.ListResourcesResponse, error) {
 	first, _ := strconv.Atoi(req.GetPageToken())
 	answer := &resourcev1.ListResourcesResponse{}
 	for i := first; i < min(first+10, 25); i++ {
@@ -48,7 +49,8 @@ func (r *resources) ListResources(_ context.Context,
 }
 
 func (r *resources) BatchWriteResources(_ context.Context,
-	req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
+	req *resourcev1.BatchWriteResourcesRequest,
+) (*resourcev1.BatchWriteResourcesResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.batches = append(r.batches, len(req.GetWrites()))

@@ -21,8 +21,10 @@ func (c *Client) RemoveFinalizer(ctx context.Context, name, uid, finalizer strin
 	}
 	err = c.throughDoors(ctx, c.ownDoor, full.Deployment, "",
 		func(ctx context.Context, door resourcev1.ResourceServiceClient) error {
-			_, err := door.RemoveFinalizer(ctx, &resourcev1.RemoveFinalizerRequest{Name: name, Uid: uid,
-				Finalizer: finalizer})
+			_, err := door.RemoveFinalizer(ctx, &resourcev1.RemoveFinalizerRequest{
+				Name: name, Uid: uid,
+				Finalizer: finalizer,
+			})
 			return err
 		})
 	if errors.Is(err, ErrNotFound) {
@@ -50,7 +52,8 @@ func StatusOf(r *resourcev1.Resource) StatusVersion {
 // leaves its body alone; nil removes the status. A status that is equal to the stored one changes nothing. It
 // fails with ErrNotFound, and with ErrConflict if the stored status is another one.
 func (c *Client) UpdateStatus(ctx context.Context, name string, status any,
-	only StatusVersion) (*resourcev1.Resource, error) {
+	only StatusVersion,
+) (*resourcev1.Resource, error) {
 	var fields *structpb.Struct
 	if status != nil {
 		var err error

@@ -18,8 +18,10 @@ const maxRights = 1000
 func (c *Client) AcquireDelegations(ctx context.Context, at schema.DeploymentID, rights []string) error {
 	for part := range slices.Chunk(rights, maxRights) {
 		err := c.untilDefinite(ctx, at, "", func(ctx context.Context, door resourcev1.ResourceServiceClient) error {
-			_, err := door.AcquireDelegations(ctx, &resourcev1.AcquireDelegationsRequest{Rights: part,
-				Region: at.Region})
+			_, err := door.AcquireDelegations(ctx, &resourcev1.AcquireDelegationsRequest{
+				Rights: part,
+				Region: at.Region,
+			})
 			return err
 		})
 		if err != nil {

@@ -25,7 +25,8 @@ type granting struct {
 }
 
 func (g *granting) AcquireDelegations(_ context.Context,
-	req *resourcev1.AcquireDelegationsRequest) (*resourcev1.AcquireDelegationsResponse, error) {
+	req *resourcev1.AcquireDelegationsRequest,
+) (*resourcev1.AcquireDelegationsResponse, error) {
 	g.asked, g.region = append(g.asked, len(req.GetRights())), req.GetRegion()
 	return &resourcev1.AcquireDelegationsResponse{}, g.fails
 }

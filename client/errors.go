@@ -146,8 +146,10 @@ func (e *Error) read(detail any) {
 	case *schemav1.ReferencesRefused:
 		for _, r := range d.GetRefusals() {
 			target, _ := schema.ParseFullName(r.GetTarget())
-			e.Refusals = append(e.Refusals, Refusal{Holder: r.GetHolder(), Path: r.GetPath(), Target: target,
-				Reason: r.GetReason()})
+			e.Refusals = append(e.Refusals, Refusal{
+				Holder: r.GetHolder(), Path: r.GetPath(), Target: target,
+				Reason: r.GetReason(),
+			})
 		}
 	case *errdetails.PreconditionFailure:
 		for _, v := range d.GetViolations() {

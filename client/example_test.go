@@ -98,8 +98,10 @@ func ExampleClient_Watch() {
 // A program of ten lines that watches: Synced once, and then for ever.
 func ExampleClient_Watch_names() {
 	path, end := installed(stub.Services{Resources: &watches{streams: []played{
-		{sends: []*resourcev1.WatchResourcesResponse{upsert("projects/acme", "1", 1), endOfSnapshot("t"),
-			upsert("projects/lab", "2", 1)}, ends: refusal},
+		{sends: []*resourcev1.WatchResourcesResponse{
+			upsert("projects/acme", "1", 1), endOfSnapshot("t"),
+			upsert("projects/lab", "2", 1),
+		}, ends: refusal},
 	}}})
 	defer end()
 
@@ -107,8 +109,10 @@ func ExampleClient_Watch_names() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	for e, err := range c.Watch(context.Background(), schema.DeploymentID{Service: "iam.example.com",
-		Region: "us-west2"}, client.WatchQuery{Kind: "Project"}) {
+	for e, err := range c.Watch(context.Background(), schema.DeploymentID{
+		Service: "iam.example.com",
+		Region:  "us-west2",
+	}, client.WatchQuery{Kind: "Project"}) {
 		if err != nil {
 			fmt.Println(err)
 			return

@@ -224,7 +224,8 @@ func (k Kind[T]) deployment(region string) schema.DeploymentID {
 }
 
 func (k Kind[T]) write(ctx context.Context, o Object[T],
-	write func(context.Context, *resourcev1.Resource) (*resourcev1.Resource, error)) (Object[T], error) {
+	write func(context.Context, *resourcev1.Resource) (*resourcev1.Resource, error),
+) (Object[T], error) {
 	body, err := bodyOf(o.Body)
 	if err != nil {
 		return Object[T]{}, fmt.Errorf("%s: %w", o.Name, err)

@@ -58,7 +58,8 @@ func (s *shelf) GetResource(context.Context, *resourcev1.GetResourceRequest) (*r
 }
 
 func (s *shelf) UpdateResourceStatus(_ context.Context,
-	req *resourcev1.UpdateResourceStatusRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.UpdateResourceStatusRequest,
+) (*resourcev1.Resource, error) {
 	if req.GetUid() != s.last.GetUid() || req.StatusGeneration != nil &&
 		req.GetStatusGeneration() != s.last.GetStatusGeneration() {
 		return nil, status.Error(codes.FailedPrecondition, "another one")
@@ -69,7 +70,8 @@ func (s *shelf) UpdateResourceStatus(_ context.Context,
 }
 
 func (s *shelf) ListResources(context.Context,
-	*resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+	*resourcev1.ListResourcesRequest,
+) (*resourcev1.ListResourcesResponse, error) {
 	return &resourcev1.ListResourcesResponse{Resources: []*resourcev1.Resource{s.last}}, nil
 }
 

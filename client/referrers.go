@@ -33,8 +33,10 @@ func (c *Client) Referrers(ctx context.Context, name string) iter.Seq2[*Referrer
 			if d, err = schema.ParseDeploymentID(at); err != nil {
 				break
 			}
-			req := &resourcev1.ListReferrersRequest{Target: name, TargetUid: first.GetTargetUid(),
-				PageSize: maxPageSize}
+			req := &resourcev1.ListReferrersRequest{
+				Target: name, TargetUid: first.GetTargetUid(),
+				PageSize: maxPageSize,
+			}
 			if _, more, err = c.referrersAt(ctx, d, req, yield); err != nil {
 				err = fmt.Errorf("the referrers in %s: %w", d, err)
 			}
@@ -71,7 +73,8 @@ func (c *Client) ReferringDeployments(ctx context.Context, name string) (ids []s
 // referrersAt yields the referrers in one deployment, and returns its first page; more is false when the loop
 // has ended.
 func (c *Client) referrersAt(ctx context.Context, at schema.DeploymentID, req *resourcev1.ListReferrersRequest,
-	yield func(*Referrer, error) bool) (first *resourcev1.ListReferrersResponse, more bool, err error) {
+	yield func(*Referrer, error) bool,
+) (first *resourcev1.ListReferrersResponse, more bool, err error) {
 	req.Region, req.Latest = at.Region, isLatest(ctx)
 	for {
 		var page *resourcev1.ListReferrersResponse

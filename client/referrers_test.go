@@ -25,7 +25,8 @@ type referring struct {
 }
 
 func (r *referring) ListReferrers(_ context.Context,
-	req *resourcev1.ListReferrersRequest) (*resourcev1.ListReferrersResponse, error) {
+	req *resourcev1.ListReferrersRequest,
+) (*resourcev1.ListReferrersResponse, error) {
 	if r.fails != nil {
 		return nil, r.fails
 	}

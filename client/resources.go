@@ -103,12 +103,14 @@ func (c *Client) Batch(ctx context.Context, at schema.DeploymentID, writes ...*W
 // Validate returns the resources that Batch would store, with defaults, or fails as it would; nothing is
 // stored. New resources have no uid, and the others the revision that is stored.
 func (c *Client) Validate(ctx context.Context, at schema.DeploymentID,
-	writes ...*Write) ([]*resourcev1.Resource, error) {
+	writes ...*Write,
+) ([]*resourcev1.Resource, error) {
 	return c.batch(ctx, at, &resourcev1.BatchWriteResourcesRequest{Writes: writes, ValidateOnly: true})
 }
 
 func (c *Client) batch(ctx context.Context, at schema.DeploymentID,
-	req *resourcev1.BatchWriteResourcesRequest) (out []*resourcev1.Resource, err error) {
+	req *resourcev1.BatchWriteResourcesRequest,
+) (out []*resourcev1.Resource, err error) {
 	err = c.untilDefinite(ctx, at, req.GetRequestId(),
 		func(ctx context.Context, door resourcev1.ResourceServiceClient) error {
 			answer, err := door.BatchWriteResources(ctx, req)
@@ -137,7 +139,8 @@ func (c *Client) Delete(ctx context.Context, name string, only Version) (*resour
 // DeleteFor is Delete with a retention: what the delete reaches is hidden for this time, and is then removed,
 // unless Undelete ends the deletion before.
 func (c *Client) DeleteFor(ctx context.Context, name string, retention time.Duration,
-	only Version) (*resourcev1.DeleteResourceResponse, error) {
+	only Version,
+) (*resourcev1.DeleteResourceResponse, error) {
 	return c.delete(ctx, name, only, durationpb.New(retention))
 }
 
@@ -163,9 +166,12 @@ func (c *Client) Undelete(ctx context.Context, name, uid string) (*resourcev1.Re
 }
 
 func (c *Client) delete(ctx context.Context, name string, only Version,
-	retention *durationpb.Duration) (*resourcev1.DeleteResourceResponse, error) {
-	req := &resourcev1.DeleteResourceRequest{Name: name, Uid: only.UID, Revision: only.Revision,
-		RequestId: requestID(ctx), Retention: retention}
+	retention *durationpb.Duration,
+) (*resourcev1.DeleteResourceResponse, error) {
+	req := &resourcev1.DeleteResourceRequest{
+		Name: name, Uid: only.UID, Revision: only.Revision,
+		RequestId: requestID(ctx), Retention: retention,
+	}
 	full, err := schema.ParseFullName(name)
 	if err != nil {
 		return nil, err
@@ -186,7 +192,8 @@ func (c *Client) delete(ctx context.Context, name string, only Version,
 // that refers to one of them and is deleted with another one does not block. It fails as Delete does; the
 // answers have the order of the names.
 func (c *Client) DeleteAll(ctx context.Context, names ...string) (answers []*resourcev1.DeleteResourceResponse,
-	err error) {
+	err error,
+) {
 	if len(names) == 0 {
 		return nil, nil
 	}
@@ -276,7 +283,8 @@ func (c *Client) List(ctx context.Context, id schema.DeploymentID, q Query) iter
 }
 
 func (c *Client) page(ctx context.Context, id schema.DeploymentID, q Query,
-	token string) (page *resourcev1.ListResourcesResponse, err error) {
+	token string,
+) (page *resourcev1.ListResourcesResponse, err error) {
 	err = c.untilDefinite(ctx, id, "", func(ctx context.Context, door resourcev1.ResourceServiceClient) (err error) {
 		page, err = door.ListResources(ctx, &resourcev1.ListResourcesRequest{
 			Kind: q.Kind, Filter: q.Filter, OrderBy: q.OrderBy, Region: id.Region, PageSize: maxPageSize,

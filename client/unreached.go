@@ -15,11 +15,13 @@ import (
 func unreached(server string) []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
-			invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+		) error {
 			return naming(server, invoke(ctx, method, req, reply, cc, opts...))
 		}),
 		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn,
-			method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			method string, open grpc.Streamer, opts ...grpc.CallOption,
+		) (grpc.ClientStream, error) {
 			stream, err := open(ctx, desc, cc, method, opts...)
 			if err != nil {
 				return nil, naming(server, err)

@@ -232,8 +232,10 @@ func (w *watcher) remove(r *resourcev1.Resource, token string) error {
 	}
 	delete(w.known, r.GetName())
 	delete(w.present, r.GetName())
-	gone := &resourcev1.Resource{Name: r.GetName(), Kind: r.GetKind(), Uid: r.GetUid(), Revision: r.GetRevision(),
-		Deployment: w.id.String()}
+	gone := &resourcev1.Resource{
+		Name: r.GetName(), Kind: r.GetKind(), Uid: r.GetUid(), Revision: r.GetRevision(),
+		Deployment: w.id.String(),
+	}
 	// not r: a channel inside the process shares it
 	return w.deliver(Event{Type: Deleted, Resource: gone, Token: token})
 }
@@ -254,8 +256,10 @@ func (w *watcher) synced(token string) error {
 			continue
 		}
 		delete(w.known, name)
-		missing := &resourcev1.Resource{Name: name, Uid: version.UID, Revision: version.Revision,
-			Deployment: w.id.String()}
+		missing := &resourcev1.Resource{
+			Name: name, Uid: version.UID, Revision: version.Revision,
+			Deployment: w.id.String(),
+		}
 		if err := w.deliver(Event{Type: Deleted, Resource: missing}); err != nil {
 			return err
 		}

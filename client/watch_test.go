@@ -31,7 +31,8 @@ type watches struct {
 }
 
 func (w *watches) WatchResources(req *resourcev1.WatchResourcesRequest,
-	stream resourcev1.ResourceService_WatchResourcesServer) error {
+	stream resourcev1.ResourceService_WatchResourcesServer,
+) error {
 	w.mu.Lock()
 	w.tokens = append(w.tokens, req.GetResumeToken())
 	if len(w.streams) == 0 {
@@ -57,7 +58,8 @@ func upsert(name, uid string, revision int64) *resourcev1.WatchResourcesResponse
 
 func removal(name, uid string) *resourcev1.WatchResourcesResponse {
 	return &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Delete{
-		Delete: &resourcev1.Resource{Name: name, Uid: uid}}}
+		Delete: &resourcev1.Resource{Name: name, Uid: uid},
+	}}
 }
 
 func endOfSnapshot(token string) *resourcev1.WatchResourcesResponse {
@@ -84,8 +86,10 @@ func follow(t *testing.T, q client.WatchQuery, n int, streams ...played) (events
 		if err != nil {
 			break
 		}
-		text := map[client.EventType]string{client.Upserted: "+", client.Deleted: "-", client.Synced: "synced",
-			client.Bookmark: "bookmark"}[e.Type]
+		text := map[client.EventType]string{
+			client.Upserted: "+", client.Deleted: "-", client.Synced: "synced",
+			client.Bookmark: "bookmark",
+		}[e.Type]
 		if e.Resource != nil {
 			text += fmt.Sprint(e.Resource.GetName(), " ", e.Resource.GetUid(), e.Resource.GetRevision())
 			require.Equal(t, stub.Deployment.String(), e.Resource.GetDeployment())
@@ -104,8 +108,10 @@ var away = status.Error(codes.Unavailable, "away")
 func TestAWatchGoesOnFromItsLastToken(t *testing.T) {
 	t.Parallel()
 	events, tokens, err := follow(t, client.WatchQuery{}, 4,
-		played{sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 1), endOfSnapshot("t1"), bookmark("t2")},
-			ends: away},
+		played{
+			sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 1), endOfSnapshot("t1"), bookmark("t2")},
+			ends:  away,
+		},
 		played{sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 2), removal("a", "u")}},
 	)
 	require.NoError(t, err)
@@ -132,15 +138,21 @@ func TestAnInterruptionOfAWatchIsSaidOnce(t *testing.T) {
 func TestAResetBecomesADifference(t *testing.T) {
 	t.Parallel()
 	events, tokens, err := follow(t, client.WatchQuery{}, 8,
-		played{sends: []*resourcev1.WatchResourcesResponse{upsert("same", "s", 1), upsert("changed", "c", 1),
-			upsert("gone", "g", 1), endOfSnapshot("t1")}, ends: away},
+		played{sends: []*resourcev1.WatchResourcesResponse{
+			upsert("same", "s", 1), upsert("changed", "c", 1),
+			upsert("gone", "g", 1), endOfSnapshot("t1"),
+		}, ends: away},
 		played{ends: because(t, codes.OutOfRange, "RESET")},
-		played{sends: []*resourcev1.WatchResourcesResponse{upsert("same", "s", 1), upsert("changed", "c", 2),
-			upsert("new", "n", 1), endOfSnapshot("t9")}},
+		played{sends: []*resourcev1.WatchResourcesResponse{
+			upsert("same", "s", 1), upsert("changed", "c", 2),
+			upsert("new", "n", 1), endOfSnapshot("t9"),
+		}},
 	)
 	require.NoError(t, err)
-	require.Equal(t, []string{"+same s1", "+changed c1", "+gone g1", "synced", "+changed c2", "+new n1", "-gone g1",
-		"synced"}, events)
+	require.Equal(t, []string{
+		"+same s1", "+changed c1", "+gone g1", "synced", "+changed c2", "+new n1", "-gone g1",
+		"synced",
+	}, events)
 	require.Equal(t, []string{"", "t1", ""}, tokens)
 }
 
@@ -149,10 +161,14 @@ func TestAResetBecomesADifference(t *testing.T) {
 func TestASnapshotThatIsCutOffIsReadAgain(t *testing.T) {
 	t.Parallel()
 	events, tokens, err := follow(t, client.WatchQuery{}, 5,
-		played{sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 1), upsert("gone", "g", 1),
-			bookmark("inside")}, ends: away},
-		played{sends: []*resourcev1.WatchResourcesResponse{upsert("a", "u", 1), upsert("b", "u", 1),
-			endOfSnapshot("t1")}},
+		played{sends: []*resourcev1.WatchResourcesResponse{
+			upsert("a", "u", 1), upsert("gone", "g", 1),
+			bookmark("inside"),
+		}, ends: away},
+		played{sends: []*resourcev1.WatchResourcesResponse{
+			upsert("a", "u", 1), upsert("b", "u", 1),
+			endOfSnapshot("t1"),
+		}},
 	)
 	require.NoError(t, err)
 	require.Equal(t, []string{"+a u1", "+gone g1", "+b u1", "-gone g1", "synced"}, events)
@@ -179,8 +195,10 @@ func TestBookmarksAreDeliveredToThoseWhoAsk(t *testing.T) {
 	within.ResumeToken = "inside"
 	known, changed := upsert("a", "u", 1), upsert("a", "u", 2)
 	known.ResumeToken, changed.ResumeToken = "t3", "t4"
-	sends := []*resourcev1.WatchResourcesResponse{bookmark("inside"), within, endOfSnapshot("t1"), bookmark("t2"),
-		known, changed, removal("never", "n"), bookmark("t5")}
+	sends := []*resourcev1.WatchResourcesResponse{
+		bookmark("inside"), within, endOfSnapshot("t1"), bookmark("t2"),
+		known, changed, removal("never", "n"), bookmark("t5"),
+	}
 	events, _, err := follow(t, client.WatchQuery{Bookmarks: true}, 6, played{sends: sends})
 	require.NoError(t, err)
 	require.Equal(t, []string{"+a u1", "synced", "bookmark", "bookmark", "+a u2", "bookmark"}, events)
@@ -219,7 +237,8 @@ func TestSeveralChangesOfAMessageAreEvents(t *testing.T) {
 		out := &resourcev1.WatchResourcesResponse{ResumeToken: token}
 		for _, e := range of {
 			c := &resourcev1.WatchResourcesResponse_Change{Change: &resourcev1.WatchResourcesResponse_Change_Upsert{
-				Upsert: e.GetUpsert()}}
+				Upsert: e.GetUpsert(),
+			}}
 			if e.GetDelete() != nil {
 				c.Change = &resourcev1.WatchResourcesResponse_Change_Delete{Delete: e.GetDelete()}
 			}
@@ -274,7 +293,9 @@ func TestAWatchEndsWithADefiniteErrorOrItsContext(t *testing.T) {
 	c := open(t,
 		stub.New(t, stub.Services{
 			Resources: &watches{
-				streams: []played{{sends: []*resourcev1.WatchResourcesResponse{endOfSnapshot("t1")}}}}}))
+				streams: []played{{sends: []*resourcev1.WatchResourcesResponse{endOfSnapshot("t1")}}},
+			},
+		}))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for e, err := range c.Watch(ctx, stub.Deployment, client.WatchQuery{}) {

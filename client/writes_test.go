@@ -38,23 +38,27 @@ func (l *ledger) write(what, id string, req any) error {
 }
 
 func (l *ledger) CreateResource(_ context.Context,
-	req *resourcev1.CreateResourceRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.CreateResourceRequest,
+) (*resourcev1.Resource, error) {
 	return req.GetResource(), l.write("create", req.GetRequestId(), req)
 }
 
 func (l *ledger) UpdateResource(_ context.Context,
-	req *resourcev1.UpdateResourceRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.UpdateResourceRequest,
+) (*resourcev1.Resource, error) {
 	return req.GetResource(), l.write("update", req.GetRequestId(), req)
 }
 
 func (l *ledger) BatchWriteResources(_ context.Context,
-	req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
+	req *resourcev1.BatchWriteResourcesRequest,
+) (*resourcev1.BatchWriteResourcesResponse, error) {
 	return &resourcev1.BatchWriteResourcesResponse{Resources: make([]*resourcev1.Resource, len(req.GetWrites()))},
 		l.write("batch", req.GetRequestId(), req)
 }
 
 func (l *ledger) DeleteResource(_ context.Context,
-	req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+	req *resourcev1.DeleteResourceRequest,
+) (*resourcev1.DeleteResourceResponse, error) {
 	return &resourcev1.DeleteResourceResponse{Removed: true}, l.write("delete", req.GetRequestId(), req)
 }
 
@@ -128,8 +132,10 @@ func TestARelativeNameIsNotSent(t *testing.T) {
 		require.ErrorContains(t, call(), "want //")
 	}
 	require.Empty(t, l.writes)
-	require.Equal(t, acme, client.FullName(&resourcev1.Resource{Deployment: stub.Deployment.String(),
-		Name: "projects/acme"}))
+	require.Equal(t, acme, client.FullName(&resourcev1.Resource{
+		Deployment: stub.Deployment.String(),
+		Name:       "projects/acme",
+	}))
 }
 
 // ending shows conditions that change, and then nothing.
@@ -158,11 +164,15 @@ func (e *ending) GetResource(context.Context, *resourcev1.GetResourceRequest) (*
 func TestTheReasonsOfAWaitAreShownOnce(t *testing.T) {
 	t.Parallel()
 	because := func(message string) *resourcev1.Resource {
-		return &resourcev1.Resource{Uid: "u1", State: resourcev1.Resource_STATE_DELETING,
-			Conditions: []*resourcev1.Condition{{Type: "BLOCKED", Message: message}}}
+		return &resourcev1.Resource{
+			Uid: "u1", State: resourcev1.Resource_STATE_DELETING,
+			Conditions: []*resourcev1.Condition{{Type: "BLOCKED", Message: message}},
+		}
 	}
-	e := &ending{states: []*resourcev1.Resource{because("a"), because("a"), nil, because("a"), because("b"),
-		because("b")}}
+	e := &ending{states: []*resourcev1.Resource{
+		because("a"), because("a"), nil, because("a"), because("b"),
+		because("b"),
+	}}
 	c := open(t, stub.New(t, stub.Services{Resources: e}))
 	var shown []string
 	name := schema.FullName{Deployment: stub.Deployment, Name: "projects/acme"}

@@ -22,8 +22,10 @@ func said(t *testing.T, f *deletions, events ...event) {
 
 func deleted(names ...string) (e event) {
 	for _, name := range names {
-		e.deletion.Items = append(e.deletion.Items, schema.Deletion{Seq: 1, Name: name,
-			UID: uuid.NewSHA1(uuid.NameSpaceURL, []byte(name))})
+		e.deletion.Items = append(e.deletion.Items, schema.Deletion{
+			Seq: 1, Name: name,
+			UID: uuid.NewSHA1(uuid.NameSpaceURL, []byte(name)),
+		})
 	}
 	return e
 }

@@ -38,7 +38,8 @@ func newStreams() *streams {
 	return &streams{
 		work: make(chan schema.Event[schema.Work]), opened: map[string]int{},
 		deletions: map[schema.DeploymentID]chan schema.Event[schema.Deletion]{
-			near: make(chan schema.Event[schema.Deletion]), far: make(chan schema.Event[schema.Deletion])},
+			near: make(chan schema.Event[schema.Deletion]), far: make(chan schema.Event[schema.Deletion]),
+		},
 	}
 }
 
@@ -82,7 +83,8 @@ func (s *streams) WatchShadows(ctx context.Context, _ []uint32, deliver func(sch
 }
 
 func (s *streams) WatchDeletions(ctx context.Context, from schema.DeploymentID,
-	deliver func(schema.Event[schema.Deletion]) error) error {
+	deliver func(schema.Event[schema.Deletion]) error,
+) error {
 	s.count(from.String())
 	return relay(ctx, s.deletions[from], deliver)
 }
@@ -188,7 +190,8 @@ func (h resolveHandler) Resolve(ctx context.Context, holder schema.DeploymentID)
 type subscribedHandler struct{ *recorder }
 
 func (h subscribedHandler) Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion,
-	position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
+	position string, earlier []uuid.UUID, again bool,
+) (map[uuid.UUID]error, error) {
 	var names []string
 	failed := map[uuid.UUID]error{}
 	h.mu.Lock()
@@ -246,8 +249,10 @@ func newNode(t *testing.T, watches constraint.Watches, r *recorder) (*constraint
 	node, err := constraint.New(constraint.Config{
 		Name: "0", Deployment: self, Shards: []uint32{0}, Subscriptions: subscriptions, Watches: watches, Observer: r,
 		Logger: zap.NewNop(), Expired: r.looks,
-		Handlers: constraint.Handlers{Owned: ownedHandler{r}, Resolver: resolveHandler{r},
-			Subscribed: subscribedHandler{r}}, Retries: r.bell.Listen,
+		Handlers: constraint.Handlers{
+			Owned: ownedHandler{r}, Resolver: resolveHandler{r},
+			Subscribed: subscribedHandler{r},
+		}, Retries: r.bell.Listen,
 	})
 	require.NoError(t, err)
 	return node, subscriptions

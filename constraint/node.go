@@ -231,8 +231,10 @@ func (l *loop) take(e event) {
 		l.heard(e.from)
 	}
 	if e.deletion.EndOfSnapshot || e.lost {
-		l.cfg.Observer.WatchPrimed(deletionsWatch, e.from, Primed{Done: d.Primed(), Objects: d.Len(),
-			Took: time.Since(d.began)})
+		l.cfg.Observer.WatchPrimed(deletionsWatch, e.from, Primed{
+			Done: d.Primed(), Objects: d.Len(),
+			Took: time.Since(d.began),
+		})
 	}
 }
 

@@ -475,21 +475,29 @@ func TestARemovedWatchIsReportedToHaveEnded(t *testing.T) {
 		}
 		primed, began, ended := constraint.Primed{Done: true}, constraint.Primed{Began: true},
 			constraint.Primed{Ended: true}
-		told(map[string]constraint.Primed{"shadows-0 us-west2": began, "deletions us-west2": began,
-			"deletions eastus2": began})
+		told(map[string]constraint.Primed{
+			"shadows-0 us-west2": began, "deletions us-west2": began,
+			"deletions eastus2": began,
+		})
 		s.work <- endOfWork()
 		s.deletions[near] <- endOfDeletions("p1")
 		s.deletions[far] <- endOfDeletions("q1")
-		told(map[string]constraint.Primed{"shadows-0 us-west2": primed, "deletions us-west2": primed,
-			"deletions eastus2": primed})
+		told(map[string]constraint.Primed{
+			"shadows-0 us-west2": primed, "deletions us-west2": primed,
+			"deletions eastus2": primed,
+		})
 		subscriptions <- []schema.Subscription{{DeploymentID: near, Address: "it has moved"}}
-		told(map[string]constraint.Primed{"shadows-0 us-west2": primed, "deletions us-west2": began,
-			"deletions eastus2": ended})
+		told(map[string]constraint.Primed{
+			"shadows-0 us-west2": primed, "deletions us-west2": began,
+			"deletions eastus2": ended,
+		})
 		s.deletions[near] <- endOfDeletions("p1")
 		r.ended = func(done <-chan error) {
 			require.NoError(t, <-done)
-			told(map[string]constraint.Primed{"shadows-0 us-west2": ended, "deletions us-west2": ended,
-				"deletions eastus2": ended})
+			told(map[string]constraint.Primed{
+				"shadows-0 us-west2": ended, "deletions us-west2": ended,
+				"deletions eastus2": ended,
+			})
 		}
 	})
 }

@@ -58,7 +58,8 @@ func (s *staged) WatchShadows(ctx context.Context, _ []uint32, deliver func(sche
 }
 
 func (s *staged) WatchDeletions(ctx context.Context, _ schema.DeploymentID,
-	deliver func(schema.Event[schema.Deletion]) error) error {
+	deliver func(schema.Event[schema.Deletion]) error,
+) error {
 	for i, stage := range s.stages {
 		for _, e := range stage {
 			if err := deliver(e); err != nil {
@@ -82,7 +83,8 @@ type acknowledging struct {
 }
 
 func (a *acknowledging) Acknowledge(ctx context.Context, _ schema.DeploymentID, _ uuid.UUID, position string,
-	except []uuid.UUID) error {
+	except []uuid.UUID,
+) error {
 	err := a.store.Targets.Acknowledge(ctx, a.self, uuid.Nil, position, except)
 	a.once.Do(func() { close(a.first) })
 	return err
@@ -91,7 +93,8 @@ func (a *acknowledging) Acknowledge(ctx context.Context, _ schema.DeploymentID, 
 // primed lets a real node of the holders' deployment act on forty deletions whose snapshot comes in two
 // halves, the end in the order of the test. It returns the problems that the audit finds at rest.
 func primed(t *testing.T, order func(half, rest, end schema.Event[schema.Deletion]) [2][]schema.Event[schema.Deletion],
-	early bool) (problems []string) {
+	early bool,
+) (problems []string) {
 	a, b := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"},
 		schema.DeploymentID{Service: "b.example.com", Region: "us-west2"}
 	box := harness.NewBox(t, services, nil, a.String(), b.String())
@@ -114,9 +117,13 @@ func primed(t *testing.T, order func(half, rest, end schema.Event[schema.Deletio
 	subscriptions, r := make(chan []schema.Subscription), &recorder{}
 	node, err := constraint.New(constraint.Config{
 		Name: "0", Deployment: b, Subscriptions: subscriptions, Watches: s, Observer: r, Logger: zap.NewNop(),
-		Handlers: constraint.Handlers{Owned: ownedHandler{r}, Resolver: resolveHandler{r},
-			Subscribed: &handlers.SubscribedDeleting{Store: box.Stores[b].Follow, Epoch: box.Stores[b].Gate,
-				Peers: ack}},
+		Handlers: constraint.Handlers{
+			Owned: ownedHandler{r}, Resolver: resolveHandler{r},
+			Subscribed: &handlers.SubscribedDeleting{
+				Store: box.Stores[b].Follow, Epoch: box.Stores[b].Gate,
+				Peers: ack,
+			},
+		},
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -168,7 +175,8 @@ type stored struct {
 }
 
 func (w *stored) WatchDeletions(ctx context.Context, _ schema.DeploymentID,
-	deliver func(schema.Event[schema.Deletion]) error) error {
+	deliver func(schema.Event[schema.Deletion]) error,
+) error {
 	return w.store.Read.WatchDeletions(ctx, w.self, "", func(e schema.Event[schema.Deletion]) error {
 		if len(e.Items) > 0 {
 			e.Token = "" // the token comes with the next bookmark, and the acknowledgement waits for it
@@ -182,8 +190,10 @@ func (w *stored) WatchDeletions(ctx context.Context, _ schema.DeploymentID,
 func TestADeletionThatComesAgainIsActedUponAgain_I4(t *testing.T) {
 	t.Parallel()
 	a, east, b := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"},
-		schema.DeploymentID{Service: "a.example.com", Region: "eastus2"}, schema.DeploymentID{Service: "b.example.com",
-			Region: "us-west2"}
+		schema.DeploymentID{Service: "a.example.com", Region: "eastus2"}, schema.DeploymentID{
+			Service: "b.example.com",
+			Region:  "us-west2",
+		}
 	box := harness.NewBox(t, services, nil, a.String(), east.String(), b.String())
 	target, middle := "//"+a.String()+"/targets/t", "//"+east.String()+"/targets/m"
 	box.MustPut(target, nil)
@@ -198,8 +208,10 @@ func TestADeletionThatComesAgainIsActedUponAgain_I4(t *testing.T) {
 		Observer: r, Logger: zap.NewNop(),
 		Handlers: constraint.Handlers{
 			Owned: ownedHandler{r}, Resolver: resolveHandler{r},
-			Subscribed: &handlers.SubscribedDeleting{Store: box.Stores[b].Follow, Epoch: box.Stores[b].Gate,
-				Peers: &acknowledging{store: box.Stores[east], self: b, first: make(chan struct{})}},
+			Subscribed: &handlers.SubscribedDeleting{
+				Store: box.Stores[b].Follow, Epoch: box.Stores[b].Gate,
+				Peers: &acknowledging{store: box.Stores[east], self: b, first: make(chan struct{})},
+			},
 		},
 	})
 	require.NoError(t, err)

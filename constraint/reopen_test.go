@@ -70,7 +70,8 @@ func (s slowStart) WatchShadows(ctx context.Context, _ []uint32, deliver func(sc
 }
 
 func (s slowStart) WatchDeletions(ctx context.Context, from schema.DeploymentID,
-	deliver func(schema.Event[schema.Deletion]) error) error {
+	deliver func(schema.Event[schema.Deletion]) error,
+) error {
 	time.Sleep(10 * time.Second)
 	return errors.Join(deliver(deletion(from.Region)), deliver(endOfDeletions("p")),
 		relay(ctx, s.deletions[from], deliver))

@@ -86,8 +86,10 @@ func TestOnlyASweepingNodeLooksForExpiredBlockades(t *testing.T) {
 		node, err := constraint.New(constraint.Config{
 			Name: "1", Deployment: self, Subscriptions: make(chan []schema.Subscription), Watches: s, Observer: r,
 			Logger: zap.NewNop(),
-			Handlers: constraint.Handlers{Owned: ownedHandler{r}, Resolver: resolveHandler{r},
-				Subscribed: subscribedHandler{r}},
+			Handlers: constraint.Handlers{
+				Owned: ownedHandler{r}, Resolver: resolveHandler{r},
+				Subscribed: subscribedHandler{r},
+			},
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())

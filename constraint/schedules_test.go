@@ -31,8 +31,10 @@ func (n *notices) delete(r *rand.Rand) {
 	if len(n.all) > 0 && r.IntN(3) == 0 {
 		name = n.all[r.IntN(len(n.all))].Name
 	}
-	n.all = append(n.all, &notice{Deletion: schema.Deletion{Seq: int64(len(n.all) + 1), Name: name,
-		UID: uuid.NewSHA1(uuid.NameSpaceURL, []byte(name))}})
+	n.all = append(n.all, &notice{Deletion: schema.Deletion{
+		Seq: int64(len(n.all) + 1), Name: name,
+		UID: uuid.NewSHA1(uuid.NameSpaceURL, []byte(name)),
+	}})
 }
 
 // act acts upon a deletion, and all earlier arrivals of it.

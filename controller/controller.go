@@ -157,8 +157,10 @@ type customSource struct {
 // New returns a controller of a kind, the controlled one. A change of its resources that one of the filters
 // drops causes no run.
 func New(source Source, kind Kind, filters ...Filter) *Controller {
-	return &Controller{source: source, kind: kind, watched: []watched{{kind: kind, filters: filters}}, workers: 1,
-		log: zap.NewNop(), observer: unobserved{}}
+	return &Controller{
+		source: source, kind: kind, watched: []watched{{kind: kind, filters: filters}}, workers: 1,
+		log: zap.NewNop(), observer: unobserved{},
+	}
 }
 
 // Watches reconciles the resources that the mapper names, whenever one of another kind changes.

@@ -33,7 +33,8 @@ type recorder struct {
 }
 
 func (r *recorder) Reconcile(ctx context.Context, req controller.Request,
-	v *controller.View) (controller.Result, error) {
+	v *controller.View,
+) (controller.Result, error) {
 	r.mu.Lock()
 	r.runs = append(r.runs, req.Name.Name)
 	r.mu.Unlock()
@@ -301,8 +302,10 @@ func TestARunThatFailsOrPanicsIsRepeatedAfterItsOwnPause(t *testing.T) {
 		end := running(t, controller.New(clientOf(false, m), devices).Backoff(time.Second, 16*time.Second), r)
 		require.Equal(t, []string{"devices/bad", "devices/good"}, r.take())
 		pass(time.Minute)
-		for i, longest := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second,
-			16 * time.Second} {
+		for i, longest := range []time.Duration{
+			time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second,
+			16 * time.Second,
+		} {
 			pause := at[i+1] - at[i]
 			require.LessOrEqual(t, pause, longest)
 			require.GreaterOrEqual(t, pause, longest/2)
@@ -492,8 +495,10 @@ func (b brokenSource) Watch(context.Context, schema.DeploymentID, client.WatchQu
 // A controller whose source gave up says so, also when a time limit of the source was the reason.
 func TestAWatchThatEndsEndsTheController(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		for _, by := range []error{errors.New("mine"), fmt.Errorf("no answer: %w", context.DeadlineExceeded),
-			context.Canceled} {
+		for _, by := range []error{
+			errors.New("mine"), fmt.Errorf("no answer: %w", context.DeadlineExceeded),
+			context.Canceled,
+		} {
 			err := controller.New(brokenSource{clientOf(false, newMemory(here)), by}, devices).
 				Run(t.Context(), controller.Func(nil))
 			require.ErrorIs(t, err, by)

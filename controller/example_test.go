@@ -34,12 +34,16 @@ func Example() {
 	c := dbctest.NewFake(exampleT{}, buckets).Client // in a program: client.Open("client.yaml")
 
 	iam := schema.DeploymentID{Service: "iam.example.com", Region: "eu"}
-	if _, err := c.Put(ctx, &controller.Resource{Name: "//iam.example.com/eu/projects/acme",
-		Body: &structpb.Struct{}}); err != nil {
+	if _, err := c.Put(ctx, &controller.Resource{
+		Name: "//iam.example.com/eu/projects/acme",
+		Body: &structpb.Struct{},
+	}); err != nil {
 		log.Fatal(err)
 	}
-	projects, buckets := controller.Kind{Deployment: iam, Name: "Project"}, controller.Kind{Deployment: iam,
-		Name: "Bucket"}
+	projects, buckets := controller.Kind{Deployment: iam, Name: "Project"}, controller.Kind{
+		Deployment: iam,
+		Name:       "Bucket",
+	}
 	reconcile := func(ctx context.Context, req controller.Request, v *controller.View) (controller.Result, error) {
 		project, ok := v.Get(req.Name)
 		if !ok {
@@ -54,8 +58,10 @@ func Example() {
 		_, err := c.Put(ctx, &controller.Resource{
 			Name: fmt.Sprintf("//%s/buckets/%s", iam, strings.TrimPrefix(project.GetName(), "projects/")),
 			Body: &structpb.Struct{},
-			OwnerReferences: []*resourcev1.OwnerReference{{Name: project.GetName(), Kind: "Project",
-				Uid: project.GetUid()}},
+			OwnerReferences: []*resourcev1.OwnerReference{{
+				Name: project.GetName(), Kind: "Project",
+				Uid: project.GetUid(),
+			}},
 		})
 		return controller.Result{}, err
 	}

@@ -56,8 +56,10 @@ func TestAShardIsAdoptedAfterALostAnswer(t *testing.T) {
 		var term atomic.Pointer[controller.Term]
 		var stale atomic.Int32
 		end := running(t, controller.New(conn, devices).
-			Share(controller.Sharing{Writer: conn, Kind: leases, Prefix: "leases/devices-", Shards: 1,
-				Duration: leaseTime}),
+			Share(controller.Sharing{
+				Writer: conn, Kind: leases, Prefix: "leases/devices-", Shards: 1,
+				Duration: leaseTime,
+			}),
 			controller.Func(
 				func(ctx context.Context, _ controller.Request, _ *controller.View) (controller.Result, error) {
 					if of, ok := controller.TermOf(ctx); ok {
@@ -128,8 +130,10 @@ func alone(t *testing.T, m *memory, conn interface {
 	m.write(device("d", nil), device("e", nil)) // one runs, the other waits for its end
 	r = &standing{}
 	return r, running(t, controller.New(conn, devices).
-		Share(controller.Sharing{Writer: conn, Kind: leases, Prefix: "leases/devices-", Shards: 1,
-			Duration: leaseTime}), r)
+		Share(controller.Sharing{
+			Writer: conn, Kind: leases, Prefix: "leases/devices-", Shards: 1,
+			Duration: leaseTime,
+		}), r)
 }
 
 // The runs of a process that cannot renew its membership have ended two thirds of the duration after the last

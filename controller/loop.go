@@ -291,8 +291,10 @@ func (l *loop) isOurs(name schema.FullName) bool {
 // present returns the view of the present state.
 func (l *loop) present() *View {
 	if l.view == nil {
-		l.view = &View{kinds: l.kinds, of: map[schema.DeploymentID]*cache.View[*object]{},
-			positions: maps.Clone(l.positions)}
+		l.view = &View{
+			kinds: l.kinds, of: map[schema.DeploymentID]*cache.View[*object]{},
+			positions: maps.Clone(l.positions),
+		}
 		for id, of := range l.caches {
 			l.view.of[id] = of.Copies()
 		}

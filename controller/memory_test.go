@@ -71,8 +71,10 @@ type memory struct {
 }
 
 func newMemory(id schema.DeploymentID) *memory {
-	return &memory{id: id, stored: map[string]*resourcev1.Resource{}, newer: make(chan struct{}),
-		cutting: make(chan struct{})}
+	return &memory{
+		id: id, stored: map[string]*resourcev1.Resource{}, newer: make(chan struct{}),
+		cutting: make(chan struct{}),
+	}
 }
 
 // client calls memories over channels inside the process, which share messages or copy them.
@@ -111,8 +113,10 @@ func (m *memory) commit(all ...*resourcev1.Resource) {
 		r.Revision, r.Deployment = m.revision, m.id.String()
 		if r.GetKind() == "" {
 			delete(m.stored, r.GetName())
-			gone := &resourcev1.Resource{Name: r.GetName(), Kind: old.GetKind(), Uid: old.GetUid(),
-				Revision: r.GetRevision()}
+			gone := &resourcev1.Resource{
+				Name: r.GetName(), Kind: old.GetKind(), Uid: old.GetUid(),
+				Revision: r.GetRevision(),
+			}
 			events = append(events,
 				&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Delete{Delete: gone}})
 			continue
@@ -161,15 +165,18 @@ func (m *memory) put(r *resourcev1.Resource) (*resourcev1.Resource, error) {
 	}
 	r = proto.CloneOf(r)
 	if r.Name = full.Name; r.GetKind() == "" {
-		r.Kind = map[string]string{"devices": "Device", "jobs": "Job", "sites": "Site", "leases": "Lease",
-			"projects": "Project", "buckets": "Bucket"}[strings.Split(full.Name, "/")[0]]
+		r.Kind = map[string]string{
+			"devices": "Device", "jobs": "Job", "sites": "Site", "leases": "Lease",
+			"projects": "Project", "buckets": "Bucket",
+		}[strings.Split(full.Name, "/")[0]]
 	}
 	m.commit(r)
 	return m.stored[full.Name], nil
 }
 
 func (m *memory) CreateResource(_ context.Context,
-	req *resourcev1.CreateResourceRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.CreateResourceRequest,
+) (*resourcev1.Resource, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, err := m.only(req.GetResource().GetName(), "", 0); err == nil {
@@ -198,7 +205,8 @@ func (m *memory) only(name, uid string, revision int64) (*resourcev1.Resource, e
 
 // UpdateResource changes labels.
 func (m *memory) UpdateResource(_ context.Context,
-	req *resourcev1.UpdateResourceRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.UpdateResourceRequest,
+) (*resourcev1.Resource, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r, err := m.only(req.GetResource().GetName(), req.GetResource().GetUid(), 0)
@@ -212,7 +220,8 @@ func (m *memory) UpdateResource(_ context.Context,
 }
 
 func (m *memory) DeleteResource(_ context.Context,
-	req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+	req *resourcev1.DeleteResourceRequest,
+) (*resourcev1.DeleteResourceResponse, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r, err := m.only(req.GetName(), req.GetUid(), req.GetRevision())
@@ -229,7 +238,8 @@ func (m *memory) GetResource(_ context.Context, req *resourcev1.GetResourceReque
 }
 
 func (m *memory) WatchResources(req *resourcev1.WatchResourcesRequest,
-	stream resourcev1.ResourceService_WatchResourcesServer) error {
+	stream resourcev1.ResourceService_WatchResourcesServer,
+) error {
 	if i := slices.IndexFunc(m.regions, func(o *memory) bool {
 		return o.id.Region == req.GetRegion()
 	}); m.regions[i] != m {
@@ -276,7 +286,8 @@ func (m *memory) WatchResources(req *resourcev1.WatchResourcesRequest,
 			if len(sent) == 0 {
 				sent = append(sent,
 					&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Bookmark_{
-						Bookmark: &resourcev1.WatchResourcesResponse_Bookmark{ResumeToken: token}}})
+						Bookmark: &resourcev1.WatchResourcesResponse_Bookmark{ResumeToken: token},
+					}})
 			}
 			sent[len(sent)-1].ResumeToken = token
 			if m.late != nil {
@@ -299,13 +310,15 @@ func (m *memory) WatchResources(req *resourcev1.WatchResourcesRequest,
 }
 
 func (m *memory) sendSnapshot(stream resourcev1.ResourceService_WatchResourcesServer, all []*resourcev1.Resource,
-	at int) error {
+	at int,
+) error {
 	for _, r := range all {
 		if m.snapshot != nil {
 			m.snapshot(r)
 		}
 		if err := stream.Send(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{
-			Upsert: r}}); err != nil {
+			Upsert: r,
+		}}); err != nil {
 			return err
 		}
 	}

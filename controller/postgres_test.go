@@ -211,8 +211,10 @@ func TestAViewHasWholeTransactions(t *testing.T) {
 		t.Helper()
 		var writes []*client.Write
 		for i := range pairs {
-			for _, name := range []string{full(devices, fmt.Sprint("devices/", i)),
-				full(jobs, fmt.Sprint("jobs/", i))} {
+			for _, name := range []string{
+				full(devices, fmt.Sprint("devices/", i)),
+				full(jobs, fmt.Sprint("jobs/", i)),
+			} {
 				writes = append(writes,
 					client.PutOf(&resourcev1.Resource{Name: name, Body: fields(map[string]any{"n": fmt.Sprint(n)})}))
 			}
@@ -267,8 +269,10 @@ func TestProcessesShareARealDeployment(t *testing.T) {
 	var ran [3]atomic.Int64
 	process := func(i int) (end func()) { // so many shards that each process gets some: they are spread by hash
 		control := controller.New(c, devices).Workers(4).
-			Share(controller.Sharing{Writer: c, Kind: leases, Prefix: "leases/devices-", Shards: 16,
-				Duration: 30 * time.Second})
+			Share(controller.Sharing{
+				Writer: c, Kind: leases, Prefix: "leases/devices-", Shards: 16,
+				Duration: 30 * time.Second,
+			})
 		return background(t, control,
 			controller.Func(
 				func(ctx context.Context, req controller.Request, v *controller.View) (controller.Result, error) {
@@ -279,8 +283,10 @@ func TestProcessesShareARealDeployment(t *testing.T) {
 					if !ok || d.GetLabels()["by"] == fmt.Sprint(i) {
 						return controller.Result{}, nil
 					}
-					mark := client.UpdateOf(&resourcev1.Resource{Name: full(devices, d.GetName()),
-						Labels: map[string]string{"by": fmt.Sprint(i)}}, "labels.by")
+					mark := client.UpdateOf(&resourcev1.Resource{
+						Name:   full(devices, d.GetName()),
+						Labels: map[string]string{"by": fmt.Sprint(i)},
+					}, "labels.by")
 					_, err := c.Batch(ctx, here, term.Guard(), mark)
 					return controller.Result{}, err
 				}))
@@ -313,8 +319,10 @@ func TestProcessesShareARealDeployment(t *testing.T) {
 	end0()
 	marked("1")
 	for name, term := range old {
-		late := client.UpdateOf(&resourcev1.Resource{Name: full(devices, name),
-			Labels: map[string]string{"by": "late"}}, "labels.by")
+		late := client.UpdateOf(&resourcev1.Resource{
+			Name:   full(devices, name),
+			Labels: map[string]string{"by": "late"},
+		}, "labels.by")
 		_, err := c.Batch(ctx, here, term.Guard(), late)
 		require.Error(t, err)
 		require.True(t, errors.Is(err, client.ErrNotFound) || errors.Is(err, client.ErrConflict), "%v", err)

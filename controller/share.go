@@ -85,8 +85,10 @@ func (l *loop) share(ctx context.Context) error {
 // shard that names it.
 func (s *sharer) follow(ctx context.Context, batches chan<- []client.Event) error {
 	var batch []client.Event
-	for e, err := range s.loop.c.source.Watch(ctx, s.Kind.Deployment, client.WatchQuery{Kind: s.Kind.Name,
-		Bookmarks: true}) {
+	for e, err := range s.loop.c.source.Watch(ctx, s.Kind.Deployment, client.WatchQuery{
+		Kind:      s.Kind.Name,
+		Bookmarks: true,
+	}) {
 		if err != nil {
 			return fmt.Errorf("the watch of the leases: %w", err)
 		}
@@ -149,8 +151,10 @@ func (s *sharer) stay(ctx, call context.Context) error {
 }
 
 func (s *sharer) renew(ctx context.Context, now time.Time) error {
-	r := &Resource{Name: s.full(s.name), Uid: s.member,
-		Labels: map[string]string{"renewed": strconv.FormatInt(now.UnixNano(), 36)}}
+	r := &Resource{
+		Name: s.full(s.name), Uid: s.member,
+		Labels: map[string]string{"renewed": strconv.FormatInt(now.UnixNano(), 36)},
+	}
 	_, err := s.Writer.Update(ctx, r, "labels.renewed")
 	if err == nil {
 		s.lasts(now)

@@ -69,7 +69,8 @@ func (c *cuttable) Update(ctx context.Context, r *controller.Resource, mask ...s
 }
 
 func (c *cuttable) Delete(ctx context.Context, name string,
-	only client.Version) (*resourcev1.DeleteResourceResponse, error) {
+	only client.Version,
+) (*resourcev1.DeleteResourceResponse, error) {
 	if err := c.reach(ctx); err != nil {
 		return nil, err
 	}
@@ -154,8 +155,10 @@ func (c *crew) shares(t *testing.T, note string) map[int]int {
 }
 
 func newCrew(t *testing.T) *crew {
-	c := &crew{t: t, m: newMemory(here), running: map[string]int{}, runs: map[int][]string{},
-		terms: map[string][]string{}, takes: time.Second}
+	c := &crew{
+		t: t, m: newMemory(here), running: map[string]int{}, runs: map[int][]string{},
+		terms: map[string][]string{}, takes: time.Second,
+	}
 	for i := range 100 {
 		c.m.write(device(fmt.Sprint(i), nil))
 	}

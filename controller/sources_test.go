@@ -109,7 +109,8 @@ func TestRequestsForOtherResourcesAreDropped(t *testing.T) {
 		m.write(job("j", nil), device("a", nil))
 		core, logs := observer.New(zap.WarnLevel)
 		mapper := func(context.Context, *controller.Resource,
-			*controller.View) (requests []controller.Request, _ error) {
+			*controller.View,
+		) (requests []controller.Request, _ error) {
 			for _, name := range []schema.FullName{
 				{},
 				{Deployment: here},
@@ -159,8 +160,10 @@ func TestTheOwnersOfTheControlledKindAreReconciled(t *testing.T) {
 		m, r := newMemory(here), &recorder{}
 		end := running(t, controller.New(clientOf(false, m), devices).Owns(jobs), r)
 		owned := job("j", nil)
-		for i, owner := range []string{"devices/a", "//devices.example.com/eu/devices/b",
-			"//devices.example.com/us/devices/c", "sites/s"} {
+		for i, owner := range []string{
+			"devices/a", "//devices.example.com/eu/devices/b",
+			"//devices.example.com/us/devices/c", "sites/s",
+		} {
 			kind := []string{"Device", "Device", "Device", "Site"}[i]
 			owned.OwnerReferences = append(owned.OwnerReferences, &resourcev1.OwnerReference{Name: owner, Kind: kind})
 		}
@@ -335,8 +338,10 @@ func TestAnObserverReceivesWhatMetricsNeed(t *testing.T) {
 		m.write(gone("jobs/j"))
 		pass(time.Minute)
 		require.NoError(t, end())
-		require.Equal(t, map[string]int{"initialise": 1, "reconcile": len(r.take()) - 1, "reconcile failed": 1,
-			"map": 2}, o.ran)
+		require.Equal(t, map[string]int{
+			"initialise": 1, "reconcile": len(r.take()) - 1, "reconcile failed": 1,
+			"map": 2,
+		}, o.ran)
 		require.GreaterOrEqual(t, o.took, 4*time.Second)
 		require.GreaterOrEqual(t, slices.Max(o.waiting), 3)
 		require.Zero(t, o.waiting[len(o.waiting)-1])

@@ -95,7 +95,8 @@ func TestARunSeesTheWritesOfTheRunBefore(t *testing.T) {
 				c := clientOf(false, m)
 				var seen []string
 				r := &recorder{does: func(ctx context.Context, _ string,
-					v *controller.View) (controller.Result, error) {
+					v *controller.View,
+				) (controller.Result, error) {
 					j, ok := v.Get(m.name("jobs/j"))
 					seen = append(seen, fmt.Sprint(ok, " ", text(j, "title")))
 					if len(seen) > 1 {
@@ -133,8 +134,10 @@ func TestAWriteThatNeverArrivesIsWaitedForAWhile(t *testing.T) {
 				return controller.Result{}, nil
 			}
 			wrote = true
-			controller.Await(ctx, &resourcev1.Resource{Name: "jobs/j", Deployment: here.String(), Uid: "lost",
-				Revision: 1},
+			controller.Await(ctx, &resourcev1.Resource{
+				Name: "jobs/j", Deployment: here.String(), Uid: "lost",
+				Revision: 1,
+			},
 				&resourcev1.Resource{Name: "sites/s", Deployment: here.String(), Uid: "not watched", Revision: 1},
 				&resourcev1.Resource{Name: "sites/s", Deployment: elsehere.String(), Uid: "not watched", Revision: 1})
 			return controller.Result{}, nil

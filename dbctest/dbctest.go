@@ -125,8 +125,10 @@ func (in *Installation) startRegistry(files *schema.File) error {
 	in.registryAt = address[0]
 	in.Client = in.As("operator/dbctest")
 	rights := cmp.Or(files.Rights, &schema.Rights{Allow: true})
-	env := wire.EnvironmentProto(&schema.Environment{Regions: files.Regions, Services: files.Services,
-		Deployments: files.Deployments, Rights: rights})
+	env := wire.EnvironmentProto(&schema.Environment{
+		Regions: files.Regions, Services: files.Services,
+		Deployments: files.Deployments, Rights: rights,
+	})
 	return in.eventually(func(ctx context.Context) error {
 		_, err := in.Client.Registry().Apply(ctx, &registryv1.ApplyRequest{
 			Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments(),

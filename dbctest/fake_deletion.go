@@ -34,12 +34,15 @@ var errNoRetention = status.Error(codes.Unimplemented,
 
 // gone is the removal of a resource; mu is held.
 func (f *Fake) gone(r *resourcev1.Resource) change {
-	return change{gone: true, of: &resourcev1.Resource{Name: r.GetName(), Kind: r.GetKind(), Uid: r.GetUid(),
-		Deployment: r.GetDeployment(), Revision: f.next()}}
+	return change{gone: true, of: &resourcev1.Resource{
+		Name: r.GetName(), Kind: r.GetKind(), Uid: r.GetUid(),
+		Deployment: r.GetDeployment(), Revision: f.next(),
+	}}
 }
 
 func (d *door) DeleteResource(_ context.Context,
-	req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+	req *resourcev1.DeleteResourceRequest,
+) (*resourcev1.DeleteResourceResponse, error) {
 	if req.GetRetention() != nil {
 		return nil, errNoRetention
 	}
@@ -52,7 +55,8 @@ func (d *door) DeleteResource(_ context.Context,
 }
 
 func (d *door) BatchDeleteResources(_ context.Context,
-	req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
+	req *resourcev1.BatchDeleteResourcesRequest,
+) (*resourcev1.BatchDeleteResourcesResponse, error) {
 	if req.GetRetention() != nil {
 		return nil, errNoRetention
 	}
@@ -62,7 +66,8 @@ func (d *door) BatchDeleteResources(_ context.Context,
 
 // deleteAll deletes all of some resources, or none. The same request id has the same answer.
 func (d *door) deleteAll(reqs []*resourcev1.DeleteResourceRequest, id string, most int64,
-	now bool) (answers []*resourcev1.DeleteResourceResponse, err error) {
+	now bool,
+) (answers []*resourcev1.DeleteResourceResponse, err error) {
 	f := d.fake
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,7 +136,8 @@ func (f *Fake) removal(full schema.FullName, r *resourcev1.Resource) (c *change,
 }
 
 func (d *door) RemoveFinalizer(_ context.Context,
-	req *resourcev1.RemoveFinalizerRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.RemoveFinalizerRequest,
+) (*resourcev1.Resource, error) {
 	f := d.fake
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -159,7 +165,8 @@ func (d *door) RemoveFinalizer(_ context.Context,
 }
 
 func (d *door) UpdateResourceStatus(_ context.Context,
-	req *resourcev1.UpdateResourceStatusRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.UpdateResourceStatusRequest,
+) (*resourcev1.Resource, error) {
 	f := d.fake
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -183,7 +190,8 @@ func (d *door) UpdateResourceStatus(_ context.Context,
 // WatchResources sends the resources, EndOfSnapshot, and then each transaction. The token of an event is the
 // number of transactions that it ends.
 func (d *door) WatchResources(req *resourcev1.WatchResourcesRequest,
-	stream resourcev1.ResourceService_WatchResourcesServer) error {
+	stream resourcev1.ResourceService_WatchResourcesServer,
+) error {
 	kinds, err := kindsOf(req.GetKind(), req.GetFilter())
 	if err != nil {
 		return err
@@ -216,7 +224,8 @@ func (d *door) WatchResources(req *resourcev1.WatchResourcesRequest,
 // snapshot sends the resources, unless a token resumes the watch, and returns the number of transactions that
 // were sent.
 func (f *Fake) snapshot(at schema.DeploymentID, kinds []string, resume string,
-	stream resourcev1.ResourceService_WatchResourcesServer) (int, error) {
+	stream resourcev1.ResourceService_WatchResourcesServer,
+) (int, error) {
 	f.mu.Lock()
 	n, all := len(f.log), f.all(at, kinds)
 	f.mu.Unlock()
@@ -230,7 +239,8 @@ func (f *Fake) snapshot(at schema.DeploymentID, kinds []string, resume string,
 	}
 	for _, r := range all {
 		if err := stream.Send(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{
-			Upsert: r}}); err != nil {
+			Upsert: r,
+		}}); err != nil {
 			return n, err
 		}
 	}
@@ -241,7 +251,8 @@ func (f *Fake) snapshot(at schema.DeploymentID, kinds []string, resume string,
 
 // eventsOf returns the events of a transaction for a watch; the last one has the token.
 func eventsOf(t transaction, at schema.DeploymentID, kinds []string,
-	token string) (events []*resourcev1.WatchResourcesResponse) {
+	token string,
+) (events []*resourcev1.WatchResourcesResponse) {
 	for _, c := range t.changes {
 		switch {
 		case t.at != at || !selects(kinds, c.of):

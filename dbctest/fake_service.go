@@ -77,7 +77,8 @@ func (d *door) GetResource(_ context.Context, req *resourcev1.GetResourceRequest
 }
 
 func (d *door) BatchGetResources(_ context.Context,
-	req *resourcev1.BatchGetResourcesRequest) (*resourcev1.BatchGetResourcesResponse, error) {
+	req *resourcev1.BatchGetResourcesRequest,
+) (*resourcev1.BatchGetResourcesResponse, error) {
 	d.fake.mu.Lock()
 	defer d.fake.mu.Unlock()
 	out := &resourcev1.BatchGetResourcesResponse{}
@@ -92,7 +93,8 @@ func (d *door) BatchGetResources(_ context.Context,
 }
 
 func (d *door) ListResources(_ context.Context,
-	req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+	req *resourcev1.ListResourcesRequest,
+) (*resourcev1.ListResourcesResponse, error) {
 	kinds, err := kindsOf(req.GetKind(), req.GetFilter())
 	if err == nil && req.GetOrderBy() != "" {
 		err = status.Error(codes.Unimplemented, "dbctest.Fake orders by names")
@@ -164,13 +166,15 @@ func (d *door) UpdateResource(_ context.Context, req *resourcev1.UpdateResourceR
 }
 
 func (d *door) BatchWriteResources(_ context.Context,
-	req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
+	req *resourcev1.BatchWriteResourcesRequest,
+) (*resourcev1.BatchWriteResourcesResponse, error) {
 	all, err := d.write(req.GetRequestId(), !req.GetValidateOnly(), req)
 	return &resourcev1.BatchWriteResourcesResponse{Resources: all}, err
 }
 
 func (d *door) MutateAndValidateResource(_ context.Context,
-	req *resourcev1.MutateAndValidateResourceRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.MutateAndValidateResourceRequest,
+) (*resourcev1.Resource, error) {
 	all, err := d.write("", false, req)
 	if err != nil {
 		return nil, err

@@ -178,8 +178,16 @@ func randomDeed(rnd *rand.Rand) deed {
 		out.Name, out.Labels, out.Uid, out.Revision = r.GetName(), r.GetLabels(), v.UID, v.Revision
 		return out
 	}
-	masks := [][]string{nil, {"body"}, {"labels"}, {"labels.l"}, {"body.room"}, {"body.deep.er"},
-		{"body.height", "labels"}, {"nothing"}}
+	masks := [][]string{
+		nil,
+		{"body"},
+		{"labels"},
+		{"labels.l"},
+		{"body.room"},
+		{"body.deep.er"},
+		{"body.height", "labels"},
+		{"nothing"},
+	}
 	mask := masks[rnd.IntN(len(masks))]
 	return []deed{
 		func(ctx context.Context, c *client.Client) (*resourcev1.Resource, error) {
@@ -274,19 +282,27 @@ func TestAnInvalidFieldIsNamedByItsPath(t *testing.T) {
 		}{
 			"a JSON Schema":    {put(bright), "resource.body.watts"},
 			"a required field": {put(roomless), "resource.body.room"},
-			"an immutable field": {update(desk(1, map[string]any{"serial": 2}), "body.serial"),
-				"resource.body.serial"},
+			"an immutable field": {
+				update(desk(1, map[string]any{"serial": 2}), "body.serial"),
+				"resource.body.serial",
+			},
 			"a mask":                {update(fine, "nothing"), "update_mask"},
 			"a name without a kind": {put(elsewhere), "resource.name"},
 			"a name that is none":   {batch(client.PutOf(fine), client.PutOf(unnamed)), "writes[1].put.name"},
-			"a put of a batch": {batch(client.PutOf(fine), client.PutOf(bright)),
-				"writes[1].put.body.watts"},
+			"a put of a batch": {
+				batch(client.PutOf(fine), client.PutOf(bright)),
+				"writes[1].put.body.watts",
+			},
 			"a create that is validated": {validate(client.CreateOf(bright)), "writes[0].create.body.watts"},
-			"an update of a batch": {batch(client.UpdateOf(desk(1, map[string]any{"serial": 2}), "body.serial")),
-				"writes[0].update.resource.body.serial"},
+			"an update of a batch": {
+				batch(client.UpdateOf(desk(1, map[string]any{"serial": 2}), "body.serial")),
+				"writes[0].update.resource.body.serial",
+			},
 			"a mask of a batch": {batch(client.UpdateOf(fine, "nothing")), "writes[0].update.update_mask"},
-			"a batch with a name without": {batch(client.PutOf(fine), client.CreateOf(elsewhere)),
-				"writes[1].create.name"},
+			"a batch with a name without": {
+				batch(client.PutOf(fine), client.CreateOf(elsewhere)),
+				"writes[1].create.name",
+			},
 		} {
 			require.ErrorIs(t, of.err, client.ErrInvalid, name)
 			require.Equal(t, []string{of.path}, pathsOf(of.err), "%s: %v", name, of.err)
@@ -340,8 +356,10 @@ func TestAFakeAnswersAsAnInstallationDoes(t *testing.T) {
 			require.Equal(t, all(t, real.Client), all(t, fake.Client), "after call %d", i)
 		}
 	}
-	for _, class := range []error{client.ErrNotFound, client.ErrExists, client.ErrConflict, client.ErrDeleting,
-		client.ErrInvalid} {
+	for _, class := range []error{
+		client.ErrNotFound, client.ErrExists, client.ErrConflict, client.ErrDeleting,
+		client.ErrInvalid,
+	} {
 		require.Positive(t, outcomes[class.Error()], "%s does not occur: %v", class, outcomes)
 	}
 }

@@ -60,8 +60,10 @@ func serverOf(ctx context.Context, dsn string) (*server, error) {
 // start starts a server unless there is one, and migrates the template of deployments.
 func (s *server) start(ctx context.Context) error {
 	if s.dsn == "" { // it ends with this process
-		started, err := launcher.Start(ctx, launcher.Config{InMemory: true, Settings: map[string]string{"fsync": "off",
-			"max_connections": "500"}})
+		started, err := launcher.Start(ctx, launcher.Config{InMemory: true, Settings: map[string]string{
+			"fsync":           "off",
+			"max_connections": "500",
+		}})
 		if err != nil {
 			return err
 		}

@@ -95,16 +95,20 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{Installation: dbctest.New(t, dbctest.Config{Services: services,
-		Args: []string{"--tentative-ttl", "1s"}})}
+	w := &world{Installation: dbctest.New(t, dbctest.Config{
+		Services: services,
+		Args:     []string{"--tentative-ttl", "1s"},
+	})}
 	w.admin = connect(t, w.DSN(devices.String()))
 	_, err := w.admin.Exec(t.Context(),
 		`CREATE TABLE public.booking (device text PRIMARY KEY); GRANT ALL ON public.booking TO `+
 			dbctest.ApplicationRole)
 	require.NoError(t, err)
 	w.pool = connect(t, w.ApplicationDSN(devices.String()))
-	w.Application, err = embed.New(t.Context(), embed.Config{Deployment: devices, Pool: w.pool,
-		Certs: w.Certs(booking)})
+	w.Application, err = embed.New(t.Context(), embed.Config{
+		Deployment: devices, Pool: w.pool,
+		Certs: w.Certs(booking),
+	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -288,8 +292,10 @@ func (w *world) reportsTogether(t *testing.T) {
 	require.ErrorIs(t, err, errMine)
 	r, err := report(fields{"phase": "new"}, 0, book("st"))
 	require.NoError(t, err)
-	require.Equal(t, []any{int64(1), int64(1), `{"phase": "new"}`}, []any{r.Generation, r.StatusGeneration,
-		string(r.Status)})
+	require.Equal(t, []any{int64(1), int64(1), `{"phase": "new"}`}, []any{
+		r.Generation, r.StatusGeneration,
+		string(r.Status),
+	})
 	require.True(t, w.booked(t, "st"))
 	_, err = report(fields{"phase": "late"}, 0, nil)
 	require.ErrorIs(t, err, embed.ErrConflict)
@@ -333,8 +339,10 @@ func (w *world) takesValues(t *testing.T) {
 	require.NoError(t, err)
 	resources, err := w.Client.Resources(ctx, devices)
 	require.NoError(t, err)
-	_, err = resources.SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{Name: things + "devices/v",
-		BlockDeletion: true})
+	_, err = resources.SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{
+		Name:          things + "devices/v",
+		BlockDeletion: true,
+	})
 	require.NoError(t, err)
 	var blocked *embed.BlockedError
 	_, err = w.DeleteIn(ctx, embed.Delete{Name: things + "devices/v"}, nil)

@@ -133,8 +133,10 @@ func errorOf(err error) error {
 	case errors.As(err, &refused):
 		made := &RefusedError{Total: refused.Total(), err: err}
 		for _, r := range refused.Refusals {
-			made.Refusals = append(made.Refusals, Refusal{Holder: r.Holder, Path: r.Path, Target: r.Target,
-				Reason: string(r.Reason)})
+			made.Refusals = append(made.Refusals, Refusal{
+				Holder: r.Holder, Path: r.Path, Target: r.Target,
+				Reason: string(r.Reason),
+			})
 		}
 		return made
 	case errors.As(err, &blocked):

@@ -80,8 +80,10 @@ func ExampleApplication_Source() {
 		if !ok {
 			return controller.Result{}, nil
 		}
-		status := embed.Status{Name: device.GetName(), UID: uuid.MustParse(device.GetUid()),
-			Status: map[string]any{"booked": true}}
+		status := embed.Status{
+			Name: device.GetName(), UID: uuid.MustParse(device.GetUid()),
+			Status: map[string]any{"booked": true},
+		}
 		_, err := app.UpdateStatusIn(ctx, status, func(tx pgx.Tx) error {
 			_, err := tx.Exec(ctx,
 				`INSERT INTO public.bookings SELECT $1 WHERE NOT EXISTS (SELECT FROM public.bookings WHERE device = $1)`, device.GetName())

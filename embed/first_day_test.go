@@ -53,11 +53,15 @@ func (w *world) all(t *testing.T, app *embed.Application, id string) {
 	t.Helper()
 	ctx := t.Context()
 	saved, err := app.Save(ctx,
-		[]embed.Write{{Name: "devices/" + id, Body: fields{"project": projects + "p", "x": fields{"y": 1.5}},
-			Labels: map[string]string{"a": "b"}}}, book(id))
+		[]embed.Write{{
+			Name: "devices/" + id, Body: fields{"project": projects + "p", "x": fields{"y": 1.5}},
+			Labels: map[string]string{"a": "b"},
+		}}, book(id))
 	require.NoError(t, err)
-	_, err = app.Save(ctx, []embed.Write{{Name: "devices/" + id, Body: fields{"project": projects + "p", "x": "other"},
-		Revision: saved[0].Revision}}, nil)
+	_, err = app.Save(ctx, []embed.Write{{
+		Name: "devices/" + id, Body: fields{"project": projects + "p", "x": "other"},
+		Revision: saved[0].Revision,
+	}}, nil)
 	require.NoError(t, err)
 	_, err = app.UpdateStatusIn(ctx, embed.Status{Name: "devices/" + id, Status: fields{"phase": "new"}}, nil)
 	require.NoError(t, err)
@@ -69,8 +73,10 @@ func (w *world) all(t *testing.T, app *embed.Application, id string) {
 }
 
 func (w *world) withoutPreparedStatements(t *testing.T) {
-	for name, mode := range map[string]pgx.QueryExecMode{"describe": pgx.QueryExecModeCacheDescribe,
-		"each": pgx.QueryExecModeDescribeExec} {
+	for name, mode := range map[string]pgx.QueryExecMode{
+		"describe": pgx.QueryExecModeCacheDescribe,
+		"each":     pgx.QueryExecModeDescribeExec,
+	} {
 		pool := w.poolOf(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
 		w.all(t, w.application(t, pool), name)
 		require.Equal(t, mode, pool.Config().ConnConfig.DefaultQueryExecMode)

@@ -29,7 +29,8 @@ func (b byWayOf) DialOptions(expected identity.Identity) []grpc.DialOption {
 // relayTo names the called deployment, and refuses answers of a process that uses another database.
 func (a *Application) relayTo(to schema.DeploymentID) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
-		opts ...grpc.CallOption) error {
+		opts ...grpc.CallOption,
+	) error {
 		var trailer metadata.MD
 		ctx = metadata.AppendToOutgoingContext(ctx, peers.RelayKey, to.String())
 		err := invoke(ctx, method, req, reply, cc, append(opts, grpc.Trailer(&trailer))...)

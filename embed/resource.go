@@ -119,8 +119,10 @@ func (a *Application) peerWrites(writes []Write) ([]peer.Write, error) {
 			Body: body, Mask: w.Mask,
 		}
 		for _, o := range w.Owners {
-			all[i].Owners = append(all[i].Owners, peer.OwnerReference{Owner: o.Name, Kind: o.Kind, UID: o.UID,
-				Controller: o.Controller, Requires: o.Requires})
+			all[i].Owners = append(all[i].Owners, peer.OwnerReference{
+				Owner: o.Name, Kind: o.Kind, UID: o.UID,
+				Controller: o.Controller, Requires: o.Requires,
+			})
 		}
 	}
 	return all, nil
@@ -136,8 +138,10 @@ func resourceOf(r *peer.Resource) Resource {
 		Status: r.Status, StatusGeneration: r.StatusGeneration, Created: r.CreatedAt, Updated: r.UpdatedAt,
 	}
 	for _, o := range r.Owners {
-		made.Owners = append(made.Owners, Owner{Name: o.Owner, Kind: o.Kind, UID: o.UID, Controller: o.Controller,
-			Requires: o.Requires})
+		made.Owners = append(made.Owners, Owner{
+			Name: o.Owner, Kind: o.Kind, UID: o.UID, Controller: o.Controller,
+			Requires: o.Requires,
+		})
 	}
 	return made
 }

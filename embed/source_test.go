@@ -83,8 +83,10 @@ func TestAControllerInTheProcessOfAnApplication(t *testing.T) {
 				return controller.Result{}, nil
 			}
 			uid := uuid.MustParse(d.GetUid())
-			_, err := w.UpdateStatusIn(ctx, embed.Status{Name: d.GetName(), UID: uid,
-				Status: fields{"seen": d.GetGeneration()}}, func(pgx.Tx) error {
+			_, err := w.UpdateStatusIn(ctx, embed.Status{
+				Name: d.GetName(), UID: uid,
+				Status: fields{"seen": d.GetGeneration()},
+			}, func(pgx.Tx) error {
 				seen.set(d.GetName(), d.GetGeneration())
 				return nil
 			})
@@ -231,8 +233,10 @@ func TestTheWatchesOfAnApplicationShareTheirResources(t *testing.T) {
 		_, err := w.Save(ctx, []embed.Write{{Name: "devices/a", Body: fields{"n": n}}}, nil)
 		require.NoError(t, err)
 		first, second := next(0), next(1)
-		require.Equal(t, []int64{int64(n) + 1, int64(n) + 1}, []int64{first.Resource.GetGeneration(),
-			second.Resource.GetGeneration()})
+		require.Equal(t, []int64{int64(n) + 1, int64(n) + 1}, []int64{
+			first.Resource.GetGeneration(),
+			second.Resource.GetGeneration(),
+		})
 		if first.Resource == second.Resource {
 			return
 		}
@@ -257,8 +261,10 @@ func TestTheWritesOfAnApplicationAreReported(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.DeleteIn(ctx, embed.Delete{Name: "devices/b"}, nil)
 	require.ErrorIs(t, err, embed.ErrNotFound)
-	a, b := schema.FullName{Deployment: devices, Name: "devices/a"}, schema.FullName{Deployment: devices,
-		Name: "devices/b"}
+	a, b := schema.FullName{Deployment: devices, Name: "devices/a"}, schema.FullName{
+		Deployment: devices,
+		Name:       "devices/b",
+	}
 	require.Equal(t, []client.Written{
 		{Name: a, Version: client.Version{UID: saved[0].UID.String(), Revision: saved[0].Revision}},
 		{Name: b, Version: client.Version{UID: saved[1].UID.String(), Revision: saved[1].Revision}},

@@ -63,8 +63,10 @@ func acquire(ctx context.Context, pool *pgxpool.Pool, rights []string) error {
 		for _, step := range []struct {
 			sql  string
 			args []any
-		}{{`SELECT dbcontroller.acquire($1)`, []any{part}}, {`SELECT dbcontroller.acquired($1, $2)`,
-			[]any{part, patience}}} {
+		}{{`SELECT dbcontroller.acquire($1)`, []any{part}}, {
+			`SELECT dbcontroller.acquired($1, $2)`,
+			[]any{part, patience},
+		}} {
 			err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 				_, err := tx.Exec(ctx, step.sql, step.args...)
 				return err

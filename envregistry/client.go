@@ -162,8 +162,10 @@ func (c *Client) Ask(ctx context.Context) (*schema.Environment, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	told := c.seen.Load()
-	answer, err := c.registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{SeenRevision: told.revision,
-		SeenHistory: told.history})
+	answer, err := c.registry.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{
+		SeenRevision: told.revision,
+		SeenHistory:  told.history,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -223,8 +225,10 @@ func (c *Client) publish(env *schema.Environment) {
 func (c *Client) follow(ctx context.Context, b *builder) error {
 	return retry.Watch(ctx, func(ctx context.Context, heard func()) error {
 		told := c.seen.Load()
-		stream, err := c.registry.WatchEnvironment(ctx, &registryv1.WatchEnvironmentRequest{ResumeToken: b.begin(),
-			SeenRevision: told.revision, SeenHistory: told.history})
+		stream, err := c.registry.WatchEnvironment(ctx, &registryv1.WatchEnvironmentRequest{
+			ResumeToken:  b.begin(),
+			SeenRevision: told.revision, SeenHistory: told.history,
+		})
 		if err != nil {
 			return err
 		}
@@ -359,8 +363,10 @@ func newBuilder() *builder {
 // with a snapshot, which replaces everything.
 func (b *builder) begin() string {
 	if b.token == "" {
-		*b = builder{regions: map[string]bool{}, services: map[schema.ServiceVersion]*schema.Descriptor{},
-			deployments: map[schema.DeploymentID]schema.Deployment{}}
+		*b = builder{
+			regions: map[string]bool{}, services: map[schema.ServiceVersion]*schema.Descriptor{},
+			deployments: map[schema.DeploymentID]schema.Deployment{},
+		}
 	}
 	return b.token
 }

@@ -36,12 +36,14 @@ type registry struct {
 }
 
 func (r *registry) RegisterDeployment(context.Context,
-	*registryv1.RegisterDeploymentRequest) (*registryv1.Deployment, error) {
+	*registryv1.RegisterDeploymentRequest,
+) (*registryv1.Deployment, error) {
 	return &registryv1.Deployment{}, nil
 }
 
 func (r *registry) WatchEnvironment(req *registryv1.WatchEnvironmentRequest,
-	stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
+	stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse],
+) error {
 	r.mu.Lock()
 	refuse := r.refuse
 	r.tokens, r.refuse = append(r.tokens, req.GetResumeToken()), nil
@@ -76,12 +78,14 @@ func (a *away) refusal() error {
 }
 
 func (a *away) RegisterDeployment(context.Context,
-	*registryv1.RegisterDeploymentRequest) (*registryv1.Deployment, error) {
+	*registryv1.RegisterDeploymentRequest,
+) (*registryv1.Deployment, error) {
 	return nil, a.refusal()
 }
 
 func (a *away) WatchEnvironment(*registryv1.WatchEnvironmentRequest,
-	grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
+	grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse],
+) error {
 	return a.refusal()
 }
 
@@ -91,11 +95,15 @@ func TestARegistryThatIsAwayIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
 		registry, channel := &away{}, &inprocess.Channel{}
-		before := kept{&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self, Version: "v1",
-			Address: "there:1"}}}}
+		before := kept{&schema.Environment{Deployments: []schema.Deployment{{
+			DeploymentID: self, Version: "v1",
+			Address: "there:1",
+		}}}}
 		registryv1.RegisterRegistryServiceServer(channel, registry)
-		client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel,
-			Keeper: before, Logger: zap.New(core)})
+		client, err := envregistry.New(envregistry.Config{
+			Deployment: self, Address: "here:1", Registry: channel,
+			Keeper: before, Logger: zap.New(core),
+		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -118,19 +126,23 @@ func (r *registry) watched() []string {
 
 func deployment(region string) *registryv1.WatchEnvironmentResponse_Change {
 	return &registryv1.WatchEnvironmentResponse_Change{Item: &registryv1.WatchEnvironmentResponse_Change_Deployment{
-		Deployment: &registryv1.Deployment{Service: self.Service, Region: region, Version: "v1",
-			Address: region + ":1"},
+		Deployment: &registryv1.Deployment{
+			Service: self.Service, Region: region, Version: "v1",
+			Address: region + ":1",
+		},
 	}}
 }
 
 func upsert(region string) *registryv1.WatchEnvironmentResponse {
 	return &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Upsert{
-		Upsert: deployment(region)}}
+		Upsert: deployment(region),
+	}}
 }
 
 func gone(region string) *registryv1.WatchEnvironmentResponse {
 	return &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Delete{
-		Delete: deployment(region)}}
+		Delete: deployment(region),
+	}}
 }
 
 func end(token string) *registryv1.WatchEnvironmentResponse {
@@ -181,8 +193,10 @@ func inClient(t *testing.T, test func(t *testing.T, r *registry, k *keeper, envi
 		r, k := &registry{say: make(chan *registryv1.WatchEnvironmentResponse)}, &keeper{}
 		channel := &inprocess.Channel{}
 		registryv1.RegisterRegistryServiceServer(channel, r)
-		client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel,
-			Keeper: k, Logger: zap.NewNop()})
+		client, err := envregistry.New(envregistry.Config{
+			Deployment: self, Address: "here:1", Registry: channel,
+			Keeper: k, Logger: zap.NewNop(),
+		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -196,7 +210,8 @@ func inClient(t *testing.T, test func(t *testing.T, r *registry, k *keeper, envi
 // rewind cuts the watch of a registry, which begins again with a snapshot in the order of the test, and
 // returns the sizes of the environments that were kept in the middle of it.
 func rewind(t *testing.T, order func(half, rest []*registryv1.WatchEnvironmentResponse,
-	end *registryv1.WatchEnvironmentResponse) (before, after []*registryv1.WatchEnvironmentResponse)) (sizes []int) {
+	end *registryv1.WatchEnvironmentResponse) (before, after []*registryv1.WatchEnvironmentResponse),
+) (sizes []int) {
 	inClient(t, func(_ *testing.T, r *registry, k *keeper, _ <-chan *schema.Environment) {
 		for _, msg := range []*registryv1.WatchEnvironmentResponse{upsert("a"), upsert("b"), upsert("c"), end("1")} {
 			r.say <- msg
@@ -225,20 +240,24 @@ func rewind(t *testing.T, order func(half, rest []*registryv1.WatchEnvironmentRe
 func TestAHalfFilledEnvironmentRewindsNothing(t *testing.T) {
 	require.Equal(t, []int{3, 3},
 		rewind(t, func(half, rest []*registryv1.WatchEnvironmentResponse,
-			end *registryv1.WatchEnvironmentResponse) (before, after []*registryv1.WatchEnvironmentResponse) {
+			end *registryv1.WatchEnvironmentResponse,
+		) (before, after []*registryv1.WatchEnvironmentResponse) {
 			return half, append(rest, end)
 		}))
 	require.Contains(t,
 		rewind(t, func(half, rest []*registryv1.WatchEnvironmentResponse,
-			end *registryv1.WatchEnvironmentResponse) (before, after []*registryv1.WatchEnvironmentResponse) {
+			end *registryv1.WatchEnvironmentResponse,
+		) (before, after []*registryv1.WatchEnvironmentResponse) {
 			return append([]*registryv1.WatchEnvironmentResponse{end}, half...), append(rest, bookmark("3"))
 		}), 1, "without priming")
 }
 
 func TestTheClientResumesItsWatchAndPublishesOnlyChanges(t *testing.T) {
 	inClient(t, func(t *testing.T, r *registry, k *keeper, environments <-chan *schema.Environment) {
-		for _, msg := range []*registryv1.WatchEnvironmentResponse{upsert("a"), upsert("b"), end("1"), bookmark("2"),
-			nil, bookmark("3")} {
+		for _, msg := range []*registryv1.WatchEnvironmentResponse{
+			upsert("a"), upsert("b"), end("1"), bookmark("2"),
+			nil, bookmark("3"),
+		} {
 			r.say <- msg
 		}
 		synctest.Wait()
@@ -293,8 +312,10 @@ func TestAnEnvironmentWithoutTheDeploymentIsNotTaken_I27(t *testing.T) {
 		r, k := &registry{say: make(chan *registryv1.WatchEnvironmentResponse)}, &keeper{}
 		channel := &inprocess.Channel{}
 		registryv1.RegisterRegistryServiceServer(channel, r)
-		client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel,
-			Keeper: k, Logger: zap.NewNop()})
+		client, err := envregistry.New(envregistry.Config{
+			Deployment: self, Address: "here:1", Registry: channel,
+			Keeper: k, Logger: zap.NewNop(),
+		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -340,8 +361,10 @@ func TestAnEnvironmentWithoutTheDeploymentIsNotTaken_I27(t *testing.T) {
 // deployment.
 func TestAStartBesideAnEmptyRegistryKeepsTheEnvironment_I27(t *testing.T) {
 	for name, keeper := range map[string]envregistry.Keeper{
-		"kept": kept{&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self, Version: "v1",
-			Address: "here:1", Generation: 2}}}},
+		"kept": kept{&schema.Environment{Deployments: []schema.Deployment{{
+			DeploymentID: self, Version: "v1",
+			Address: "here:1", Generation: 2,
+		}}}},
 		"unreadable": unreadable{},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -349,8 +372,10 @@ func TestAStartBesideAnEmptyRegistryKeepsTheEnvironment_I27(t *testing.T) {
 				r := &registry{say: make(chan *registryv1.WatchEnvironmentResponse)}
 				channel := &inprocess.Channel{}
 				registryv1.RegisterRegistryServiceServer(channel, r)
-				client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1",
-					Registry: channel, Keeper: keeper, Logger: zap.NewNop()})
+				client, err := envregistry.New(envregistry.Config{
+					Deployment: self, Address: "here:1",
+					Registry: channel, Keeper: keeper, Logger: zap.NewNop(),
+				})
 				require.NoError(t, err)
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error)
@@ -375,22 +400,28 @@ func TestAStartBesideAnEmptyRegistryKeepsTheEnvironment_I27(t *testing.T) {
 func TestARegistryWithoutRightsDoesNotEndDeclaredOnes(t *testing.T) {
 	declare := func(deny bool, declaration int64) *registryv1.WatchEnvironmentResponse {
 		return &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Upsert{Upsert: &registryv1.WatchEnvironmentResponse_Change{
-			Item: &registryv1.WatchEnvironmentResponse_Change_Rights{Rights: &registryv1.Rights{Deny: deny,
-				Declaration: declaration}},
+			Item: &registryv1.WatchEnvironmentResponse_Change_Rights{Rights: &registryv1.Rights{
+				Deny:        deny,
+				Declaration: declaration,
+			}},
 		}}}
 	}
 	listed := []schema.Deployment{{DeploymentID: self, Version: "v1", Address: "here:1", Generation: 2}}
 	for name, keeper := range map[string]envregistry.Keeper{
-		"the process runs": &keeper{}, "the process starts": kept{&schema.Environment{Deployments: listed,
-			Rights: &schema.Rights{Deny: true, Declaration: 20}}},
+		"the process runs": &keeper{}, "the process starts": kept{&schema.Environment{
+			Deployments: listed,
+			Rights:      &schema.Rights{Deny: true, Declaration: 20},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := &registry{say: make(chan *registryv1.WatchEnvironmentResponse)}
 				channel := &inprocess.Channel{}
 				registryv1.RegisterRegistryServiceServer(channel, r)
-				client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1",
-					Registry: channel, Keeper: keeper, Logger: zap.NewNop()})
+				client, err := envregistry.New(envregistry.Config{
+					Deployment: self, Address: "here:1",
+					Registry: channel, Keeper: keeper, Logger: zap.NewNop(),
+				})
 				require.NoError(t, err)
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error)

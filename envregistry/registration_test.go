@@ -33,7 +33,8 @@ type book struct {
 }
 
 func (b *book) RegisterDeployment(_ context.Context,
-	req *registryv1.RegisterDeploymentRequest) (*registryv1.Deployment, error) {
+	req *registryv1.RegisterDeploymentRequest,
+) (*registryv1.Deployment, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.calls, b.at = append(b.calls, req), append(b.at, time.Now())
@@ -47,8 +48,10 @@ func (b *book) RegisterDeployment(_ context.Context,
 
 // set changes the entry; with mu held.
 func (b *book) set(address string, generation int64) *registryv1.Deployment {
-	b.entry = &registryv1.Deployment{Service: self.Service, Region: self.Region, Version: "v1", Address: address,
-		Generation: generation}
+	b.entry = &registryv1.Deployment{
+		Service: self.Service, Region: self.Region, Version: "v1", Address: address,
+		Generation: generation,
+	}
 	close(b.changed)
 	b.changed = make(chan struct{})
 	return b.entry
@@ -73,11 +76,13 @@ func (b *book) state() (entry *registryv1.Deployment, changed chan struct{}, cal
 }
 
 func (b *book) WatchEnvironment(_ *registryv1.WatchEnvironmentRequest,
-	stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
+	stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse],
+) error {
 	for first := true; ; first = false {
 		entry, changed, _ := b.state()
 		change := changeOf(&registryv1.WatchEnvironmentResponse_Change{
-			Item: &registryv1.WatchEnvironmentResponse_Change_Deployment{Deployment: entry}})
+			Item: &registryv1.WatchEnvironmentResponse_Change_Deployment{Deployment: entry},
+		})
 		last := bookmark("t")
 		if first {
 			last = end("t")
@@ -104,15 +109,18 @@ func (b *book) WatchEnvironment(_ *registryv1.WatchEnvironmentRequest,
 
 // leading runs a client of the process at here:1, beside a registry that has the entry.
 func leading(t *testing.T, address string, generation int64, test func(t *testing.T, b *book,
-	client *envregistry.Client)) {
+	client *envregistry.Client),
+) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{changed: make(chan struct{})}
 		b.say(address, generation)
 		channel := &inprocess.Channel{}
 		registryv1.RegisterRegistryServiceServer(channel, b)
-		client, err := envregistry.New(envregistry.Config{Deployment: self, Address: "here:1", Registry: channel,
-			Keeper: forgetful{}, Logger: zap.NewNop()})
+		client, err := envregistry.New(envregistry.Config{
+			Deployment: self, Address: "here:1", Registry: channel,
+			Keeper: forgetful{}, Logger: zap.NewNop(),
+		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -241,8 +249,10 @@ func TestTwoLeadersRegisterInTurnsSlowly(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		channel := &inprocess.Channel{}
 		registryv1.RegisterRegistryServiceServer(channel, b)
-		other, err := envregistry.New(envregistry.Config{Deployment: self, Address: "other:1", Registry: channel,
-			Keeper: forgetful{}, Logger: zap.NewNop()})
+		other, err := envregistry.New(envregistry.Config{
+			Deployment: self, Address: "other:1", Registry: channel,
+			Keeper: forgetful{}, Logger: zap.NewNop(),
+		})
 		require.NoError(t, err)
 		done := make(chan error)
 		go func() { done <- other.Run(ctx) }()
@@ -270,8 +280,10 @@ func TestAStartWithoutARegistryKeepsTheRegistration(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			client, err := envregistry.New(envregistry.Config{
 				Deployment: self, Address: "here:1", Registry: &inprocess.Channel{}, Logger: zap.NewNop(),
-				Keeper: kept{&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self, Version: "v1",
-					Address: address, Generation: 2}}}},
+				Keeper: kept{&schema.Environment{Deployments: []schema.Deployment{{
+					DeploymentID: self, Version: "v1",
+					Address: address, Generation: 2,
+				}}}},
 			})
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())

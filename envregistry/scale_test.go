@@ -40,7 +40,8 @@ type fleet struct {
 }
 
 func (f *fleet) RegisterDeployment(context.Context,
-	*registryv1.RegisterDeploymentRequest) (*registryv1.Deployment, error) {
+	*registryv1.RegisterDeploymentRequest,
+) (*registryv1.Deployment, error) {
 	return &registryv1.Deployment{}, nil
 }
 
@@ -51,7 +52,8 @@ func (f *fleet) state() (away bool, broken, changed chan struct{}, change *regis
 }
 
 func (f *fleet) WatchEnvironment(req *registryv1.WatchEnvironmentRequest,
-	stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
+	stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse],
+) error {
 	away, broken, _, _, version := f.state()
 	second := time.Now().Unix()
 	f.mu.Lock()
@@ -80,12 +82,14 @@ func (f *fleet) WatchEnvironment(req *registryv1.WatchEnvironmentRequest,
 		for _, s := range f.env.GetServices() {
 			all = append(all,
 				changeOf(&registryv1.WatchEnvironmentResponse_Change{
-					Item: &registryv1.WatchEnvironmentResponse_Change_Service{Service: s}}))
+					Item: &registryv1.WatchEnvironmentResponse_Change_Service{Service: s},
+				}))
 		}
 		for _, d := range f.env.GetDeployments() {
 			all = append(all,
 				changeOf(&registryv1.WatchEnvironmentResponse_Change{
-					Item: &registryv1.WatchEnvironmentResponse_Change_Deployment{Deployment: d}}))
+					Item: &registryv1.WatchEnvironmentResponse_Change_Deployment{Deployment: d},
+				}))
 		}
 		if err := send(append(all, end(fmt.Sprint(version)))...); err != nil {
 			return err
@@ -106,7 +110,8 @@ func (f *fleet) WatchEnvironment(req *registryv1.WatchEnvironmentRequest,
 			var d *registryv1.Deployment
 			_, _, _, d, version = f.state()
 			msg := changeOf(&registryv1.WatchEnvironmentResponse_Change{
-				Item: &registryv1.WatchEnvironmentResponse_Change_Deployment{Deployment: d}})
+				Item: &registryv1.WatchEnvironmentResponse_Change_Deployment{Deployment: d},
+			})
 			if err := send(msg, bookmark(fmt.Sprint(version))); err != nil {
 				return err
 			}
@@ -159,8 +164,10 @@ func large(services, regions int) *schema.Environment {
 	for i := range services {
 		d := &schema.Descriptor{ServiceVersion: schema.ServiceVersion{Service: name(i), Version: "v1"}}
 		for n := 1; n <= 3 && i-n >= 0; n++ {
-			d.Imports = append(d.Imports, schema.Import{ServiceVersion: schema.ServiceVersion{Service: name(i - n),
-				Version: "v1"}})
+			d.Imports = append(d.Imports, schema.Import{ServiceVersion: schema.ServiceVersion{
+				Service: name(i - n),
+				Version: "v1",
+			}})
 		}
 		env.Services = append(env.Services, d)
 		for r := range regions {
@@ -193,8 +200,10 @@ func TestThousandsOfDeploymentsFollowOneRegistry(t *testing.T) {
 				channel := &inprocess.Channel{Share: true}
 				registryv1.RegisterRegistryServiceServer(channel, f)
 				d := env.Deployments[i]
-				client, err := envregistry.New(envregistry.Config{Deployment: d.DeploymentID, Address: d.Address,
-					Registry: channel, Keeper: forgetful{}, Logger: zap.NewNop()})
+				client, err := envregistry.New(envregistry.Config{
+					Deployment: d.DeploymentID, Address: d.Address,
+					Registry: channel, Keeper: forgetful{}, Logger: zap.NewNop(),
+				})
 				require.NoError(t, err)
 				clients.Go(func() { _ = client.Run(ctx) })
 				clients.Go(func() {
@@ -214,8 +223,10 @@ func TestThousandsOfDeploymentsFollowOneRegistry(t *testing.T) {
 			idle := float64(f.sent()) / 60 / float64(running)
 			require.InDelta(t, 0.2, idle, 0.02, "a bookmark every five seconds")
 
-			f.tell(&registryv1.Deployment{Service: "s001.example.com", Region: "region-001", Version: "v1",
-				Address: "moved:1"})
+			f.tell(&registryv1.Deployment{
+				Service: "s001.example.com", Region: "region-001", Version: "v1",
+				Address: "moved:1",
+			})
 			synctest.Wait()
 			require.LessOrEqual(t, f.sent(), 3*running, "a change is one message and one token, however many there are")
 

@@ -14,7 +14,8 @@ import (
 // batch and ends it: ctx has ended, the database or a deployment is unavailable to all pieces, or do says so
 // with a batchError.
 func bisect(ctx context.Context, seqs []int64, do func(seqs []int64) (waiting []int64, err error)) (waiting []int64,
-	err error) {
+	err error,
+) {
 	part := &schema.PartError{}
 	_, err = retry.Halves[int64]{
 		Run: func(seqs []int64) error {

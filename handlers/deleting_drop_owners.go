@@ -54,8 +54,10 @@ func (h *DropOwners) Handle(ctx context.Context, to schema.DeploymentID, seqs []
 		return nil, err
 	}
 	if len(failed) > 0 {
-		return nil, &schema.PartError{Failed: d.Without(told),
-			Cause: fmt.Errorf("drop owners at %s: ownees of %d owners could not be handled there", to, len(failed))}
+		return nil, &schema.PartError{
+			Failed: d.Without(told),
+			Cause:  fmt.Errorf("drop owners at %s: ownees of %d owners could not be handled there", to, len(failed)),
+		}
 	}
 	return nil, nil
 }

@@ -24,10 +24,12 @@ type dropping struct {
 }
 
 func newDropping() *dropping {
-	return &dropping{owners: []uuid.UUID{uuid.New(), uuid.New(), uuid.New()},
+	return &dropping{
+		owners: []uuid.UUID{uuid.New(), uuid.New(), uuid.New()},
 		answer: func(int) ([]uuid.UUID, bool, error) {
 			return nil, false, nil
-		}}
+		},
+	}
 }
 
 func (d *dropping) Disowned(_ context.Context, _ schema.DeploymentID, seqs []int64) (*peer.Disowned, error) {
@@ -45,7 +47,8 @@ func (d *dropping) MarkOwneesNotified(_ context.Context, told *peer.Disowned) er
 }
 
 func (d *dropping) DropOwners(_ context.Context, _ schema.DeploymentID, of uuid.UUID, deleted []schema.Deletion,
-	releases []peer.OwnerRelease) ([]uuid.UUID, bool, error) {
+	releases []peer.OwnerRelease,
+) ([]uuid.UUID, bool, error) {
 	d.add("drop", len(deleted), len(releases), of == epoch)
 	d.calls++
 	return d.answer(d.calls)

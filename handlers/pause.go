@@ -23,7 +23,8 @@ type PausableTable struct {
 
 // Handle is Table.Handle.
 func (t PausableTable) Handle(ctx context.Context, deployment schema.DeploymentID,
-	work []schema.Work) (waiting []int64, err error) {
+	work []schema.Work,
+) (waiting []int64, err error) {
 	for _, h := range []schema.Handler{schema.OwnedPending, schema.OwnedDeleting} {
 		for _, w := range work {
 			if t.handlerOf(w.Action) != h {
@@ -74,7 +75,8 @@ type PausableSubscribedDeleting struct {
 
 // Handle is SubscribedDeleting.Handle.
 func (h PausableSubscribedDeleting) Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion,
-	position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
+	position string, earlier []uuid.UUID, again bool,
+) (map[uuid.UUID]error, error) {
 	if err := h.Pauses.CheckHandler(ctx, schema.SubscribedDeleting, from); err != nil {
 		return nil, err
 	}

@@ -33,13 +33,18 @@ func TestAPausedHandlerDoesNothingAndTheOthersGoOn(t *testing.T) {
 		act     bool
 	}{
 		"nothing is paused": {pauses{}, false, false, false, false},
-		"for another deployment": {pauses{schema.OwnedPending: elsewhere, schema.OwnedDeleting: elsewhere,
-			schema.SubscribedDeleting: elsewhere}, false, false, false, false},
+		"for another deployment": {pauses{
+			schema.OwnedPending: elsewhere, schema.OwnedDeleting: elsewhere,
+			schema.SubscribedDeleting: elsewhere,
+		}, false, false, false, false},
 		"owned pending":       {pauses{schema.OwnedPending: there}, true, false, true, false},
 		"owned deleting":      {pauses{schema.OwnedDeleting: there}, false, true, false, false},
 		"subscribed deleting": {pauses{schema.SubscribedDeleting: there}, false, false, false, true},
-		"everything that is owned": {pauses{schema.OwnedPending: there, schema.OwnedDeleting: there}, true, true,
-			true, false},
+		"everything that is owned": {
+			pauses{schema.OwnedPending: there, schema.OwnedDeleting: there},
+			true, true,
+			true, false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -59,12 +64,16 @@ func TestAPausedHandlerDoesNothingAndTheOthersGoOn(t *testing.T) {
 				require.Equal(t, want, paused(err), action)
 			}
 			r := &resolving{}
-			require.Equal(t, c.resolve, paused(handlers.PausableResolve{Handler: &handlers.Resolve{Store: r, Peers: r},
-				Pauses: c.paused}.Resolve(t.Context(), there)))
+			require.Equal(t, c.resolve, paused(handlers.PausableResolve{
+				Handler: &handlers.Resolve{Store: r, Peers: r},
+				Pauses:  c.paused,
+			}.Resolve(t.Context(), there)))
 			s := &subscribed{}
-			_, err := handlers.PausableSubscribedDeleting{SubscribedDeleting: &handlers.SubscribedDeleting{Store: s,
-				Epoch: s, Peers: s}, Pauses: c.paused}.
-				Handle(t.Context(), there, []schema.Deletion{{UID: uuid.New()}}, "p1", nil, false)
+			_, err := handlers.PausableSubscribedDeleting{SubscribedDeleting: &handlers.SubscribedDeleting{
+				Store: s,
+				Epoch: s, Peers: s,
+			}, Pauses: c.paused}.
+					Handle(t.Context(), there, []schema.Deletion{{UID: uuid.New()}}, "p1", nil, false)
 			require.Equal(t, c.act, paused(err))
 			require.Equal(t, !c.act, len(s.steps) > 0, "what is paused is neither acted upon nor acknowledged")
 		})

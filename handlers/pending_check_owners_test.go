@@ -23,7 +23,8 @@ type checkOwnersStore struct {
 }
 
 func (s *checkOwnersStore) OwnersToCheck(_ context.Context, _ schema.DeploymentID,
-	seqs []int64) (*peer.OwnersToCheck, error) {
+	seqs []int64,
+) (*peer.OwnersToCheck, error) {
 	if s.read != nil {
 		if err := s.read(seqs); err != nil {
 			return nil, err
@@ -43,7 +44,8 @@ func (s *checkOwnersStore) OwnersToCheck(_ context.Context, _ schema.DeploymentI
 type checkOwnersPeers func(questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error)
 
 func (p checkOwnersPeers) CheckOwners(_ context.Context, _ schema.DeploymentID,
-	questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+	questions []peer.OwnerQuestion,
+) (*peer.OwnerAnswers, error) {
 	return p(questions)
 }
 
@@ -79,11 +81,13 @@ func TestAnOwnerThatMayStillComeWaitsAfterTwoQuestions(t *testing.T) {
 	t.Parallel()
 	asked := 0
 	store := &checkOwnersStore{settle: func(seqs []int64, _ *peer.OwnerAnswers) ([]int64, error) { return seqs, nil }}
-	waiting, err := (&handlers.CheckOwners{Store: store,
+	waiting, err := (&handlers.CheckOwners{
+		Store: store,
 		Peers: checkOwnersPeers(func(q []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 			asked++
 			return answering(peer.OwnerAbsent)(q)
-		})}).Handle(t.Context(), there, []int64{1, 2})
+		}),
+	}).Handle(t.Context(), there, []int64{1, 2})
 	require.NoError(t, err)
 	require.Equal(t, []int64{1, 2}, waiting)
 	require.Equal(t, 2, asked)
@@ -96,11 +100,13 @@ func TestNothingIsSettledWhileTheOwnersDeploymentIsUnreachable_I15(t *testing.T)
 	store := &checkOwnersStore{settle: func([]int64, *peer.OwnerAnswers) ([]int64, error) {
 		panic("settled without an answer")
 	}}
-	_, err := (&handlers.CheckOwners{Store: store,
+	_, err := (&handlers.CheckOwners{
+		Store: store,
 		Peers: checkOwnersPeers(func([]peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 			asked++
 			return nil, errUnreachable
-		})}).Handle(t.Context(), there, upTo(100))
+		}),
+	}).Handle(t.Context(), there, upTo(100))
 	require.ErrorIs(t, err, errUnreachable)
 	require.ErrorContains(t, err, "check owners at a.example.com/us-west2")
 	require.NotErrorAs(t, err, new(*schema.PartError))
@@ -126,10 +132,12 @@ func TestWorkWithoutAQuestionIsSettledWithoutACall(t *testing.T) {
 		require.Empty(t, a.Answers)
 		return nil, nil
 	}}
-	waiting, err := (&handlers.CheckOwners{Store: store,
+	waiting, err := (&handlers.CheckOwners{
+		Store: store,
 		Peers: checkOwnersPeers(func([]peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
 			panic("there is no question")
-		})}).Handle(t.Context(), there, []int64{1})
+		}),
+	}).Handle(t.Context(), there, []int64{1})
 	require.NoError(t, err)
 	require.Empty(t, waiting)
 	require.Equal(t, 1, settled)

@@ -56,8 +56,10 @@ func (h *Confirm) Handle(ctx context.Context, to schema.DeploymentID, seqs []int
 		return nil, err
 	}
 	if len(m.Confirm)+len(m.Scheduled) > 0 {
-		confirmed, err := h.Peers.Confirm(ctx, to, peer.Confirm{Epoch: m.Epoch, Attempts: m.Confirm,
-			References: m.References, Scheduled: m.Scheduled, Delegable: len(m.Delegable) > 0})
+		confirmed, err := h.Peers.Confirm(ctx, to, peer.Confirm{
+			Epoch: m.Epoch, Attempts: m.Confirm,
+			References: m.References, Scheduled: m.Scheduled, Delegable: len(m.Delegable) > 0,
+		})
 		if err != nil {
 			return nil, fmt.Errorf("confirm at %s: %w", to, err)
 		}

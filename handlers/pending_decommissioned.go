@@ -17,6 +17,7 @@ type CleanUpDecommissioned struct{ Store CleanUpStore }
 
 // Handle is Handler.
 func (h *CleanUpDecommissioned) Handle(ctx context.Context, deployment schema.DeploymentID,
-	_ []int64) ([]int64, error) {
+	_ []int64,
+) ([]int64, error) {
 	return nil, h.Store.CleanUpDecommissioned(ctx, deployment)
 }

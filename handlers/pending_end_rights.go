@@ -56,7 +56,8 @@ func (h *EndRights) Handle(ctx context.Context, at schema.DeploymentID, seqs []i
 // ask asks once, and returns the pieces whose rights have not ended: a write may be under way under one, or a
 // process there does not know the question.
 func (h *EndRights) ask(ctx context.Context, at schema.DeploymentID,
-	uids map[int64]uuid.UUID) (kept []int64, err error) {
+	uids map[int64]uuid.UUID,
+) (kept []int64, err error) {
 	seqs := slices.Sorted(maps.Keys(uids))
 	asked := make([]peer.Recall, len(seqs))
 	for i, seq := range seqs {

@@ -44,7 +44,8 @@ func (g *given) Recall(_ context.Context, _ schema.DeploymentID, asked []peer.Re
 func TestRightsAreEndedOneByOne_I31(t *testing.T) {
 	t.Parallel()
 	busy := uuid.New()
-	g := &given{uids: map[int64]uuid.UUID{},
+	g := &given{
+		uids: map[int64]uuid.UUID{},
 		answer: func(asked []peer.Recall) (answers []peer.RecallAnswer, err error) {
 			require.LessOrEqual(t, len(asked), 10)
 			for _, a := range asked {
@@ -52,7 +53,8 @@ func TestRightsAreEndedOneByOne_I31(t *testing.T) {
 				answers = append(answers, peer.RecallAnswer{Closed: a.Key.TargetUID != busy})
 			}
 			return answers, nil
-		}}
+		},
+	}
 	var seqs []int64
 	for seq := range int64(250) {
 		g.uids[seq] = uuid.New()

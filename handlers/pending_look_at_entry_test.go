@@ -24,15 +24,18 @@ func (e *entries) EntriesToLookAt(_ context.Context, _ schema.DeploymentID, seqs
 	looks := peer.EntryLooks{Own: e.own}
 	for _, seq := range seqs {
 		if seq < 1000 { // the others are done by another process
-			looks.Entries = append(looks.Entries, peer.EntryLook{Seq: seq, Target: uuid.UUID{byte(seq)},
-				Look: 10_000 + seq})
+			looks.Entries = append(looks.Entries, peer.EntryLook{
+				Seq: seq, Target: uuid.UUID{byte(seq)},
+				Look: 10_000 + seq,
+			})
 		}
 	}
 	return looks, nil
 }
 
 func (e *entries) EntriesLookedAt(_ context.Context, _ schema.DeploymentID, looks peer.EntryLooks, there uuid.UUID,
-	unused []bool) error {
+	unused []bool,
+) error {
 	e.there = there
 	for i, l := range looks.Entries {
 		e.unused[l.Look] = unused[i]

@@ -27,14 +27,16 @@ func (p *messagePeers) Confirm(_ context.Context, _ schema.DeploymentID, c peer.
 }
 
 func (p *messagePeers) Release(_ context.Context, _ schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey,
-	attempts []peer.AttemptID) error {
+	attempts []peer.AttemptID,
+) error {
 	p.epoch = epoch
 	p.add("release", len(keys), len(attempts))
 	return p.err
 }
 
 func (p *messagePeers) DropOwners(_ context.Context, _ schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion,
-	releases []peer.OwnerRelease) ([]uuid.UUID, bool, error) {
+	releases []peer.OwnerRelease,
+) ([]uuid.UUID, bool, error) {
 	p.epoch = epoch
 	p.add("let go", len(deleted), len(releases))
 	return nil, false, p.err
@@ -87,8 +89,10 @@ func TestAMessageIsDeliveredBeforeItsWorkIsRemoved(t *testing.T) {
 
 func TestAMessageThatIsNotTakenKeepsItsWork(t *testing.T) {
 	t.Parallel()
-	for action, text := range map[string]string{"confirm": "confirm at", "release": "release at",
-		"let go": "let go of ownees at"} {
+	for action, text := range map[string]string{
+		"confirm": "confirm at", "release": "release at",
+		"let go": "let go of ownees at",
+	} {
 		x := newMessaging(owed)
 		x.peers.err = errUnreachable
 		_, err := x.handlers()[action].Handle(t.Context(), there, []int64{1, 2})

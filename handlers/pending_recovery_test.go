@@ -35,7 +35,8 @@ func (r *recovery) OutdoEpoch(_ context.Context, _ schema.DeploymentID, known uu
 }
 
 func (r *recovery) MarkAnnounced(_ context.Context, _ schema.DeploymentID, told peer.Announcement,
-	refersTo peer.TargetKinds) error {
+	refersTo peer.TargetKinds,
+) error {
 	r.add("announced", told.Epoch == epoch, refersTo.Known)
 	if r.announced != nil {
 		return r.announced()
@@ -44,7 +45,8 @@ func (r *recovery) MarkAnnounced(_ context.Context, _ schema.DeploymentID, told 
 }
 
 func (r *recovery) AnnounceEpoch(_ context.Context, _ schema.DeploymentID,
-	told uuid.UUID) (known uuid.UUID, refersTo peer.TargetKinds, err error) {
+	told uuid.UUID,
+) (known uuid.UUID, refersTo peer.TargetKinds, err error) {
 	r.add("announce", told == epoch)
 	if r.announce != nil {
 		known, err = r.announce()
@@ -54,7 +56,8 @@ func (r *recovery) AnnounceEpoch(_ context.Context, _ schema.DeploymentID,
 }
 
 func (r *recovery) ConfirmAgain(_ context.Context, _ schema.DeploymentID,
-	seq int64) (compared peer.ComparedEpochs, err error) {
+	seq int64,
+) (compared peer.ComparedEpochs, err error) {
 	r.add("compare", seq)
 	if r.compare != nil {
 		err = r.compare(seq)

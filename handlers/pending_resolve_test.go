@@ -32,7 +32,8 @@ func (r *resolving) Expired(_ context.Context, _ schema.DeploymentID, limit int)
 }
 
 func (r *resolving) Resolve(_ context.Context, _ schema.DeploymentID,
-	questions []peer.Question) (*peer.Answers, error) {
+	questions []peer.Question,
+) (*peer.Answers, error) {
 	r.add("ask", len(questions))
 	if r.answer != nil {
 		return r.answer(len(questions))
@@ -49,7 +50,8 @@ func (r *resolving) verdicts(n int) *peer.Answers {
 }
 
 func (r *resolving) Settle(_ context.Context, _ schema.DeploymentID, questions []peer.Question,
-	answers *peer.Answers) error {
+	answers *peer.Answers,
+) error {
 	r.add("settle", len(questions), answers.Epoch == epoch)
 	for _, v := range answers.Verdicts {
 		if v != peer.Undecided {

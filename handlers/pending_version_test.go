@@ -34,8 +34,10 @@ func (s *deriveStore) Derive(_ context.Context, seq int64) (peer.Derived, error)
 
 func TestAPassOverAKindGoesOnUntilItEnds(t *testing.T) {
 	t.Parallel()
-	s := &deriveStore{outcomes: map[int64][]peer.Derived{1: {peer.DerivedSome, peer.DerivedSome, peer.DerivedAll},
-		2: {peer.DerivedAll}}}
+	s := &deriveStore{outcomes: map[int64][]peer.Derived{
+		1: {peer.DerivedSome, peer.DerivedSome, peer.DerivedAll},
+		2: {peer.DerivedAll},
+	}}
 	waiting, err := (&handlers.Derive{Store: s}).Handle(t.Context(), there, []int64{1, 2})
 	require.NoError(t, err)
 	require.Empty(t, waiting)
@@ -87,7 +89,8 @@ func (u *upgrading) Upgraded(_ context.Context, seqs []int64) error {
 }
 
 func (u *upgrading) UpgradeOwners(_ context.Context, _ schema.DeploymentID,
-	to *peer.Upgrade) (remaining int64, err error) {
+	to *peer.Upgrade,
+) (remaining int64, err error) {
 	u.add("upgrade to", to.Version)
 	if u.err != nil {
 		return 0, u.err

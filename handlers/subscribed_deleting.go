@@ -55,7 +55,8 @@ const (
 // repeats the batch, without effect. It returns the deletions that fail now, and with schema.ErrUnfinished
 // the deletions with more holders than one run handles.
 func (h *SubscribedDeleting) Handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion,
-	position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
+	position string, earlier []uuid.UUID, again bool,
+) (map[uuid.UUID]error, error) {
 	ctx, end := trace.Continue(ctx, "act upon deletions", parents(deletions))
 	failed, err := h.handle(ctx, from, deletions, position, earlier, again)
 	end(err)
@@ -73,7 +74,8 @@ func parents(of []schema.Deletion) (out []string) {
 }
 
 func (h *SubscribedDeleting) handle(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion,
-	position string, earlier []uuid.UUID, again bool) (map[uuid.UUID]error, error) {
+	position string, earlier []uuid.UUID, again bool,
+) (map[uuid.UUID]error, error) {
 	epoch := h.Epoch.PresentEpoch() // before acting: effects that a failover loses are not acknowledged
 	patience := patienceNew
 	if again {

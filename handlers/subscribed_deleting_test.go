@@ -27,7 +27,8 @@ type subscribed struct {
 func (s *subscribed) PresentEpoch() uuid.UUID { return s.epoch }
 
 func (s *subscribed) ActFor(_ context.Context, from schema.DeploymentID, deletions []schema.Deletion,
-	patience time.Duration) (map[uuid.UUID]error, error) {
+	patience time.Duration,
+) (map[uuid.UUID]error, error) {
 	s.add("act", from.Region, len(deletions))
 	s.patience = patience
 	s.epoch = laterEpoch // a failover is noticed
@@ -35,7 +36,8 @@ func (s *subscribed) ActFor(_ context.Context, from schema.DeploymentID, deletio
 }
 
 func (s *subscribed) Acknowledge(_ context.Context, to schema.DeploymentID, of uuid.UUID, position string,
-	except []uuid.UUID) error {
+	except []uuid.UUID,
+) error {
 	s.add("acknowledge", to.Region, position, of == epoch)
 	s.except = except
 	return s.ack

@@ -95,7 +95,8 @@ func (t *Table) Pace(task string) time.Duration {
 // Handle does a batch of work for one deployment, action by action: as Handler does. An action that fails
 // keeps no other one of the batch back (I20). Work of an unknown action is left to a newer version.
 func (t *Table) Handle(ctx context.Context, deployment schema.DeploymentID,
-	work []schema.Work) (waiting []int64, err error) {
+	work []schema.Work,
+) (waiting []int64, err error) {
 	seqs := map[schema.Action][]int64{}
 	for _, w := range work {
 		seqs[w.Action] = append(seqs[w.Action], w.Seq)

@@ -81,7 +81,9 @@ func TestABatchIsHandledActionByAction(t *testing.T) {
 	a.Confirm = handler(func(seqs []int64) ([]int64, error) { did.add("confirm", seqs); return nil, nil })
 	a.Release = handler(func(seqs []int64) ([]int64, error) { did.add("release", seqs); return []int64{2}, nil })
 	waiting, err := table(t, a).Handle(t.Context(), there, []schema.Work{
-		{Seq: 2, Action: schema.Release}, {Seq: 1, Action: schema.Confirm}, {Seq: 3, Action: schema.Confirm},
+		{Seq: 2, Action: schema.Release},
+		{Seq: 1, Action: schema.Confirm},
+		{Seq: 3, Action: schema.Confirm},
 		{Seq: 4, Action: schema.Release},
 	})
 	require.NoError(t, err)
@@ -95,8 +97,10 @@ func TestAnActionThatFailsKeepsNoOtherBack_I20(t *testing.T) {
 	a := actions()
 	a.ConfirmAgain = handler(func([]int64) ([]int64, error) { return nil, errUnreachable })
 	a.VerifyBlockades = handler(func(seqs []int64) ([]int64, error) { did.add("verify", seqs); return nil, nil })
-	_, err := table(t, a).Handle(t.Context(), there, []schema.Work{{Seq: 1, Action: schema.ConfirmAgain},
-		{Seq: 2, Action: schema.VerifyBlockades}})
+	_, err := table(t, a).Handle(t.Context(), there, []schema.Work{
+		{Seq: 1, Action: schema.ConfirmAgain},
+		{Seq: 2, Action: schema.VerifyBlockades},
+	})
 	require.ErrorIs(t, err, errUnreachable)
 	require.Equal(t, steps{"verify [2]"}, did)
 }
@@ -109,8 +113,12 @@ func TestPiecesThatFailByThemselvesAreCollected_I20(t *testing.T) {
 	a := actions()
 	a.Confirm, a.Release = handler(poison), handler(poison)
 	a.ReleaseOwner = handler(func(seqs []int64) ([]int64, error) { return seqs, nil })
-	work := []schema.Work{{Seq: 1, Action: schema.Confirm}, {Seq: 2, Action: schema.Confirm},
-		{Seq: 3, Action: schema.Release}, {Seq: 4, Action: schema.ReleaseOwner}}
+	work := []schema.Work{
+		{Seq: 1, Action: schema.Confirm},
+		{Seq: 2, Action: schema.Confirm},
+		{Seq: 3, Action: schema.Release},
+		{Seq: 4, Action: schema.ReleaseOwner},
+	}
 	waiting, err := table(t, a).Handle(t.Context(), there, work)
 	var part *schema.PartError
 	require.ErrorAs(t, err, &part)
@@ -129,8 +137,11 @@ func TestAFailureOfAWholeActionIsNoneOfItsPieces(t *testing.T) {
 	})
 	a.Release = handler(func([]int64) ([]int64, error) { return nil, errDatabase })
 	a.ReleaseOwner = handler(func(seqs []int64) ([]int64, error) { return seqs, nil })
-	work := []schema.Work{{Seq: 1, Action: schema.Confirm}, {Seq: 2, Action: schema.Release},
-		{Seq: 3, Action: schema.ReleaseOwner}}
+	work := []schema.Work{
+		{Seq: 1, Action: schema.Confirm},
+		{Seq: 2, Action: schema.Release},
+		{Seq: 3, Action: schema.ReleaseOwner},
+	}
 	waiting, err := table(t, a).Handle(t.Context(), there, work)
 	require.ErrorIs(t, err, errDatabase)
 	require.ErrorIs(t, err, errPoison)

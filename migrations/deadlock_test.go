@@ -28,7 +28,8 @@ func TestAMigrationSurvivesADeadlockWithAWriter(t *testing.T) {
 	provider, err := goose.NewProvider(goose.DialectPostgres, db, fstest.MapFS{
 		"00001_tables.sql": {Data: []byte("-- +goose Up\nCREATE TABLE a ();\nCREATE TABLE b ();\n")},
 		"00002_columns.sql": {
-			Data: []byte("-- +goose Up\nALTER TABLE a ADD COLUMN x int;\nALTER TABLE b ADD COLUMN x int;\n")},
+			Data: []byte("-- +goose Up\nALTER TABLE a ADD COLUMN x int;\nALTER TABLE b ADD COLUMN x int;\n"),
+		},
 	})
 	require.NoError(t, err)
 	_, err = provider.UpByOne(ctx)

@@ -107,8 +107,10 @@ func TestTheTableOfMigrationsIsInItsOwnSchema(t *testing.T) {
 // and nothing in it is changed.
 func TestADatabaseOfBeforeTheFirstReleaseIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, schema := range []string{"public", "dbcontroller_migrations", "dbcontroller.pin",
-		"dbcontroller.attachment"} {
+	for _, schema := range []string{
+		"public", "dbcontroller_migrations", "dbcontroller.pin",
+		"dbcontroller.attachment",
+	} {
 		for _, set := range []migrations.Set{migrations.Deployment, migrations.Registry} {
 			dsn := harness.Postgres(t).NewDatabase(t, "")
 			conn := connected(t, dsn)

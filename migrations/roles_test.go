@@ -157,8 +157,10 @@ func as(t *testing.T, dsn, role string) *pgx.Conn {
 	require.NoError(t, err)
 	defer func() { _ = admin.Close(ctx) }()
 	login := pgx.Identifier{role + "_login"}.Sanitize()
-	for _, sql := range []string{"DROP ROLE IF EXISTS " + login, "CREATE ROLE " + login + " LOGIN PASSWORD 'secret'",
-		"GRANT " + role + " TO " + login} {
+	for _, sql := range []string{
+		"DROP ROLE IF EXISTS " + login, "CREATE ROLE " + login + " LOGIN PASSWORD 'secret'",
+		"GRANT " + role + " TO " + login,
+	} {
 		_, err := admin.Exec(ctx, sql)
 		require.NoError(t, err)
 	}
@@ -310,8 +312,10 @@ func TestRolesRevokeFurtherGrants(t *testing.T) {
 	}
 	require.NoError(t, migrations.Roles(t.Context(), dsn, migrations.Deployment, "dbcontroller_test"))
 	for role, all := range map[string][]string{
-		"api": {`CREATE TABLE dbcontroller.x (id int)`,
-			`UPDATE dbcontroller_migrations.deployment SET is_applied = false`, `SET ROLE dbcontroller_test_owner`},
+		"api": {
+			`CREATE TABLE dbcontroller.x (id int)`,
+			`UPDATE dbcontroller_migrations.deployment SET is_applied = false`, `SET ROLE dbcontroller_test_owner`,
+		},
 		"audit": {`SELECT token_keys FROM dbcontroller.meta`, `SELECT dbcontroller.forget_removals('8 days', 1)`},
 	} {
 		conn := as(t, dsn, "dbcontroller_test_"+role)
@@ -341,8 +345,10 @@ func TestRolesWaitForNoTransaction(t *testing.T) {
 	for _, set := range []migrations.Set{migrations.Deployment, migrations.Registry} {
 		dsn := rolesDatabase(t, set)
 		admin, serving := connected(t, dsn), connected(t, dsn)
-		first := map[migrations.Set]string{migrations.Deployment: "dbcontroller.shadow",
-			migrations.Registry: "dbcontroller_registry.meta"}[set]
+		first := map[migrations.Set]string{
+			migrations.Deployment: "dbcontroller.shadow",
+			migrations.Registry:   "dbcontroller_registry.meta",
+		}[set]
 		schema, _, _ := strings.Cut(first, ".")
 		execute(t, admin, `CREATE TABLE `+schema+`.late (id bigint)`)
 		execute(t, serving, `BEGIN`)

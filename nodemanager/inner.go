@@ -48,9 +48,13 @@ type runningNode struct {
 const renewals = 19
 
 func newInner(cfg Config, subscriptions <-chan []schema.Subscription, joined func()) *innerManager {
-	return &innerManager{cfg: cfg, subscriptions: subscriptions, joined: joined, log: cfg.Logger,
-		nodes: make([]*runningNode, cfg.Sharing.Nodes), lead: leadership{can: cfg.Sharing.CanLead,
-			ttl: cfg.Sharing.TTL}}
+	return &innerManager{
+		cfg: cfg, subscriptions: subscriptions, joined: joined, log: cfg.Logger,
+		nodes: make([]*runningNode, cfg.Sharing.Nodes), lead: leadership{
+			can: cfg.Sharing.CanLead,
+			ttl: cfg.Sharing.TTL,
+		},
+	}
 }
 
 // run blocks until ctx ends and all nodes have returned; then the process has left.
@@ -168,8 +172,10 @@ func (i *innerManager) stop(which func(n int) bool) {
 
 func (i *innerManager) start(ctx context.Context, number int, shards []uint32) {
 	ctx, cancel := context.WithCancel(ctx)
-	n := &runningNode{shards: shards, subscriptions: make(chan []schema.Subscription), cancel: cancel,
-		done: make(chan struct{})}
+	n := &runningNode{
+		shards: shards, subscriptions: make(chan []schema.Subscription), cancel: cancel,
+		done: make(chan struct{}),
+	}
 	node, err := i.cfg.NewNode(Share{
 		Name: strconv.Itoa(number), Member: i.member, Shards: shards, Subscriptions: n.subscriptions,
 		First: slices.Contains(shards, schema.LeadShard),

@@ -167,8 +167,10 @@ func (w *world) worked(t *testing.T) (n int) {
 func inTable(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		test(t, &world{shards: map[uint32]int{}, workers: map[uint32][]uuid.UUID{}, subs: map[string][]string{},
-			leases: newTable()})
+		test(t, &world{
+			shards: map[uint32]int{}, workers: map[uint32][]uuid.UUID{}, subs: map[string][]string{},
+			leases: newTable(),
+		})
 	})
 }
 

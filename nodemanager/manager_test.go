@@ -200,8 +200,10 @@ func (w *world) look(ctx context.Context) {
 func inManager(t *testing.T, test func(w *world, m *nodemanager.Manager, envs chan *schema.Environment)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{shards: map[uint32]int{}, workers: map[uint32][]uuid.UUID{}, subs: map[string][]string{},
-			leases: newTable(), renewed: make(chan struct{}, 1), superseded: make(chan struct{}, 1)}
+		w := &world{
+			shards: map[uint32]int{}, workers: map[uint32][]uuid.UUID{}, subs: map[string][]string{},
+			leases: newTable(), renewed: make(chan struct{}, 1), superseded: make(chan struct{}, 1),
+		}
 		envs := make(chan *schema.Environment)
 		m, err := nodemanager.New(nodemanager.Config{
 			Deployment: self, Environments: envs, Store: w.store(), Others: w.others(), Logger: zap.NewNop(),

@@ -263,7 +263,8 @@ func (f *following) switchTo(ctx context.Context, model *schema.Model) bool {
 
 // subscriptions returns a subscription to each interested deployment that can be reached.
 func (m *Manager) subscriptions(env *schema.Environment, model *schema.Model,
-	pointedTo []schema.DeploymentID) []schema.Subscription {
+	pointedTo []schema.DeploymentID,
+) []schema.Subscription {
 	var out []schema.Subscription
 	for _, id := range env.Interested(model, pointedTo) {
 		d, _ := env.Deployment(id)
@@ -278,8 +279,10 @@ func (m *Manager) subscriptions(env *schema.Environment, model *schema.Model,
 func (m *Manager) startInner(ctx context.Context, model *schema.Model) *inner {
 	ctx, cancel := context.WithCancel(ctx)
 	// Unbuffered: sent by Run, received by the inner manager's loop until cancel, never closed.
-	i := &inner{model: model, subscriptions: make(chan []schema.Subscription), cancel: cancel,
-		done: make(chan struct{})}
+	i := &inner{
+		model: model, subscriptions: make(chan []schema.Subscription), cancel: cancel,
+		done: make(chan struct{}),
+	}
 	go func() {
 		defer close(i.done)
 		newInner(m.cfg, i.subscriptions, func() { m.running.Store(&model.Descriptor.ServiceVersion) }).run(ctx)

@@ -24,8 +24,10 @@ kinds: [{kind: T, patterns: ["ts/{t}"]}]
 	services[1].Pos.Path = "a.example.com@v2" // as of a descriptor that was received
 	id := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}
 	run := func(version string) *schema.Environment {
-		return &schema.Environment{Regions: []string{"us-west2"}, Services: services,
-			Deployments: []schema.Deployment{{DeploymentID: id, Version: version, Address: "host:1"}}}
+		return &schema.Environment{
+			Regions: []string{"us-west2"}, Services: services,
+			Deployments: []schema.Deployment{{DeploymentID: id, Version: version, Address: "host:1"}},
+		}
 	}
 	dropped, err := run("v1").Dropped(run("v2"), id)
 	require.NoError(t, err)

@@ -59,8 +59,10 @@ func (e *Environment) Deployment(id DeploymentID) (Deployment, bool) {
 func (e *Environment) Model(id DeploymentID) (*Model, error) {
 	d, ok := e.Deployment(id)
 	if !ok {
-		return nil, Problems{{Message: "deployment " + id.String() + " is not registered",
-			Remedy: "apply a file that lists it under deployments"}}
+		return nil, Problems{{
+			Message: "deployment " + id.String() + " is not registered",
+			Remedy:  "apply a file that lists it under deployments",
+		}}
 	}
 	return NewModel(ServiceVersion{Service: id.Service, Version: d.Version}, e.Services)
 }

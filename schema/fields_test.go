@@ -178,8 +178,11 @@ func TestRulesAreInTheDigest(t *testing.T) {
 		return m.Digest
 	}
 	require.Equal(t, digest(ruled), digest(ruled))
-	for _, change := range [][2]string{{"default: 3", "default: 4"}, {", immutable: true", ""},
-		{"minimum: 1", "minimum: 2"}} {
+	for _, change := range [][2]string{
+		{"default: 3", "default: 4"},
+		{", immutable: true", ""},
+		{"minimum: 1", "minimum: 2"},
+	} {
 		require.NotEqual(t, digest(ruled), digest(strings.Replace(ruled, change[0], change[1], 1)), change)
 	}
 }

@@ -54,16 +54,22 @@ deployments:
 	require.Equal(t, "refuse", d.PatternsDropped)
 	require.Equal(t, "b.example.com@v2", d.Imports[0].ServiceVersion.String())
 	require.Equal(t, schema.Pos{File: "f.yaml", Line: 7, Path: "imports[0]"}, d.Imports[0].Pos)
-	require.Equal(t, schema.Acknowledgement{Finding: "block-cycle", At: "kinds[A]", Reason: "they form a tree",
-		Pos: schema.Pos{File: "f.yaml", Line: 19, Path: "acknowledge[0]"}}, d.Acknowledged[0])
+	require.Equal(t, schema.Acknowledgement{
+		Finding: "block-cycle", At: "kinds[A]", Reason: "they form a tree",
+		Pos: schema.Pos{File: "f.yaml", Line: 19, Path: "acknowledge[0]"},
+	}, d.Acknowledged[0])
 	k := d.Kinds[0]
 	require.Equal(t, schema.Pos{File: "f.yaml", Line: 9, Path: "kinds[A]"}, k.Pos)
 	require.Equal(t, []string{"bs/{b}/as/{a}", "as/{a}"}, k.Patterns)
 	require.Equal(t, []string{"c.example.com", "d.example.com"}, k.ReferableBy)
-	require.Equal(t, []any{"A", "Old", true, false}, []any{k.Name, k.PreviousName, k.HideWhileDeleting,
-		k.ConstraintsDisabled})
-	require.Equal(t, schema.Parent{Kind: "b.example.com/B", Behaviour: schema.Block, Region: "eu",
-		Pos: schema.Pos{File: "f.yaml", Line: 15, Path: "kinds[A].parents[b.example.com/B]"}}, k.Parents[0])
+	require.Equal(t, []any{"A", "Old", true, false}, []any{
+		k.Name, k.PreviousName, k.HideWhileDeleting,
+		k.ConstraintsDisabled,
+	})
+	require.Equal(t, schema.Parent{
+		Kind: "b.example.com/B", Behaviour: schema.Block, Region: "eu",
+		Pos: schema.Pos{File: "f.yaml", Line: 15, Path: "kinds[A].parents[b.example.com/B]"},
+	}, k.Parents[0])
 	require.Equal(t, schema.Reference{
 		Path: "x.*", Targets: []string{"A", "b.example.com/B"}, Behaviour: schema.AsyncUnset,
 		Pos: schema.Pos{File: "f.yaml", Line: 17, Path: "kinds[A].references[x.*]"},

@@ -39,8 +39,10 @@ func TestReadFilesOfAFolder(t *testing.T) {
 	write("b.yml", "regions: [eu]")
 	_, err = schema.ReadFiles([]string{dir})
 	require.ErrorContains(t, err, "a.yaml: there is no region, service, deployment or right in it")
-	for path, want := range map[string]string{filepath.Join(dir, "below", "none"): "no such file",
-		t.TempDir(): "there is no file *.yaml or *.yml in it"} {
+	for path, want := range map[string]string{
+		filepath.Join(dir, "below", "none"): "no such file",
+		t.TempDir():                         "there is no file *.yaml or *.yml in it",
+	} {
 		_, err = schema.ReadFiles([]string{path})
 		require.ErrorContains(t, err, want)
 	}

@@ -41,8 +41,10 @@ func FuzzNames(f *testing.F) {
 
 // Each text has one id, and each id one text; no id can be confused with the separators around it.
 func FuzzIDs(f *testing.F) {
-	for _, seed := range []string{"a", ".", "..", "", "a/b", "50%", "%2F", "é", "\x00\xff", "auth0|5f", "a@b.example",
-		"!$&'()*+,;=:@", "//x", "...", "a b"} {
+	for _, seed := range []string{
+		"a", ".", "..", "", "a/b", "50%", "%2F", "é", "\x00\xff", "auth0|5f", "a@b.example",
+		"!$&'()*+,;=:@", "//x", "...", "a b",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -127,9 +129,11 @@ func FuzzReferences(f *testing.F) {
 
 // The words of descriptors, flags and messages: what is read is written as it was.
 func FuzzWords(f *testing.F) {
-	for _, seed := range []string{"iam.example.com/us-west2", "iam.example.com/Project", "iam.example.com@v1",
+	for _, seed := range []string{
+		"iam.example.com/us-west2", "iam.example.com/Project", "iam.example.com@v1",
 		"projects/{project}/devices/{device}", "a/{b}/c/{b}", "spec.members.*", "`a.b`.c", "BLOCK", "/", "@",
-		"a/{}", "a//b"} {
+		"a/{}", "a//b",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -162,8 +166,10 @@ func FuzzWords(f *testing.F) {
 
 // The name of a table is one table: what is written is read as the same, and what is no name is refused.
 func FuzzTableNames(f *testing.F) {
-	for _, seed := range []string{"invoices", "public.invoices", `public."odd.name"`, `"a""b"."c"`, `"a"`, `".`, `"a"b`,
-		"a.b.c", "a.", ".a", `""`, "x\x00"} {
+	for _, seed := range []string{
+		"invoices", "public.invoices", `public."odd.name"`, `"a""b"."c"`, `"a"`, `".`, `"a"b`,
+		"a.b.c", "a.", ".a", `""`, "x\x00",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

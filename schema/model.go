@@ -214,14 +214,18 @@ func (m *Model) compile(k *Kind, all map[ServiceVersion]*Descriptor) *KindModel 
 	}
 	for _, r := range k.References {
 		path, _ := ParsePath(r.BodyPath())
-		km.references = append(km.references, referenceModel{path: path, behaviour: r.Behaviour,
-			untilRemoved: r.UntilRemoved, targets: m.targets(r.Targets, all)})
+		km.references = append(km.references, referenceModel{
+			path: path, behaviour: r.Behaviour,
+			untilRemoved: r.UntilRemoved, targets: m.targets(r.Targets, all),
+		})
 	}
 	km.Table = compileTable(k, km.references, m.Root)
 	for _, p := range k.Parents {
 		field, _ := ParsePath(p.RegionField)
-		km.parents = append(km.parents, referenceModel{behaviour: p.Behaviour, untilRemoved: p.UntilRemoved,
-			targets: m.targets([]string{p.Kind}, all), region: p.Region, regionField: field})
+		km.parents = append(km.parents, referenceModel{
+			behaviour: p.Behaviour, untilRemoved: p.UntilRemoved,
+			targets: m.targets([]string{p.Kind}, all), region: p.Region, regionField: field,
+		})
 	}
 	return km
 }
@@ -401,8 +405,10 @@ func (r referenceModel) parentOf(self DeploymentID, name string, body map[string
 			}
 		}
 		d := DeploymentID{Service: t.id.Service, Region: cmp.Or(region, self.Region)}
-		return Found{Path: ParentPath, Target: FullName{Deployment: d, Name: prefix}, TargetKind: t.id,
-			Behaviour: r.behaviour}, true, nil
+		return Found{
+			Path: ParentPath, Target: FullName{Deployment: d, Name: prefix}, TargetKind: t.id,
+			Behaviour: r.behaviour,
+		}, true, nil
 	}
 	return Found{}, false, nil
 }
@@ -414,8 +420,9 @@ func (k *KindModel) CheckRegion(self DeploymentID, name string) error {
 			continue
 		}
 		if said := p.regionOf(name); said != "" && said != self.Region {
+			//nolint:revive,staticcheck // the dots stand for the rest of a name
 			return fmt.Errorf("name %q contains region %s, and this is %s: use the full name, //%s/%s/...", clip(name),
-				clip(said), self, self.Service, clip(said)) //nolint:revive,staticcheck // the dots stand for the rest of a name
+				clip(said), self, self.Service, clip(said))
 		}
 	}
 	return nil

@@ -50,8 +50,10 @@ func TestTheKindOfANameIsFound(t *testing.T) {
   - { kind: Project, patterns: ["projects/{p}"] }
   - { kind: Device, patterns: ["projects/{p}/devices/{d}", "devices/{d}"] }
 `)
-	for name, want := range map[string]string{"projects/a": "Project", "projects/a/devices/b": "Device",
-		"devices/b": "Device"} {
+	for name, want := range map[string]string{
+		"projects/a": "Project", "projects/a/devices/b": "Device",
+		"devices/b": "Device",
+	} {
 		k, err := m.KindOf(name)
 		require.NoError(t, err)
 		require.Equal(t, want, k.ID.Kind, name)
@@ -105,8 +107,10 @@ func TestRepeatedTargetsAreOneReference(t *testing.T) {
 	kind, err := model(t).KindOf("projects/acme/devices/d1")
 	require.NoError(t, err)
 	found, err := kind.References(self, "projects/acme/devices/d1", map[string]any{
-		"peers": []any{"projects/a/devices/b", "//devices.example.com/us-west2/projects/a/devices/b",
-			"//devices.example.com/eastus2/projects/a/devices/b"},
+		"peers": []any{
+			"projects/a/devices/b", "//devices.example.com/us-west2/projects/a/devices/b",
+			"//devices.example.com/eastus2/projects/a/devices/b",
+		},
 		"roles": []any{map[string]any{"who": "projects/a/devices/b"}, map[string]any{"who": "projects/a/devices/b"}},
 	})
 	require.NoError(t, err)
@@ -189,12 +193,16 @@ func TestAValueThatNamesATargetIsRecognised(t *testing.T) {
 	}
 	require.True(t, m.Names(self, "Robot", "x", "projects/a/devices/b", target),
 		"a kind that the version does not have")
-	project := schema.FullName{Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"},
-		Name: "projects/a"}
+	project := schema.FullName{
+		Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"},
+		Name:       "projects/a",
+	}
 	require.True(t, m.Names(self, "Device", "removed", "projects/a", project),
 		"the service of a relative name is that of its target")
-	regional := schema.FullName{Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "eu"},
-		Name: "regions/eu/nodes/n"}
+	regional := schema.FullName{
+		Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "eu"},
+		Name:       "regions/eu/nodes/n",
+	}
 	require.True(t, m.Names(self, "Device", "removed", "regions/eu/nodes/n", regional))
 	require.False(t, m.Names(self, "Device", "removed", "regions/us/nodes/n", regional))
 }
@@ -241,8 +249,10 @@ func TestServicesThatMayReferAreThoseOfAllVersions(t *testing.T) {
 		text string
 		want []string
 	}{
-		{version("v1", ", referable_by: [b.example.com]") + version("v2", ", referable_by: [c.example.com]"),
-			[]string{"b.example.com", "c.example.com"}},
+		{
+			version("v1", ", referable_by: [b.example.com]") + version("v2", ", referable_by: [c.example.com]"),
+			[]string{"b.example.com", "c.example.com"},
+		},
 		{version("v1", "") + version("v2", ", referable_by: [c.example.com]"), nil},
 		{version("v1", ", referable_by: [b.example.com]"), []string{"b.example.com"}},
 	} {
@@ -383,21 +393,32 @@ func TestEnvironmentsAreMerged(t *testing.T) {
 		return schema.DeploymentID{Service: "a.example.com", Region: region}
 	}
 	version := func(v, note string) *schema.Descriptor {
-		return &schema.Descriptor{ServiceVersion: schema.ServiceVersion{Service: "a.example.com", Version: v},
-			PatternsDropped: note}
+		return &schema.Descriptor{
+			ServiceVersion:  schema.ServiceVersion{Service: "a.example.com", Version: v},
+			PatternsDropped: note,
+		}
 	}
-	older := &schema.Environment{Revision: 3, Regions: []string{"us"},
+	older := &schema.Environment{
+		Revision: 3, Regions: []string{"us"},
 		Services: []*schema.Descriptor{version("v1", "old")}, Deployments: []schema.Deployment{
 			{DeploymentID: id("us"), Generation: 1, Version: "v1", Address: "old"},
-			{DeploymentID: id("eu"), Generation: 9,
-				Version: "v1", Address: "new"},
-		}}
-	newer := &schema.Environment{Revision: 4, Services: []*schema.Descriptor{version("v1", "new"), version("v2", "")},
+			{
+				DeploymentID: id("eu"), Generation: 9,
+				Version: "v1", Address: "new",
+			},
+		},
+	}
+	newer := &schema.Environment{
+		Revision: 4, Services: []*schema.Descriptor{version("v1", "new"), version("v2", "")},
 		Deployments: []schema.Deployment{
 			{DeploymentID: id("us"), Generation: 2, Version: "v2", Address: "new"},
-			{DeploymentID: id("eu"), Generation: 8,
-				Version: "v1", Address: "old"}, {DeploymentID: id("asia")},
-		}}
+			{
+				DeploymentID: id("eu"), Generation: 8,
+				Version: "v1", Address: "old",
+			},
+			{DeploymentID: id("asia")},
+		},
+	}
 	both := older.With(newer)
 	require.Equal(t, int64(3), both.Revision)
 	require.Len(t, both.Services, 2)
@@ -426,8 +447,10 @@ func TestAnEnvironmentIsChecked(t *testing.T) {
 	services, err := parse(t, iam)
 	require.NoError(t, err)
 	id := schema.DeploymentID{Service: "iam.example.com", Region: "us"}
-	env := &schema.Environment{Regions: []string{"us"}, Services: services,
-		Deployments: []schema.Deployment{{DeploymentID: id, Version: "v1"}}}
+	env := &schema.Environment{
+		Regions: []string{"us"}, Services: services,
+		Deployments: []schema.Deployment{{DeploymentID: id, Version: "v1"}},
+	}
 	require.NoError(t, env.Check())
 	m, err := env.Model(id)
 	require.NoError(t, err)
@@ -436,12 +459,14 @@ func TestAnEnvironmentIsChecked(t *testing.T) {
 	require.ErrorContains(t, err,
 		"deployment iam.example.com/eu is not registered; apply a file that lists it under deployments")
 
-	bad := &schema.Environment{Regions: []string{"US", "us"}, Services: append(services, services[0]),
+	bad := &schema.Environment{
+		Regions: []string{"US", "us"}, Services: append(services, services[0]),
 		Deployments: []schema.Deployment{
 			{DeploymentID: schema.DeploymentID{Service: "iam.example.com", Region: "eu"}, Version: "v1"},
 			{DeploymentID: id, Version: "v2"},
 			{DeploymentID: schema.DeploymentID{Service: "Iam", Region: "us"}, Version: "v1"},
-		}}
+		},
+	}
 	err = bad.Check()
 	var problems schema.Problems
 	require.ErrorAs(t, err, &problems)
@@ -465,9 +490,16 @@ func TestServicesMayReferToWhatAnyVersionImports(t *testing.T) {
 	require.True(t, env.MayRefer("iam.example.com", "iam.example.com"))
 	require.False(t, env.MayRefer("iam.example.com", "devices.example.com"))
 	require.False(t, env.MayRefer("x.example.com", "iam.example.com"))
-	ids := []schema.DeploymentID{{Service: "b.example.com", Region: "us"}, {Service: "a.example.com", Region: "us"},
-		{Service: "a.example.com", Region: "eu"}, {Service: "b.example.com", Region: "us"}}
-	require.Equal(t, []schema.DeploymentID{{Service: "a.example.com", Region: "eu"},
-		{Service: "a.example.com", Region: "us"}, {Service: "b.example.com", Region: "us"}}, schema.SortedDeployments(
+	ids := []schema.DeploymentID{
+		{Service: "b.example.com", Region: "us"},
+		{Service: "a.example.com", Region: "us"},
+		{Service: "a.example.com", Region: "eu"},
+		{Service: "b.example.com", Region: "us"},
+	}
+	require.Equal(t, []schema.DeploymentID{
+		{Service: "a.example.com", Region: "eu"},
+		{Service: "a.example.com", Region: "us"},
+		{Service: "b.example.com", Region: "us"},
+	}, schema.SortedDeployments(
 		ids))
 }

@@ -9,8 +9,10 @@ import (
 
 func TestRetentions(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]time.Duration{"7d": 7 * day, "36h": 36 * time.Hour, "1d12h": 36 * time.Hour,
-		"90s": 90 * time.Second, "366d": 366 * day, "1d0h30m": day + 30*time.Minute} {
+	for text, want := range map[string]time.Duration{
+		"7d": 7 * day, "36h": 36 * time.Hour, "1d12h": 36 * time.Hour,
+		"90s": 90 * time.Second, "366d": 366 * day, "1d0h30m": day + 30*time.Minute,
+	} {
 		got, err := ParseRetention(text)
 		require.NoError(t, err, text)
 		require.Equal(t, want, got, text)

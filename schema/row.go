@@ -242,8 +242,10 @@ func (k *KindModel) Definition(typeOf func(column string) string) Definition {
 	for i := range k.Table.References {
 		r := &k.Table.References[i]
 		of := DefinitionReference{
-			Path: r.Path, Columns: r.Columns, Region: r.Region.Column, Target: RowTarget{Kind: r.target,
-				Collection: r.collection, Region: r.Region.Fixed},
+			Path: r.Path, Columns: r.Columns, Region: r.Region.Column, Target: RowTarget{
+				Kind:       r.target,
+				Collection: r.collection, Region: r.Region.Fixed,
+			},
 			Behaviour: r.Behaviour, Strict: r.Enforce == EnforceStrict, Missing: r.Missing, None: r.None,
 			ToDefault: r.ToDefault, MatchFull: r.MatchFull,
 		}
@@ -438,8 +440,10 @@ func Timed(t string) bool {
 
 // timeForms are the forms of the types of times behind a day. PostgreSQL leaves zeros at the end of a
 // fraction out.
-var timeForms = map[string]string{"date": "", "timestamp without time zone": " 15:04:05.999999",
-	"timestamp with time zone": " 15:04:05.999999+00"}
+var timeForms = map[string]string{
+	"date": "", "timestamp without time zone": " 15:04:05.999999",
+	"timestamp with time zone": " 15:04:05.999999+00",
+}
 
 // dayGrammar matches a day, whose year has at least four digits, and the text behind it.
 var dayGrammar = regexp.MustCompile(`^([0-9]{4,6})-([0-9]{2})-([0-9]{2})(.*?)( BC)?$`)

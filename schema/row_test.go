@@ -161,8 +161,15 @@ func TestColumnsHaveAFieldOfTheirOwn(t *testing.T) {
 	require.Equal(t, "customer_id__shop", path("customer_id", "shop"))
 	require.Equal(t, "spec.account", (&schema.Reference{Path: "spec.account"}).BodyPath())
 	seen := map[string]bool{}
-	for _, columns := range [][]string{{"odd name"}, {"odd-name"}, {"odd.name"}, {"a b", "c"}, {"a", "b c"},
-		{strings.Repeat("ä", 80)}, {strings.Repeat("ä", 81)}} {
+	for _, columns := range [][]string{
+		{"odd name"},
+		{"odd-name"},
+		{"odd.name"},
+		{"a b", "c"},
+		{"a", "b c"},
+		{strings.Repeat("ä", 80)},
+		{strings.Repeat("ä", 81)},
+	} {
 		p := path(columns...)
 		require.False(t, seen[p], "%q", columns)
 		seen[p] = true
@@ -217,8 +224,10 @@ func TestKindsOfAllVersionsAreFound(t *testing.T) {
 func TestDeclarationsOfRightsAreOrdered(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)
-	rights := &schema.Rights{Deny: true,
-		Grants: []schema.AccessGrant{{Identity: "user/ann", Verbs: []schema.Verb{"get"}}}}
+	rights := &schema.Rights{
+		Deny:   true,
+		Grants: []schema.AccessGrant{{Identity: "user/ann", Verbs: []schema.Verb{"get"}}},
+	}
 	first := rights.After(nil, now)
 	second := rights.After(first, now.Add(-time.Hour))
 	require.Greater(t, second.Declaration, first.Declaration)

@@ -32,50 +32,81 @@ func TestDescriptorProblemsNameFileLinePathAndRemedy(t *testing.T) {
 	for name, c := range map[string]struct{ yaml, want string }{
 		"broken YAML": {"service: [", "f.yaml: line"},
 		"no mapping":  {"- a\n", `f.yaml:1: want a mapping, got a list; write key: value pairs`},
-		"unknown key": {"service: a.example.com\nversion: v1\nkidns: []\n",
-			`f.yaml:3: unknown key "kidns"; the keys here are acknowledge, defaults, imports, kinds, patterns_dropped, service, version`},
-		"key twice": {"service: a.example.com\nservice: b.example.com\nversion: v1\n",
-			`f.yaml:2: key "service" is used twice; keep one of them`},
+		"unknown key": {
+			"service: a.example.com\nversion: v1\nkidns: []\n",
+			`f.yaml:3: unknown key "kidns"; the keys here are acknowledge, defaults, imports, kinds, patterns_dropped, service, version`,
+		},
+		"key twice": {
+			"service: a.example.com\nservice: b.example.com\nversion: v1\n",
+			`f.yaml:2: key "service" is used twice; keep one of them`,
+		},
 		"missing version": {"service: a.example.com\n", `f.yaml:1: key "version" is missing; add version: ...`},
-		"bad service": {"service: Iam\nversion: v1\n",
-			`f.yaml:1: service "Iam": want a domain name in lower case, such as iam.example.com`},
-		"bad version": {"service: a.example.com\nversion: one\n",
-			`version "one": want a version such as v1, v2 or v2beta1`},
+		"bad service": {
+			"service: Iam\nversion: v1\n",
+			`f.yaml:1: service "Iam": want a domain name in lower case, such as iam.example.com`,
+		},
+		"bad version": {
+			"service: a.example.com\nversion: one\n",
+			`version "one": want a version such as v1, v2 or v2beta1`,
+		},
 		"bad behaviour": {
-			"service: a.example.com\nversion: v1\nkinds:\n  - kind: K\n    patterns: [\"ks/{k}\"]\n    references:\n      - {path: x, targets: [K], behaviour: DROP}\n", `f.yaml:7: kinds[K].references[x].behaviour: behaviour "DROP": want one of BLOCK, UNSET`},
+			"service: a.example.com\nversion: v1\nkinds:\n  - kind: K\n    patterns: [\"ks/{k}\"]\n    references:\n      - {path: x, targets: [K], behaviour: DROP}\n", `f.yaml:7: kinds[K].references[x].behaviour: behaviour "DROP": want one of BLOCK, UNSET`,
+		},
 		"missing behaviour": {
-			"service: a.example.com\nversion: v1\nkinds:\n  - kind: K\n    patterns: [\"ks/{k}\"]\n    references:\n      - {path: x, targets: [K]}\n", `f.yaml:7: kinds[K].references[x]: behaviour is missing; add the effect on the holder when the target is deleted, such as BLOCK`},
-		"unknown kind": {iam + "    references:\n      - {path: x, targets: [Robot], behaviour: BLOCK}\n",
-			`f.yaml:8: kinds[Project].references[x]: unknown kind iam.example.com/Robot: iam.example.com@v1 has no such kind; its kinds are Project`},
+			"service: a.example.com\nversion: v1\nkinds:\n  - kind: K\n    patterns: [\"ks/{k}\"]\n    references:\n      - {path: x, targets: [K]}\n", `f.yaml:7: kinds[K].references[x]: behaviour is missing; add the effect on the holder when the target is deleted, such as BLOCK`,
+		},
+		"unknown kind": {
+			iam + "    references:\n      - {path: x, targets: [Robot], behaviour: BLOCK}\n",
+			`f.yaml:8: kinds[Project].references[x]: unknown kind iam.example.com/Robot: iam.example.com@v1 has no such kind; its kinds are Project`,
+		},
 		"without import": {iam +
 			"---\nservice: d.example.com\nversion: v1\nkinds:\n  - kind: D\n    patterns: [\"ds/{d}\"]\n    references:\n      - {path: x, targets: [iam.example.com/Project], behaviour: BLOCK}\n", `f.yaml:14: kinds[D].references[x]: d.example.com@v1 refers to iam.example.com/Project, which d.example.com@v1 does not import; add iam.example.com@<version> to imports`},
-		"unknown import": {"service: a.example.com\nversion: v1\nimports: [b.example.com@v2]\n",
-			`f.yaml:3: imports[0]: import b.example.com@v2: there is no descriptor of this version; add its descriptor, or correct the import`},
-		"import of itself": {"service: a.example.com\nversion: v1\nimports: [a.example.com@v1]\n",
-			`a.example.com@v1 imports itself`},
+		"unknown import": {
+			"service: a.example.com\nversion: v1\nimports: [b.example.com@v2]\n",
+			`f.yaml:3: imports[0]: import b.example.com@v2: there is no descriptor of this version; add its descriptor, or correct the import`,
+		},
+		"import of itself": {
+			"service: a.example.com\nversion: v1\nimports: [a.example.com@v1]\n",
+			`a.example.com@v1 imports itself`,
+		},
 		"import cycle": {
-			"service: a.example.com\nversion: v1\nimports: [b.example.com@v1]\n---\nservice: b.example.com\nversion: v1\nimports: [c.example.com@v1]\n---\nservice: c.example.com\nversion: v1\nimports: [a.example.com@v1]\n", `f.yaml:11: imports[0]: imports form a cycle: a.example.com@v1 -> b.example.com@v1 -> c.example.com@v1 -> a.example.com@v1; remove one of these imports`},
-		"bad path": {iam + "    references:\n      - {path: a..b, targets: [Project], behaviour: BLOCK}\n",
-			`path "a..b": segment "": want fields joined by dots`},
+			"service: a.example.com\nversion: v1\nimports: [b.example.com@v1]\n---\nservice: b.example.com\nversion: v1\nimports: [c.example.com@v1]\n---\nservice: c.example.com\nversion: v1\nimports: [a.example.com@v1]\n", `f.yaml:11: imports[0]: imports form a cycle: a.example.com@v1 -> b.example.com@v1 -> c.example.com@v1 -> a.example.com@v1; remove one of these imports`,
+		},
+		"bad path": {
+			iam + "    references:\n      - {path: a..b, targets: [Project], behaviour: BLOCK}\n",
+			`path "a..b": segment "": want fields joined by dots`,
+		},
 		"path twice": {iam +
 			"    references:\n      - {path: a, targets: [Project], behaviour: BLOCK}\n      - {path: a, targets: [Project], behaviour: UNSET}\n", `f.yaml:9: kinds[Project].references[a]: path a is listed twice`},
-		"bad pattern": {"service: a.example.com\nversion: v1\nkinds:\n  - kind: K\n    patterns: [ks]\n",
-			`pattern "ks": want collections and {variables} in turn`},
-		"overlap": {iam + "  - kind: Other\n    patterns: [\"projects/{other}\"]\n",
-			`pattern projects/{other} of Other and pattern projects/{project} of Project match the same names`},
+		"bad pattern": {
+			"service: a.example.com\nversion: v1\nkinds:\n  - kind: K\n    patterns: [ks]\n",
+			`pattern "ks": want collections and {variables} in turn`,
+		},
+		"overlap": {
+			iam + "  - kind: Other\n    patterns: [\"projects/{other}\"]\n",
+			`pattern projects/{other} of Other and pattern projects/{project} of Project match the same names`,
+		},
 		"unset parent": {iam +
 			"  - kind: C\n    patterns: [\"projects/{project}/cs/{c}\"]\n    parents: [{kind: Project, behaviour: UNSET}]\n", `UNSET cannot be a parent's behaviour: the parent's name is part of the child's name and cannot be removed from it; use CASCADE_DELETE or BLOCK`},
-		"not below parent": {iam +
-			"  - kind: C\n    patterns: [\"cs/{c}\"]\n    parents: [{kind: Project, behaviour: BLOCK}]\n",
-			`no name of C lies below one of Project`},
-		"kind twice": {iam + "  - kind: Project\n    patterns: [\"ps/{p}\"]\n",
-			`kind Project is described twice`},
+		"not below parent": {
+			iam +
+				"  - kind: C\n    patterns: [\"cs/{c}\"]\n    parents: [{kind: Project, behaviour: BLOCK}]\n",
+			`no name of C lies below one of Project`,
+		},
+		"kind twice": {
+			iam + "  - kind: Project\n    patterns: [\"ps/{p}\"]\n",
+			`kind Project is described twice`,
+		},
 		"described twice": {iam + "---" + iam, `iam.example.com@v1 is described twice, first at f.yaml:2`},
-		"string for list": {"service: a.example.com\nversion: v1\nkinds: K\n",
-			`f.yaml:3: kinds: want a list, got "K"; write a list`},
+		"string for list": {
+			"service: a.example.com\nversion: v1\nkinds: K\n",
+			`f.yaml:3: kinds: want a list, got "K"; write a list`,
+		},
 		"list for a string": {"service: [a]\nversion: v1\n", `f.yaml:1: service: want a string, got a list`},
-		"bad deployment": {"regions: [us]\ndeployments: [{deployment: x, version: v1}]\n",
-			`deployment "x": want service/region, such as iam.example.com/us-west2`},
+		"bad deployment": {
+			"regions: [us]\ndeployments: [{deployment: x, version: v1}]\n",
+			`deployment "x": want service/region, such as iam.example.com/us-west2`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := parse(t, c.yaml)
@@ -192,8 +223,10 @@ func TestNamesFollowOneGrammar(t *testing.T) {
 		require.ErrorContains(t, schema.CheckName("projects/"+bad), "; write "+right)
 		require.NoError(t, schema.CheckName("projects/"+right))
 	}
-	for _, bad := range []string{"//", "//x", "//iam.example.com/us-west2", "//iam.example.com/us-west2/projects",
-		"iam.example.com/us-west2/projects/a", "//IAM.example.com/us-west2/projects/a"} {
+	for _, bad := range []string{
+		"//", "//x", "//iam.example.com/us-west2", "//iam.example.com/us-west2/projects",
+		"iam.example.com/us-west2/projects/a", "//IAM.example.com/us-west2/projects/a",
+	} {
 		_, err := schema.ParseFullName(bad)
 		require.Error(t, err, bad)
 	}
@@ -205,8 +238,10 @@ func TestNamesFollowOneGrammar(t *testing.T) {
 
 func TestInterestedDeploymentsAreThoseOfTheServiceAndItsImportsInAllRegions(t *testing.T) {
 	env := &schema.Environment{}
-	for _, s := range []string{"billing.example.com/us-west2", "devices.example.com/eastus2",
-		"iam.example.com/us-west2", "devices.example.com/us-west2"} {
+	for _, s := range []string{
+		"billing.example.com/us-west2", "devices.example.com/eastus2",
+		"iam.example.com/us-west2", "devices.example.com/us-west2",
+	} {
 		id, err := schema.ParseDeploymentID(s)
 		require.NoError(t, err)
 		env.Deployments = append(env.Deployments, schema.Deployment{DeploymentID: id, Version: "v1"})
@@ -215,8 +250,10 @@ func TestInterestedDeploymentsAreThoseOfTheServiceAndItsImportsInAllRegions(t *t
 	for _, id := range env.Interested(model(t), nil) {
 		got = append(got, id.String())
 	}
-	require.Equal(t, []string{"devices.example.com/eastus2", "devices.example.com/us-west2",
-		"iam.example.com/us-west2"}, got)
+	require.Equal(t, []string{
+		"devices.example.com/eastus2", "devices.example.com/us-west2",
+		"iam.example.com/us-west2",
+	}, got)
 	billing := env.Deployments[0].DeploymentID
 	require.Contains(t, env.Interested(model(t), []schema.DeploymentID{billing}), billing,
 		"references still point to it")

@@ -114,54 +114,91 @@ func TestAConditionChoosesAmongReferences(t *testing.T) {
 func TestMistakesInTablesAreNamed(t *testing.T) {
 	t.Parallel()
 	for from, c := range map[string]struct{ to, says string }{
-		"table: public.orders": {"table: a.b.c",
-			"f.yaml:6: kinds[Order].table: table \"a.b.c\": want schema.table"},
-		"    key: [id]\n": {"",
-			"kinds[Order]: kind Order has a table and no key; add key: [id]"},
-		"key: [id]": {"key: [id, id]",
-			`key: column "id" is empty or listed twice`},
+		"table: public.orders": {
+			"table: a.b.c",
+			"f.yaml:6: kinds[Order].table: table \"a.b.c\": want schema.table",
+		},
+		"    key: [id]\n": {
+			"",
+			"kinds[Order]: kind Order has a table and no key; add key: [id]",
+		},
+		"key: [id]": {
+			"key: [id, id]",
+			`key: column "id" is empty or listed twice`,
+		},
 		"    table: public.orders\n": {"", "kind Order has a key and no table; add table"},
-		"orders/{order}": {"shops/{shop}/orders/{order}",
-			"the key of a row is one id of its name, and pattern shops/{shop}/orders/{order} has 2"},
-		"columns: [customer_region, customer_id]": {"columns: [customer_id]",
-			"f.yaml:10: kinds[Order].references[customer_id]: the key of Customer has 2 columns, and the reference has 1; name one column for each: region, id"},
-		"- columns: [customer_region, customer_id]": {"- path: customer",
-			"kind Order has a table: its references are columns, not paths"},
-		"enforce: strict": {"enforce: now",
-			`kinds[Order].references[customer_region,customer_id].enforce: "now"; write async or strict`},
-		"missing: unset": {"missing: ignore",
-			`"ignore"; write report or unset or delete`},
-		"{column: customer_region}": {"Nowhere",
-			`region "Nowhere": want lower-case letters`},
+		"orders/{order}": {
+			"shops/{shop}/orders/{order}",
+			"the key of a row is one id of its name, and pattern shops/{shop}/orders/{order} has 2",
+		},
+		"columns: [customer_region, customer_id]": {
+			"columns: [customer_id]",
+			"f.yaml:10: kinds[Order].references[customer_id]: the key of Customer has 2 columns, and the reference has 1; name one column for each: region, id",
+		},
+		"- columns: [customer_region, customer_id]": {
+			"- path: customer",
+			"kind Order has a table: its references are columns, not paths",
+		},
+		"enforce: strict": {
+			"enforce: now",
+			`kinds[Order].references[customer_region,customer_id].enforce: "now"; write async or strict`,
+		},
+		"missing: unset": {
+			"missing: ignore",
+			`"ignore"; write report or unset or delete`,
+		},
+		"{column: customer_region}": {
+			"Nowhere",
+			`region "Nowhere": want lower-case letters`,
+		},
 		"{column: customer_region}\n": {"{field: x}\n", `unknown key "field"`},
-		"        missing: unset\n": {"        missing: unset\n        none: [0]\n",
-			"none is for a reference of one column, and this one has 2"},
+		"        missing: unset\n": {
+			"        missing: unset\n        none: [0]\n",
+			"none is for a reference of one column, and this one has 2",
+		},
 		"    table: public.customers\n    key: [region, id]\n": {
 			"    references: [{columns: [x], targets: [Customer], behaviour: BLOCK}]\n",
-			"columns, region, enforce, missing, none, when, unset, unset_to and match are for kinds with a table"},
-		"    key: [id]": {"    key: [id]\n    gone: id",
-			"gone: id is a column of the key"},
+			"columns, region, enforce, missing, none, when, unset, unset_to and match are for kinds with a table",
+		},
+		"    key: [id]": {
+			"    key: [id]\n    gone: id",
+			"gone: id is a column of the key",
+		},
 		"    patterns: [\"orders/{order}\"]": {
-			"    gone: customer_id\n    patterns: [\"orders/{order}\"]", "gone: customer_id is a column that refers"},
-		"    table: public.orders\n    key: [id]\n": {"    gone: deleted_at\n",
-			"gone is for a kind with a table, and Order has none"},
+			"    gone: customer_id\n    patterns: [\"orders/{order}\"]", "gone: customer_id is a column that refers",
+		},
+		"    table: public.orders\n    key: [id]\n": {
+			"    gone: deleted_at\n",
+			"gone is for a kind with a table, and Order has none",
+		},
 		"behaviour: BLOCK": {
 			"unset: [customer_id]\n        behaviour: UNSET\n        match: full",
-			"match: full allows no row with NULL in some of the columns, and unset names 1 of 2"},
-		"        behaviour: BLOCK\n": {"        behaviour: UNSET\n        unset: [note]\n",
-			"unset: note is none of the columns"},
-		"behaviour: BLOCK\n        enforce: strict\n": {"behaviour: UNSET\n        unset_to: default\n",
-			"missing: unset would set rows to a default that may be missing too"},
-		"enforce: strict\n        missing: unset\n": {"unset_to: default\n        enforce: async\n",
-			"unset and unset_to are for references that are unset"},
+			"match: full allows no row with NULL in some of the columns, and unset names 1 of 2",
+		},
+		"        behaviour: BLOCK\n": {
+			"        behaviour: UNSET\n        unset: [note]\n",
+			"unset: note is none of the columns",
+		},
+		"behaviour: BLOCK\n        enforce: strict\n": {
+			"behaviour: UNSET\n        unset_to: default\n",
+			"missing: unset would set rows to a default that may be missing too",
+		},
+		"enforce: strict\n        missing: unset\n": {
+			"unset_to: default\n        enforce: async\n",
+			"unset and unset_to are for references that are unset",
+		},
 		"behaviour: BLOCK\n        enforce: strict\n        missing: unset\n": {
 			"behaviour: UNSET\n        unset_to: default\n        enforce: strict\n",
-			"unset_to: default needs the right to refer to the default"},
+			"unset_to: default needs the right to refer to the default",
+		},
 		"  - kind: Customer\n": {
 			"  - {kind: Other, table: customers, key: [id], patterns: [\"others/{other}\"]}\n  - kind: Customer\n",
-			"table public.customers belongs to Other and to Customer"},
-		"    references:\n": {"    parents: [{kind: crm.example.com/Customer, behaviour: BLOCK}]\n    references:\n",
-			"its names do not lie below those of a parent"},
+			"table public.customers belongs to Other and to Customer",
+		},
+		"    references:\n": {
+			"    parents: [{kind: crm.example.com/Customer, behaviour: BLOCK}]\n    references:\n",
+			"its names do not lie below those of a parent",
+		},
 	} {
 		text := strings.Replace(tables, from, c.to, 1)
 		require.NotEqual(t, tables, text, from)

@@ -51,11 +51,15 @@ func (k *KindModel) CheckUndeclared(body, stored map[string]any) error {
 			}
 		}
 		if !kept[value] {
-			err := &UndeclaredError{Field: fieldText(path), Value: value, Kind: k.ID.Kind,
-				Closest: k.closest(path, value)}
+			err := &UndeclaredError{
+				Field: fieldText(path), Value: value, Kind: k.ID.Kind,
+				Closest: k.closest(path, value),
+			}
 			_, problem, _ := strings.Cut(err.Error(), ": ")
-			return violation.InFields(err, violation.Field{Path: violation.Join(violation.Body, err.Field),
-				Problem: problem})
+			return violation.InFields(err, violation.Field{
+				Path:    violation.Join(violation.Body, err.Field),
+				Problem: problem,
+			})
 		}
 	}
 	return nil

@@ -48,7 +48,8 @@ func TestFullNamesInFieldsWithoutAReferenceAreFound(t *testing.T) {
 		require.ErrorAs(t,
 			kind.CheckUndeclared(v,
 				map[string]any{
-					"owner": map[string]any{"project": "//iam.example.com/us-west2/projects/p"}}), &undeclared, body)
+					"owner": map[string]any{"project": "//iam.example.com/us-west2/projects/p"},
+				}), &undeclared, body)
 	}
 	for _, body := range []string{
 		`{"owner": {"project": ` + project + `}, "peers": {"x": ` + device + `}, "roles": [{"who": ` + project + `}]}`,

@@ -87,20 +87,26 @@ func TestIDsOfDeploymentsKindsAndVersions(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "iam.example.com@v2beta1", v.String())
 
-	for _, bad := range []string{"", "/", "iam.example.com", "iam.example.com/", "/us", "iam/us", "Iam.example.com/us",
+	for _, bad := range []string{
+		"", "/", "iam.example.com", "iam.example.com/", "/us", "iam/us", "Iam.example.com/us",
 		"iam.example.com/US", "iam.example.com/us/x", "iam.example.com/-us", "iam.example.com/us-", "iam..com/us",
-		"iam.example.com./us", "-iam.example.com/us"} {
+		"iam.example.com./us", "-iam.example.com/us",
+	} {
 		_, err := schema.ParseDeploymentID(bad)
 		require.Error(t, err, bad)
 	}
-	for _, bad := range []string{"", "iam.example.com", "iam.example.com/project", "iam.example.com/", "iam/Project",
-		"iam.example.com/Pro-ject", "iam.example.com/" + strings.Repeat("P", 64)} {
+	for _, bad := range []string{
+		"", "iam.example.com", "iam.example.com/project", "iam.example.com/", "iam/Project",
+		"iam.example.com/Pro-ject", "iam.example.com/" + strings.Repeat("P", 64),
+	} {
 		_, err := schema.ParseKindID(bad)
 		require.Error(t, err, bad)
 	}
-	for _, bad := range []string{"", "iam.example.com", "iam.example.com@", "iam.example.com@1", "iam.example.com@v0",
+	for _, bad := range []string{
+		"", "iam.example.com", "iam.example.com@", "iam.example.com@1", "iam.example.com@v0",
 		"iam.example.com@v1alpha", "iam.example.com@v1gamma1", "iam.example.com@v01", "iam@v1", "iam.example.com@V1",
-		"iam.example.com@v1 "} {
+		"iam.example.com@v1 ",
+	} {
 		_, err := schema.ParseServiceVersion(bad)
 		require.Error(t, err, bad)
 	}
@@ -145,8 +151,10 @@ func TestFullNamesAreParsedAndPrinted(t *testing.T) {
 	t.Parallel()
 	n, err := schema.ParseFullName("//devices.example.com/us-west2/projects/acme/devices/d1")
 	require.NoError(t, err)
-	require.Equal(t, schema.FullName{Deployment: schema.DeploymentID{Service: "devices.example.com",
-		Region: "us-west2"}, Name: "projects/acme/devices/d1"}, n)
+	require.Equal(t, schema.FullName{Deployment: schema.DeploymentID{
+		Service: "devices.example.com",
+		Region:  "us-west2",
+	}, Name: "projects/acme/devices/d1"}, n)
 	for in, says := range map[string]string{
 		"projects/acme":                      "want //service/region/name",
 		"/iam.example.com/us/projects/acme":  "want //service/region/name",
@@ -160,8 +168,10 @@ func TestFullNamesAreParsedAndPrinted(t *testing.T) {
 		require.ErrorContains(t, err, says, in)
 	}
 	self := schema.DeploymentID{Service: "iam.example.com", Region: "us"}
-	for in, want := range map[string]string{"projects/a": "//iam.example.com/us/projects/a",
-		"//b.example.com/eu/as/a": "//b.example.com/eu/as/a"} {
+	for in, want := range map[string]string{
+		"projects/a":              "//iam.example.com/us/projects/a",
+		"//b.example.com/eu/as/a": "//b.example.com/eu/as/a",
+	} {
 		got, err := schema.ResolveName(self, in)
 		require.NoError(t, err)
 		require.Equal(t, want, got.String())
@@ -191,8 +201,10 @@ func TestShardsOfNamesAreFixed(t *testing.T) {
 
 func TestIDsAreEscapedAndUnescaped(t *testing.T) {
 	t.Parallel()
-	for text, id := range map[string]string{"a": "a", "o/1": "o%2F1", "50%": "50%25", "é": "%C3%A9", "a b": "a%20b",
-		"user@x.example": "user@x.example", "\x00": "%00", "#?": "%23%3F"} {
+	for text, id := range map[string]string{
+		"a": "a", "o/1": "o%2F1", "50%": "50%25", "é": "%C3%A9", "a b": "a%20b",
+		"user@x.example": "user@x.example", "\x00": "%00", "#?": "%23%3F",
+	} {
 		require.Equal(t, id, schema.EscapeID(text))
 		back, err := schema.UnescapeID(id)
 		require.NoError(t, err)
@@ -228,8 +240,10 @@ func TestPositionsArePrinted(t *testing.T) {
 	} {
 		require.Equal(t, c.want, c.pos.String())
 	}
-	require.Equal(t, "f.yaml:3: bad; correct it", schema.Problem{Pos: schema.Pos{File: "f.yaml", Line: 3},
-		Message: "bad", Remedy: "correct it"}.String())
+	require.Equal(t, "f.yaml:3: bad; correct it", schema.Problem{
+		Pos:     schema.Pos{File: "f.yaml", Line: 3},
+		Message: "bad", Remedy: "correct it",
+	}.String())
 	require.Equal(t, "bad", schema.Problem{Message: "bad"}.String())
 	require.EqualError(t, schema.Problems{{Message: "a"}, {Message: "b", Remedy: "c"}}, "a\nb; c")
 }
@@ -312,8 +326,10 @@ func TestValuesAtAPath(t *testing.T) {
 		_, err := values(path)
 		require.ErrorContains(t, err, says, path)
 	}
-	for _, bad := range []string{"", ".", "*", "a.", ".a", "a..b", "a-b", "1a", "a b", "@parent", "a.**",
-		strings.Repeat("a.", 16) + "a", strings.Repeat("a", 64)} {
+	for _, bad := range []string{
+		"", ".", "*", "a.", ".a", "a..b", "a-b", "1a", "a b", "@parent", "a.**",
+		strings.Repeat("a.", 16) + "a", strings.Repeat("a", 64),
+	} {
 		_, err := schema.ParsePath(bad)
 		require.Error(t, err, bad)
 	}

@@ -79,8 +79,10 @@ kinds:
 	for _, k := range services[0].Kinds {
 		got = append(got, k.Name, k.HideWhileDeleting, len(k.Parents), k.Pos.Path)
 	}
-	require.Equal(t, []any{"A", false, 0, "kinds[A]", "B", true, 1, "kinds[B]", "C", true, 1, "kinds[C]", "D", false, 1,
-		"kinds[D]"}, got)
+	require.Equal(t, []any{
+		"A", false, 0, "kinds[A]", "B", true, 1, "kinds[B]", "C", true, 1, "kinds[C]", "D", false, 1,
+		"kinds[D]",
+	}, got)
 	require.Equal(t, []string{"c.example.com"}, services[0].Kinds[2].ReferableBy)
 	require.Equal(t, schema.CascadeDelete, services[0].Kinds[2].References[0].Behaviour)
 	require.Equal(t, schema.CascadeDelete, services[0].Kinds[3].Parents[0].Behaviour)

@@ -68,8 +68,10 @@ rights:
 // A written file is read as it was: no key is lost. The values of a file are compared without their places.
 func TestAFileIsWrittenAsItIsRead(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{everything, devices, "rights: {default: allow}\n", "rights: {max_removals: 3}\n",
-		"regions: [a]\n", ""} {
+	for _, text := range []string{
+		everything, devices, "rights: {default: allow}\n", "rights: {max_removals: 3}\n",
+		"regions: [a]\n", "",
+	} {
 		read, again := written(t, text)
 		require.Equal(t, read, again)
 	}

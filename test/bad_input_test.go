@@ -23,8 +23,10 @@ import (
 )
 
 // answers lists the codes that a server may return for a wrong request: never an internal error.
-var answers = []codes.Code{codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition, codes.OutOfRange,
-	codes.Aborted}
+var answers = []codes.Code{
+	codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition, codes.OutOfRange,
+	codes.Aborted,
+}
 
 type badRequests struct {
 	t *testing.T
@@ -47,11 +49,14 @@ func TestAWrongWriteIsTheCallersMistake(t *testing.T) {
 	}
 	number := func(f float64) *structpb.Struct {
 		return &structpb.Struct{Fields: map[string]*structpb.Value{
-			"a": {Kind: &structpb.Value_NumberValue{NumberValue: f}}}}
+			"a": {Kind: &structpb.Value_NumberValue{NumberValue: f}},
+		}}
 	}
 	owned := func(name, kind string) *resourcev1.Resource {
-		return &resourcev1.Resource{Name: "targets/o",
-			OwnerReferences: []*resourcev1.OwnerReference{{Name: name, Kind: kind}}}
+		return &resourcev1.Resource{
+			Name:            "targets/o",
+			OwnerReferences: []*resourcev1.OwnerReference{{Name: name, Kind: kind}},
+		}
 	}
 	for what, r := range map[string]*resourcev1.Resource{
 		"nothing":                  nil,
@@ -82,12 +87,15 @@ func TestAWrongWriteIsTheCallersMistake(t *testing.T) {
 		bad.refused("put: "+what, err)
 		_, err = user.MutateAndValidateResource(ctx, &resourcev1.MutateAndValidateResourceRequest{
 			Write: &resourcev1.BatchWriteResourcesRequest_Write{
-				Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: r}},
+				Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: r},
+			},
 		})
 		bad.refused("validate: "+what, err)
 	}
-	_, err := user.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "targets/d",
-		Body: body(t, fields{"blob": strings.Repeat("x", 5_000_000)})}})
+	_, err := user.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{
+		Name: "targets/d",
+		Body: body(t, fields{"blob": strings.Repeat("x", 5_000_000)}),
+	}})
 	require.Equal(t, codes.ResourceExhausted, status.Code(err), "gRPC refuses what is above the limit of a request: %v",
 		err)
 	_, err = user.BatchWriteResources(ctx,
@@ -126,8 +134,10 @@ func TestAWrongQuestionIsTheCallersMistake(t *testing.T) {
 		bad.refused("explain "+name, err)
 	}
 	for _, mask := range []string{"nope", "", "state.x", "owner_references.name"} {
-		_, err := user.GetResource(ctx, &resourcev1.GetResourceRequest{Name: "targets/t",
-			ReadMask: &fieldmaskpb.FieldMask{Paths: []string{mask}}})
+		_, err := user.GetResource(ctx, &resourcev1.GetResourceRequest{
+			Name:     "targets/t",
+			ReadMask: &fieldmaskpb.FieldMask{Paths: []string{mask}},
+		})
 		bad.refused("read mask "+mask, err)
 	}
 	for what, list := range map[string]*resourcev1.ListResourcesRequest{
@@ -196,26 +206,36 @@ func TestAPeersWrongMessageIsItsMistake(t *testing.T) {
 	bad.refused("confirm: no attempts", err)
 	key := &schemav1.BlockadeKey{Attempt: id[:], HolderUid: id[:], TargetUid: id[:], Path: "a\x00"}
 	for _, k := range []*schemav1.BlockadeKey{{}, key} {
-		_, err = peer.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Epoch: epoch,
-			Keys: []*schemav1.BlockadeKey{k}})
+		_, err = peer.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{
+			Epoch: epoch,
+			Keys:  []*schemav1.BlockadeKey{k},
+		})
 		bad.refused("release", err)
 		_, err = peer.ResolveBlockades(ctx,
 			&schemav1.ResolveBlockadesRequest{Questions: []*schemav1.ResolveBlockadesRequest_Question{{Key: k}}})
 		bad.refused("resolve", err)
 	}
-	_, err = peer.PlanDeletion(ctx, &schemav1.PlanDeletionRequest{Limit: -1,
-		Targets: []*schemav1.PlanDeletionRequest_Target{{}}})
+	_, err = peer.PlanDeletion(ctx, &schemav1.PlanDeletionRequest{
+		Limit:   -1,
+		Targets: []*schemav1.PlanDeletionRequest_Target{{}},
+	})
 	bad.refused("plan of nothing", err)
 	_, err = peer.CheckOwners(ctx, &schemav1.CheckOwnersRequest{Questions: []*schemav1.CheckOwnersRequest_Question{{}}})
 	bad.refused("owners: no owner", err)
-	_, err = peer.DropOwners(ctx, &schemav1.DropOwnersRequest{Epoch: epoch,
-		LetGo: []*schemav1.DropOwnersRequest_LetGo{{}}})
+	_, err = peer.DropOwners(ctx, &schemav1.DropOwnersRequest{
+		Epoch: epoch,
+		LetGo: []*schemav1.DropOwnersRequest_LetGo{{}},
+	})
 	bad.refused("drop: no owner", err)
-	_, err = peer.UpgradeOwnerReferences(ctx, &schemav1.UpgradeOwnerReferencesRequest{Version: "v1", Generation: -1,
-		Renamed: []*schemav1.UpgradeOwnerReferencesRequest_Renamed{{}}})
+	_, err = peer.UpgradeOwnerReferences(ctx, &schemav1.UpgradeOwnerReferencesRequest{
+		Version: "v1", Generation: -1,
+		Renamed: []*schemav1.UpgradeOwnerReferencesRequest_Renamed{{}},
+	})
 	bad.refused("upgrade: no kind", err)
-	_, err = peer.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Epoch: epoch, Position: "\x00",
-		ExceptUids: [][]byte{id[:]}})
+	_, err = peer.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{
+		Epoch: epoch, Position: "\x00",
+		ExceptUids: [][]byte{id[:]},
+	})
 	bad.refused("acknowledge: no position", err)
 	_, err = peer.TraceCascades(ctx, &schemav1.TraceCascadesRequest{Uids: [][]byte{nil}})
 	bad.refused("trace: no uid", err)
@@ -236,15 +256,19 @@ func TestOnlyDeploymentsForwardCallers(t *testing.T) {
 	f.mustPut(aWest+"targets/t", nil)
 	certs, err := f.Issue(identity.Deployment(f.id(bEast + "holders/h")))
 	require.NoError(t, err)
-	for _, conn := range []grpc.ClientConnInterface{f.asUser("a.example.com/us-west2"),
-		f.as(certs, "a.example.com/us-west2")} {
+	for _, conn := range []grpc.ClientConnInterface{
+		f.asUser("a.example.com/us-west2"),
+		f.as(certs, "a.example.com/us-west2"),
+	} {
 		user := resourcev1.NewResourceServiceClient(conn)
 		for _, who := range []string{"/operator/root", "/deployment/a.example.com/eastus2"} {
 			for _, name := range []string{"targets/t", aEast + "targets/t"} {
 				ctx := metadata.AppendToOutgoingContext(context.WithoutCancel(t.Context()), "dbcontroller-on-behalf-of",
 					who)
-				_, err := user.SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{Name: name,
-					BlockDeletion: true})
+				_, err := user.SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{
+					Name:          name,
+					BlockDeletion: true,
+				})
 				require.Equal(t, codes.PermissionDenied, status.Code(err))
 			}
 		}

@@ -21,8 +21,10 @@ func TestAProcessOverAnEmptyDatabase_I2_I15(t *testing.T) {
 		admin, err := pgx.Connect(ctx, server.DSN("postgres"))
 		require.NoError(t, err)
 		defer func() { _ = admin.Close(ctx) }()
-		for _, sql := range []string{`ALTER DATABASE own RENAME TO swapped`, `ALTER DATABASE other RENAME TO own`,
-			`ALTER DATABASE swapped RENAME TO other`} {
+		for _, sql := range []string{
+			`ALTER DATABASE own RENAME TO swapped`, `ALTER DATABASE other RENAME TO own`,
+			`ALTER DATABASE swapped RENAME TO other`,
+		} {
 			_, err := admin.Exec(ctx, sql)
 			require.NoError(t, err)
 		}

@@ -169,8 +169,10 @@ func (f *fixture) put(name string, content fields, owners ...*resourcev1.OwnerRe
 	f.t.Helper()
 	relative, resources := f.named(name)
 	return resources.PutResource(f.t.Context(),
-		&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: relative, Body: body(f.t, content),
-			OwnerReferences: owners}})
+		&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{
+			Name: relative, Body: body(f.t, content),
+			OwnerReferences: owners,
+		}})
 }
 
 // mustPut is put that fails the test on an error. It repeats refusals by deployments that have just started

@@ -285,15 +285,19 @@ func (f *fleet) populate() {
 
 // invent creates a resource below a random parent, or in a random region when it has none.
 func (f *fleet) invent(k *fleetKind, number int) *fleetResource {
-	r := &fleetResource{kind: k, project: shared, number: number,
-		body: map[string]any{"displayName": fmt.Sprint(k.Name, " ", number)}}
+	r := &fleetResource{
+		kind: k, project: shared, number: number,
+		body: map[string]any{"displayName": fmt.Sprint(k.Name, " ", number)},
+	}
 	if k.bound {
 		r.project = number % fleetProjects
 	}
 	segments := strings.Split(k.Patterns[0], "/")
 	r.name = schema.FullName{
-		Deployment: schema.DeploymentID{Service: k.model.ID.Service,
-			Region: f.files.Regions[f.random.IntN(len(f.files.Regions))]},
+		Deployment: schema.DeploymentID{
+			Service: k.model.ID.Service,
+			Region:  f.files.Regions[f.random.IntN(len(f.files.Regions))],
+		},
 		Name: fmt.Sprint(segments[len(segments)-2], "/", strings.ToLower(k.Name), "-", number),
 	}
 	if k.parent != nil {
@@ -422,7 +426,8 @@ func (f *fleet) put(c *client.Client, resources []*fleetResource) {
 }
 
 func putBatch(ctx context.Context, c *client.Client, id schema.DeploymentID, batch []*fleetResource,
-	request string) error {
+	request string,
+) error {
 	resources, err := c.Resources(ctx, id)
 	if err != nil {
 		return err

@@ -54,8 +54,10 @@ func TestTheGoClient(t *testing.T) {
 	var refused *client.Error
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, holderName, refused.Holders[0].Name.String())
-	_, err = holders.Put(ctx, client.Object[holder]{Name: bWest + "holders/none",
-		Body: holder{Block: aWest + "targets/none"}})
+	_, err = holders.Put(ctx, client.Object[holder]{
+		Name: bWest + "holders/none",
+		Body: holder{Block: aWest + "targets/none"},
+	})
 	require.ErrorIs(t, err, client.ErrRefused)
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, "TARGET_MISSING", refused.Refusals[0].Reason)

@@ -73,7 +73,8 @@ func TestACostlyBodyCostsLittle_I20_I21(t *testing.T) {
 	type door func(context.Context, *resourcev1.Resource) error
 	write := func(r *resourcev1.Resource) *resourcev1.BatchWriteResourcesRequest_Write {
 		return &resourcev1.BatchWriteResourcesRequest_Write{
-			Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: r}}
+			Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: r},
+		}
 	}
 	doors := map[string]door{
 		"put": func(ctx context.Context, r *resourcev1.Resource) error {
@@ -81,14 +82,17 @@ func TestACostlyBodyCostsLittle_I20_I21(t *testing.T) {
 			return err
 		},
 		"masked update": func(ctx context.Context, r *resourcev1.Resource) error {
-			_, err := user.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{Resource: r,
-				UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"body"}}})
+			_, err := user.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{
+				Resource:   r,
+				UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"body"}},
+			})
 			return err
 		},
 		"batch": func(ctx context.Context, r *resourcev1.Resource) error {
 			_, err := user.BatchWriteResources(ctx,
 				&resourcev1.BatchWriteResourcesRequest{
-					Writes: []*resourcev1.BatchWriteResourcesRequest_Write{write(r)}})
+					Writes: []*resourcev1.BatchWriteResourcesRequest_Write{write(r)},
+				})
 			return err
 		},
 		"validate": func(ctx context.Context, r *resourcev1.Resource) error {
@@ -124,13 +128,17 @@ func TestACostlyBodyCostsLittle_I20_I21(t *testing.T) {
 	}
 	f.costsLittle(deployment, "an update with a long mask", func() error {
 		_, err := user.UpdateResource(ctx,
-			&resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{Name: "targets/t"},
-				UpdateMask: &fieldmaskpb.FieldMask{Paths: paths}})
+			&resourcev1.UpdateResourceRequest{
+				Resource:   &resourcev1.Resource{Name: "targets/t"},
+				UpdateMask: &fieldmaskpb.FieldMask{Paths: paths},
+			})
 		return err
 	})
 	f.costsLittle(deployment, "a read with a long mask", func() error {
-		_, err := user.GetResource(ctx, &resourcev1.GetResourceRequest{Name: "targets/t",
-			ReadMask: &fieldmaskpb.FieldMask{Paths: paths}})
+		_, err := user.GetResource(ctx, &resourcev1.GetResourceRequest{
+			Name:     "targets/t",
+			ReadMask: &fieldmaskpb.FieldMask{Paths: paths},
+		})
 		return err
 	})
 }

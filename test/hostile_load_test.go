@@ -45,8 +45,10 @@ func TestNoUserTakesAllConnections_I20(t *testing.T) {
 		for i := range 1000 {
 			batch.Writes = append(batch.Writes,
 				&resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{
-					Put: &resourcev1.Resource{Name: fmt.Sprintf("others/%d-%d", page, i),
-						Body: body(t, fields{"n": i, "blob": strings.Repeat("x", 500)})},
+					Put: &resourcev1.Resource{
+						Name: fmt.Sprintf("others/%d-%d", page, i),
+						Body: body(t, fields{"n": i, "blob": strings.Repeat("x", 500)}),
+					},
 				}})
 		}
 		require.NoError(t, patiently(ctx, func() error { _, err := user.BatchWriteResources(ctx, batch); return err }))
@@ -61,8 +63,10 @@ func TestNoUserTakesAllConnections_I20(t *testing.T) {
 	for range 400 {
 		g.Go(func() {
 			for flood.Err() == nil {
-				_, err := lists.ListResources(flood, &resourcev1.ListResourcesRequest{Filter: `body.blob = "y"`,
-					OrderBy: "body.blob desc, body.n"})
+				_, err := lists.ListResources(flood, &resourcev1.ListResourcesRequest{
+					Filter:  `body.blob = "y"`,
+					OrderBy: "body.blob desc, body.n",
+				})
 				if status.Code(err) == codes.ResourceExhausted {
 					select {
 					case refused <- struct{}{}:

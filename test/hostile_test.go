@@ -44,8 +44,11 @@ func (f *fixture) others(during func()) (worst time.Duration) {
 				err := patiently(f.t.Context(), func() error {
 					_, err := resources.PutResource(f.t.Context(),
 						&resourcev1.PutResourceRequest{
-							Resource: &resourcev1.Resource{Name: fmt.Sprintf("targets/others%d-%d", i, n%10),
-								Body: body(f.t, nil)}})
+							Resource: &resourcev1.Resource{
+								Name: fmt.Sprintf("targets/others%d-%d", i, n%10),
+								Body: body(f.t, nil),
+							},
+						})
 					return err
 				})
 				if err != nil {
@@ -90,8 +93,14 @@ func (f *fixture) dialTLS(certs, deployment string) net.Conn {
 func headersOf(method string) []byte {
 	var block strings.Builder
 	e := hpack.NewEncoder(&block)
-	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", method}, {":authority", "x"},
-		{"content-type", "application/grpc"}, {"te", "trailers"}} {
+	for _, h := range [][2]string{
+		{":method", "POST"},
+		{":scheme", "https"},
+		{":path", method},
+		{":authority", "x"},
+		{"content-type", "application/grpc"},
+		{"te", "trailers"},
+	} {
 		_ = e.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
 	}
 	return []byte(block.String())
@@ -117,8 +126,10 @@ func TestAHostileUserOpensStreams_I20(t *testing.T) {
 			require.NoError(t, framer.WriteSettings())
 			go func() { _, _ = io.Copy(io.Discard, conn) }()
 			for id := uint32(1); id < 20_000; id += 2 {
-				if framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block,
-					EndHeaders: true}) != nil {
+				if framer.WriteHeaders(http2.HeadersFrameParam{
+					StreamID: id, BlockFragment: block,
+					EndHeaders: true,
+				}) != nil {
 					break // it was cut
 				}
 				opened++
@@ -158,8 +169,10 @@ func TestAHostileClientIsSlow_I20(t *testing.T) {
 		require.NoError(t, framer.WriteSettings())
 		go func() { _, _ = io.Copy(io.Discard, conn) }()
 		require.NoError(t,
-			framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1,
-				BlockFragment: headersOf(resourcev1.ResourceService_PutResource_FullMethodName), EndHeaders: true}))
+			framer.WriteHeaders(http2.HeadersFrameParam{
+				StreamID:      1,
+				BlockFragment: headersOf(resourcev1.ResourceService_PutResource_FullMethodName), EndHeaders: true,
+			}))
 		// A message of 1 MB is promised.
 		require.NoError(t, framer.WriteData(1, false, []byte{0, 0, 16, 0, 0}))
 		for range 5 {
@@ -203,13 +216,17 @@ func TestAHostileDeploymentLies_I2_I7_I16(t *testing.T) {
 	epoch := uuid.Must(uuid.NewV7())
 	for name, lie := range map[string]func() error{
 		"release of one": func() error {
-			_, err := hostile.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Epoch: epoch[:],
-				Keys: []*schemav1.BlockadeKey{key}})
+			_, err := hostile.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{
+				Epoch: epoch[:],
+				Keys:  []*schemav1.BlockadeKey{key},
+			})
 			return err
 		},
 		"release of attempt": func() error {
-			_, err := hostile.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Epoch: epoch[:],
-				Attempts: [][]byte{attempt}})
+			_, err := hostile.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{
+				Epoch:    epoch[:],
+				Attempts: [][]byte{attempt},
+			})
 			return err
 		},
 		"a new epoch": func() error {
@@ -217,8 +234,10 @@ func TestAHostileDeploymentLies_I2_I7_I16(t *testing.T) {
 			return err
 		},
 		"owners gone": func() error {
-			_, err := hostile.DropOwners(ctx, &schemav1.DropOwnersRequest{Epoch: epoch[:],
-				DeletedUids: [][]byte{victimUID[:]}})
+			_, err := hostile.DropOwners(ctx, &schemav1.DropOwnersRequest{
+				Epoch:       epoch[:],
+				DeletedUids: [][]byte{victimUID[:]},
+			})
 			return err
 		},
 		"shadows of others": func() error {
@@ -288,8 +307,10 @@ func TestNamesFullOfTricks(t *testing.T) {
 		}
 	}
 	// Characters that RFC 3986 allows in a segment are allowed in names.
-	for _, name := range []string{"targets/$(reboot)", "targets/a*", "targets/-", "targets/a%2Fb",
-		"targets/..%2F..%2Fetc", "targets/%00", "targets/;--'", "targets/" + strings.Repeat("a", 504)} {
+	for _, name := range []string{
+		"targets/$(reboot)", "targets/a*", "targets/-", "targets/a%2Fb",
+		"targets/..%2F..%2Fetc", "targets/%00", "targets/;--'", "targets/" + strings.Repeat("a", 504),
+	} {
 		req := &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name, Body: body(t, nil)}}
 		put, err := resources.PutResource(t.Context(), req)
 		require.NoError(t, err, name)

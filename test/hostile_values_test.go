@@ -121,8 +121,10 @@ func TestBodiesOfManyValuesTakeLittleMemory_I20_I21(t *testing.T) {
 		"reads":           func(ctx context.Context, i int) error { return one(ctx, users, i) },
 		"forwarded reads": func(ctx context.Context, i int) error { return one(ctx, forwarded, i) },
 		"masked reads": func(ctx context.Context, i int) error {
-			_, err := users[i%5].GetResource(ctx, &resourcev1.GetResourceRequest{Name: name(i),
-				ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"body.y.z"}}})
+			_, err := users[i%5].GetResource(ctx, &resourcev1.GetResourceRequest{
+				Name:     name(i),
+				ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"body.y.z"}},
+			})
 			return err
 		},
 		"lists": func(ctx context.Context, i int) error {
@@ -130,8 +132,10 @@ func TestBodiesOfManyValuesTakeLittleMemory_I20_I21(t *testing.T) {
 			return err
 		},
 		"forwarded lists": func(ctx context.Context, i int) error {
-			_, err := forwarded[i%5].ListResources(ctx, &resourcev1.ListResourcesRequest{Kind: "Other", PageSize: 1000,
-				Region: "us-west2"})
+			_, err := forwarded[i%5].ListResources(ctx, &resourcev1.ListResourcesRequest{
+				Kind: "Other", PageSize: 1000,
+				Region: "us-west2",
+			})
 			return err
 		},
 		"batches of reads": func(ctx context.Context, i int) error {
@@ -146,15 +150,19 @@ func TestBodiesOfManyValuesTakeLittleMemory_I20_I21(t *testing.T) {
 		},
 		"masked updates": func(ctx context.Context, i int) error {
 			_, err := users[i%5].UpdateResource(ctx, &resourcev1.UpdateResourceRequest{
-				Resource: &resourcev1.Resource{Name: name(i),
-					Body: message("z", structpb.NewNumberValue(float64(i)))},
+				Resource: &resourcev1.Resource{
+					Name: name(i),
+					Body: message("z", structpb.NewNumberValue(float64(i))),
+				},
 				UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"body.z"}},
 			})
 			return err
 		},
 		"watches": func(ctx context.Context, i int) error {
-			stream, err := users[i%5].WatchResources(ctx, &resourcev1.WatchResourcesRequest{Kind: "Other",
-				Filter: fmt.Sprintf(`name != "others/none%d"`, i)})
+			stream, err := users[i%5].WatchResources(ctx, &resourcev1.WatchResourcesRequest{
+				Kind:   "Other",
+				Filter: fmt.Sprintf(`name != "others/none%d"`, i),
+			})
 			for range 16 {
 				if err == nil {
 					_, err = stream.Recv()
@@ -224,8 +232,10 @@ func (h *halves) bytewise(ctx context.Context, calls, bytes int) {
 	var b strings.Builder
 	framer := http2.NewFramer(&b, nil)
 	for i := range uint32(calls) {
-		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1,
-			BlockFragment: headersOf(resourcev1.ResourceService_PutResource_FullMethodName), EndHeaders: true})
+		_ = framer.WriteHeaders(http2.HeadersFrameParam{
+			StreamID:      2*i + 1,
+			BlockFragment: headersOf(resourcev1.ResourceService_PutResource_FullMethodName), EndHeaders: true,
+		})
 	}
 	for n := range bytes {
 		for i := range uint32(calls) {

@@ -60,8 +60,10 @@ func newHTTPAPI(t *testing.T, of, services string) *httpAPI {
 	require.True(t, roots.AppendCertsFromPEM(raw))
 	token, err := os.ReadFile(string(issuer.File("ann", "db", time.Hour)))
 	require.NoError(t, err)
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots,
-		MinVersion: tls.VersionTLS13}, ForceAttemptHTTP2: true}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
+		RootCAs:    roots,
+		MinVersion: tls.VersionTLS13,
+	}, ForceAttemptHTTP2: true}}
 	t.Cleanup(client.CloseIdleConnections)
 	return &httpAPI{f, client, "https://" + at.Addr().String(), strings.TrimSpace(string(token)), issuer}
 }

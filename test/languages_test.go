@@ -153,12 +153,16 @@ func TestCertificatesHaveHostNames(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	made := func(args ...string) map[string]*x509.Certificate {
-		out, err := run(t, append([]string{"certs", "--dir", dir, "registry", "deployment/a.example.com/us-west2",
-			"user/ann", "host/db.example.org"}, args...)...)
+		out, err := run(t, append([]string{
+			"certs", "--dir", dir, "registry", "deployment/a.example.com/us-west2",
+			"user/ann", "host/db.example.org",
+		}, args...)...)
 		require.NoError(t, err, out)
 		certs := map[string]*x509.Certificate{}
-		for _, name := range []string{"registry", "deployment_a.example.com_us-west2", "user_ann",
-			"host_db.example.org"} {
+		for _, name := range []string{
+			"registry", "deployment_a.example.com_us-west2", "user_ann",
+			"host_db.example.org",
+		} {
 			raw, err := os.ReadFile(filepath.Join(dir, name, "tls.crt"))
 			require.NoError(t, err)
 			block, _ := pem.Decode(raw)
@@ -185,8 +189,10 @@ func TestCertificatesHaveHostNames(t *testing.T) {
 	}
 	require.Empty(t, certs["user_ann"].DNSNames)
 	require.Equal(t, []string{"db.example.org"}, certs["host_db.example.org"].DNSNames)
-	for name, want := range map[string]string{"10.0.0.7": "give it with --ip", "iam:8443": "want a host name",
-		",iam": "want a host name"} {
+	for name, want := range map[string]string{
+		"10.0.0.7": "give it with --ip", "iam:8443": "want a host name",
+		",iam": "want a host name",
+	} {
 		out, err := run(t, "certs", "--dir", dir, "--dns", name, "registry")
 		require.Error(t, err, name)
 		require.Contains(t, out, want)
@@ -203,7 +209,8 @@ func services(ctx context.Context, conn grpc.ClientConnInterface) ([]string, err
 	}
 	// Recv tells
 	_ = stream.Send(&reflectionv1.ServerReflectionRequest{
-		MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}})
+		MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{},
+	})
 	answer, err := stream.Recv()
 	var names []string
 	for _, s := range answer.GetListServicesResponse().GetService() {

@@ -17,8 +17,10 @@ import (
 // them.
 var ofNoRequest = map[string][]string{
 	"envregistry/server": {"RunTidy", "Follow"},
-	"schema/shadow/internal/admin": {"CleanUpDecommissioned", "RunTidy", "FollowEpochs", "RunAudits", "runAudit",
-		"RunStatistics", "analyzeGrown"},
+	"schema/shadow/internal/admin": {
+		"CleanUpDecommissioned", "RunTidy", "FollowEpochs", "RunAudits", "runAudit",
+		"RunStatistics", "analyzeGrown",
+	},
 	"schema/shadow/internal/deletedrows": {"RunDeletedRows"},
 	"schema/shadow/internal/db":          {"RunNotifications"},
 	"schema/shadow/internal/cascade":     {"RunProgress", "Close"},

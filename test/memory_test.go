@@ -140,8 +140,10 @@ func (h *halves) send(ctx context.Context, t *testing.T, id uint32, bytes int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.windows[id] += 65536
-	if h.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id,
-		BlockFragment: headersOf(resourcev1.ResourceService_PutResource_FullMethodName), EndHeaders: true}) != nil {
+	if h.framer.WriteHeaders(http2.HeadersFrameParam{
+		StreamID:      id,
+		BlockFragment: headersOf(resourcev1.ResourceService_PutResource_FullMethodName), EndHeaders: true,
+	}) != nil {
 		return
 	}
 	prefix := []byte{0, byte(bytes >> 24), byte(bytes >> 16), byte(bytes >> 8), byte(bytes)}

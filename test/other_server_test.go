@@ -35,7 +35,8 @@ func TestADeploymentMovesToAnotherServer_I1_I13_I23(t *testing.T) {
 	require.NoError(t, err)
 	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, everything,
 		playground.Config{Databases: playground.Databases{DSNs: map[schema.DeploymentID]string{
-			id: homeAt(proxy.Address())}}})}
+			id: homeAt(proxy.Address()),
+		}}})}
 	execute(t, homeAt(server.Address()), `DO $$ BEGIN
 		FOR i IN 1..200000 LOOP
 			BEGIN

@@ -105,8 +105,10 @@ func TestCertificatesListenersAndMethods(t *testing.T) {
 		"the deployment itself":       {"deployment", f.Deployments[f.id(aWest+"x/y")].Certs},
 	}
 	listeners := map[string][]string{
-		"a.example.com/us-west2": {"dbcontroller.resource.", "dbcontroller.admin.", "dbcontroller.schema.",
-			"grpc.health."},
+		"a.example.com/us-west2": {
+			"dbcontroller.resource.", "dbcontroller.admin.", "dbcontroller.schema.",
+			"grpc.health.",
+		},
 		"registry": {"dbcontroller.registry.", "grpc.health."},
 	}
 	tried := 0

@@ -112,8 +112,10 @@ func TestTheCommandLine(t *testing.T) {
 		{[]string{"put", device, `account: ` + robot}, ""},
 		{[]string{"get", device, "-o", "yaml"}, ""},
 		// Without a body an existing one is not emptied; the fleet is still deleted with its project below.
-		{[]string{"put", fleet},
-			fleet + ` exists, and a put without a body would empty it: give its whole body, or '{}' for none`},
+		{
+			[]string{"put", fleet},
+			fleet + ` exists, and a put without a body would empty it: give its whole body, or '{}' for none`,
+		},
 		{[]string{"put", fleet, ""}, `a put without a body would empty it`},
 		{[]string{"put", fleet, "# nothing"}, `a put without a body would empty it`},
 		{[]string{"put", fleet, "--owner", "Project=" + project}, `a put without a body would empty it`},
@@ -122,18 +124,28 @@ func TestTheCommandLine(t *testing.T) {
 			`" is the name of a resource, and Device has no reference there; did you mean account?`},
 		{[]string{"list", "devices.example.com/eastus2", "--kind", "Device"}, ""},
 		{[]string{"put", "projects/acme"}, `name "projects/acme": want //service/region/name`},
-		{[]string{"put", "//iam.example.com/us-west2/robots/r"},
-			`name "robots/r" fits no kind of iam.example.com@v1: its patterns are projects/{project}, projects/{project}/serviceAccounts/{account} (InvalidArgument)`},
+		{
+			[]string{"put", "//iam.example.com/us-west2/robots/r"},
+			`name "robots/r" fits no kind of iam.example.com@v1: its patterns are projects/{project}, projects/{project}/serviceAccounts/{account} (InvalidArgument)`,
+		},
 		{[]string{"put", "//iam.example.com/us-west2/projects/a b"}, `id "a b": want letters, digits`},
-		{[]string{"put", "//iam.example.com/mars/projects/a"},
-			`deployment iam.example.com/mars is not registered; known deployments: devices.example.com/eastus2`},
-		{[]string{"put", fleet, `{"project": "//iam.example.com/us-west2/projects/none"}`},
-			`fleets/north: project: //iam.example.com/us-west2/projects/none does not exist (FailedPrecondition)`},
-		{[]string{"put", fleet, `{"project": 5}`},
-			`field project: want the name of a resource as a string, got a number`},
+		{
+			[]string{"put", "//iam.example.com/mars/projects/a"},
+			`deployment iam.example.com/mars is not registered; known deployments: devices.example.com/eastus2`,
+		},
+		{
+			[]string{"put", fleet, `{"project": "//iam.example.com/us-west2/projects/none"}`},
+			`fleets/north: project: //iam.example.com/us-west2/projects/none does not exist (FailedPrecondition)`,
+		},
+		{
+			[]string{"put", fleet, `{"project": 5}`},
+			`field project: want the name of a resource as a string, got a number`,
+		},
 		{[]string{"put", fleet, `{"project": `}, `the body is neither JSON nor YAML with fields`},
-		{[]string{"list", "iam.example.com/us-west2", "--kind", "Robot"},
-			`unknown kind "Robot": kinds of iam.example.com@v1 are Project, ServiceAccount`},
+		{
+			[]string{"list", "iam.example.com/us-west2", "--kind", "Robot"},
+			`unknown kind "Robot": kinds of iam.example.com@v1 are Project, ServiceAccount`,
+		},
 		{[]string{"delete", robot}, `projects/acme/serviceAccounts/robot cannot be deleted: it is referred to by ` +
 			device + ` (account) (FailedPrecondition)`},
 		{[]string{"get", "//iam.example.com/us-west2/projects/none"}, `projects/none: not found (NotFound)`},
@@ -166,8 +178,10 @@ func TestTheCommandLine(t *testing.T) {
 		{"get", odd, "-o", "yaml"},
 		{"explain", odd},
 		{"plan", odd},
-		{"list", "iam.example.com/us-west2", "--filter",
-			`name = "` + strings.ReplaceAll(strings.TrimPrefix(odd, "//iam.example.com/us-west2/"), "*", `\\*`) + `"`},
+		{
+			"list", "iam.example.com/us-west2", "--filter",
+			`name = "` + strings.ReplaceAll(strings.TrimPrefix(odd, "//iam.example.com/us-west2/"), "*", `\\*`) + `"`,
+		},
 		{"delete", odd, "--wait", "30s"},
 		{"removals", odd},
 	} {

@@ -178,11 +178,14 @@ func TestActingUponDanglingReferencesIsContinuedAfterAKill_I1_I19(t *testing.T) 
 	for kind, field := range map[string]string{"cascade": "cascade", "unset": "asyncUnset"} {
 		req := &resourcev1.BatchWriteResourcesRequest{}
 		for i := range page {
-			put := &resourcev1.Resource{Name: fmt.Sprintf("holders/%s%d", kind, i),
-				Body: body(t, fields{"kept": "yes", field: aWest + "targets/lost"})}
+			put := &resourcev1.Resource{
+				Name: fmt.Sprintf("holders/%s%d", kind, i),
+				Body: body(t, fields{"kept": "yes", field: aWest + "targets/lost"}),
+			}
 			req.Writes = append(req.Writes,
 				&resourcev1.BatchWriteResourcesRequest_Write{
-					Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: put}})
+					Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: put},
+				})
 		}
 		require.NoError(t, patiently(t.Context(), func() error {
 			_, err := holders.BatchWriteResources(t.Context(), req)
@@ -206,8 +209,10 @@ func TestActingUponDanglingReferencesIsContinuedAfterAKill_I1_I19(t *testing.T) 
 	holding.Environment("DBCONTROLLER_CRASH=crash-dangling-acted")
 	require.NoError(t, holding.Start())
 	f.ready(at)
-	act := []string{"verify", "--repair", "--dangling=act", "--reason", "the standby lagged", "--yes",
-		"--context", f.Context}
+	act := []string{
+		"verify", "--repair", "--dangling=act", "--reason", "the standby lagged", "--yes",
+		"--context", f.Context,
+	}
 	var out string
 	f.eventually("it is killed", func() bool { // the command may fail before it acts, because another process is late
 		if !holding.Ended() {

@@ -50,8 +50,10 @@ func TestDeploymentsComeAndGoWhileAllRuns(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts six processes")
 	}
-	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, everything, playground.Config{Registries: 2,
-		Args: []string{"--tentative-ttl", "1s", "--owner-grace", "1s"}})}
+	f := &fixture{t: t, Processes: harness.NewProcessesWith(t, everything, playground.Config{
+		Registries: 2,
+		Args:       []string{"--tentative-ttl", "1s", "--owner-grace", "1s"},
+	})}
 	const at, east = "b.example.com/us-west2", "a.example.com/eastus2"
 	f.mustPut(aEast+"targets/t", nil)
 	f.mustPut(bWest+"holders/h", fields{"block": aEast + "targets/t"})
@@ -151,36 +153,43 @@ func (l *liar) said() (*registryv1.Environment, chan struct{}) {
 
 // WatchEnvironment sends a snapshot of env, and ends when env changes.
 func (l *liar) WatchEnvironment(req *registryv1.WatchEnvironmentRequest,
-	stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
+	stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse],
+) error {
 	if req.GetResumeToken() != "" {
 		return status.Error(codes.OutOfRange, "from the beginning")
 	}
 	env, cut := l.said()
 	send := func(c *registryv1.WatchEnvironmentResponse_Change) error {
 		return stream.Send(&registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Upsert{
-			Upsert: c}})
+			Upsert: c,
+		}})
 	}
 	for _, r := range env.GetRegions() {
 		if err := send(&registryv1.WatchEnvironmentResponse_Change{
-			Item: &registryv1.WatchEnvironmentResponse_Change_Region{Region: r}}); err != nil {
+			Item: &registryv1.WatchEnvironmentResponse_Change_Region{Region: r},
+		}); err != nil {
 			return err
 		}
 	}
 	for _, s := range env.GetServices() {
 		if err := send(&registryv1.WatchEnvironmentResponse_Change{
-			Item: &registryv1.WatchEnvironmentResponse_Change_Service{Service: s}}); err != nil {
+			Item: &registryv1.WatchEnvironmentResponse_Change_Service{Service: s},
+		}); err != nil {
 			return err
 		}
 	}
 	for _, d := range env.GetDeployments() {
 		if err := send(&registryv1.WatchEnvironmentResponse_Change{
-			Item: &registryv1.WatchEnvironmentResponse_Change_Deployment{Deployment: d}}); err != nil {
+			Item: &registryv1.WatchEnvironmentResponse_Change_Deployment{Deployment: d},
+		}); err != nil {
 			return err
 		}
 	}
 	err := stream.Send(&registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_EndOfSnapshot_{
-		EndOfSnapshot: &registryv1.WatchEnvironmentResponse_EndOfSnapshot{Revision: env.GetRevision(),
-			ResumeToken: "said"},
+		EndOfSnapshot: &registryv1.WatchEnvironmentResponse_EndOfSnapshot{
+			Revision:    env.GetRevision(),
+			ResumeToken: "said",
+		},
 	}})
 	if err != nil {
 		return err
@@ -217,8 +226,10 @@ func TestALyingRegistryDeletesNothing_I15_I27(t *testing.T) {
 	require.NoError(t, err)
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", f.RegistryAddress)
 	require.NoError(t, err)
-	server := grpc.NewServer(service.ServerOptions(service.Guard{Credentials: credentials,
-		Policy: registryserver.Policy}, nil, nil)...)
+	server := grpc.NewServer(service.ServerOptions(service.Guard{
+		Credentials: credentials,
+		Policy:      registryserver.Policy,
+	}, nil, nil)...)
 	l := &liar{env: truth, cut: make(chan struct{})}
 	registryv1.RegisterRegistryServiceServer(server, l)
 	go func() { _ = server.Serve(listener) }()

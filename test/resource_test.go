@@ -36,13 +36,19 @@ func TestTheResourceService(t *testing.T) {
 	b := resourcev1.NewResourceServiceClient(f.asUser("b.example.com/eastus2"))
 
 	// One transaction, mutual references, creates and updates and puts.
-	first := &resourcev1.BatchWriteResourcesRequest{RequestId: uuid.NewString(),
+	first := &resourcev1.BatchWriteResourcesRequest{
+		RequestId: uuid.NewString(),
 		Writes: []*resourcev1.BatchWriteResourcesRequest_Write{
-			{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: &resourcev1.Resource{Name: "targets/x",
-				Labels: map[string]string{"team": "red"}, Body: body(t, fields{"next": "targets/y", "size": 1})}}},
-			{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: "targets/y",
-				Body: body(t, fields{"next": "targets/x", "size": 2, "deep": fields{"er": "y"}})}}},
-		}}
+			{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: &resourcev1.Resource{
+				Name:   "targets/x",
+				Labels: map[string]string{"team": "red"}, Body: body(t, fields{"next": "targets/y", "size": 1}),
+			}}},
+			{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{
+				Name: "targets/y",
+				Body: body(t, fields{"next": "targets/x", "size": 2, "deep": fields{"er": "y"}}),
+			}}},
+		},
+	}
 	wrote, err := a.BatchWriteResources(ctx, first)
 	require.NoError(t, err)
 	again, err := a.BatchWriteResources(ctx, first)
@@ -64,8 +70,10 @@ func TestTheResourceService(t *testing.T) {
 	// Masks, revisions.
 	x := wrote.GetResources()[0]
 	updated, err := a.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{
-		Resource: &resourcev1.Resource{Name: "targets/x", Revision: x.GetRevision(),
-			Body: body(t, fields{"size": 9, "next": "ignored"})},
+		Resource: &resourcev1.Resource{
+			Name: "targets/x", Revision: x.GetRevision(),
+			Body: body(t, fields{"size": 9, "next": "ignored"}),
+		},
 		UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"body.size"}},
 	})
 	require.NoError(t, err)
@@ -74,39 +82,51 @@ func TestTheResourceService(t *testing.T) {
 	_, err = a.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{Resource: x})
 	require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
 	require.Equal(t, "MOVED", reasonOf(err))
-	read, err := a.GetResource(ctx, &resourcev1.GetResourceRequest{Name: "targets/y",
-		ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"body.deep.er", "state"}}})
+	read, err := a.GetResource(ctx, &resourcev1.GetResourceRequest{
+		Name:     "targets/y",
+		ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"body.deep.er", "state"}},
+	})
 	require.NoError(t, err)
 	require.Equal(t, fields{"deep": fields{"er": "y"}}, read.GetBody().AsMap())
 	require.Zero(t, read.GetRevision())
-	_, err = a.GetResource(ctx, &resourcev1.GetResourceRequest{Name: "targets/y",
-		ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"colour"}}})
+	_, err = a.GetResource(ctx, &resourcev1.GetResourceRequest{
+		Name:     "targets/y",
+		ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"colour"}},
+	})
 	require.ErrorContains(t, err, `read_mask: unknown field "colour"`)
 
 	// Validated on both sides, and nothing stored.
 	would, err := b.MutateAndValidateResource(ctx,
 		&resourcev1.MutateAndValidateResourceRequest{Write: &resourcev1.BatchWriteResourcesRequest_Write{
-			Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: &resourcev1.Resource{Name: "holders/v",
-				Body: body(t, fields{"block": aWest + "targets/x"})}},
+			Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: &resourcev1.Resource{
+				Name: "holders/v",
+				Body: body(t, fields{"block": aWest + "targets/x"}),
+			}},
 		}})
 	require.NoError(t, err)
 	require.Equal(t, "Holder", would.GetKind())
 	require.Empty(t, would.GetUid())
 	_, err = b.MutateAndValidateResource(ctx,
 		&resourcev1.MutateAndValidateResourceRequest{Write: &resourcev1.BatchWriteResourcesRequest_Write{
-			Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: &resourcev1.Resource{Name: "holders/v",
-				Body: body(t, fields{"block": aWest + "targets/none"})}},
+			Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: &resourcev1.Resource{
+				Name: "holders/v",
+				Body: body(t, fields{"block": aWest + "targets/none"}),
+			}},
 		}})
 	require.Equal(t, "TARGET_MISSING", reasonOf(err))
 	require.Nil(t, f.get(bEast+"holders/v"))
 
 	// Lists in pages, and watches, with a filter.
-	listed, err := a.ListResources(ctx, &resourcev1.ListResourcesRequest{Filter: `body.size > 1`,
-		OrderBy: "body.size desc", PageSize: 1})
+	listed, err := a.ListResources(ctx, &resourcev1.ListResourcesRequest{
+		Filter:  `body.size > 1`,
+		OrderBy: "body.size desc", PageSize: 1,
+	})
 	require.NoError(t, err)
 	require.Equal(t, "targets/x", listed.GetResources()[0].GetName())
-	listed, err = a.ListResources(ctx, &resourcev1.ListResourcesRequest{Filter: `body.size > 1`,
-		OrderBy: "body.size desc", PageSize: 1, PageToken: listed.GetNextPageToken()})
+	listed, err = a.ListResources(ctx, &resourcev1.ListResourcesRequest{
+		Filter:  `body.size > 1`,
+		OrderBy: "body.size desc", PageSize: 1, PageToken: listed.GetNextPageToken(),
+	})
 	require.NoError(t, err)
 	require.Equal(t, "targets/y", listed.GetResources()[0].GetName())
 	_, err = a.ListResources(ctx, &resourcev1.ListResourcesRequest{Filter: `body.size >`})
@@ -127,15 +147,19 @@ func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 	// a deployment that has just started does not know the address of the other one yet
 	require.NoError(t, patiently(ctx, func() (err error) {
 		created, err = a.CreateResource(ctx,
-			&resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{Name: there,
-				Body: body(t, fields{"n": 1})}})
+			&resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{
+				Name: there,
+				Body: body(t, fields{"n": 1}),
+			}})
 		return err
 	}))
 	require.Equal(t, "a.example.com/eastus2", created.GetDeployment())
 	require.Equal(t, created.GetUid(), f.get(there).GetUid())
 	f.mustPut(aWest+"targets/here", nil)
-	batch, err := a.BatchGetResources(ctx, &resourcev1.BatchGetResourcesRequest{Names: []string{"targets/here", there,
-		aWest + "targets/here"}})
+	batch, err := a.BatchGetResources(ctx, &resourcev1.BatchGetResourcesRequest{Names: []string{
+		"targets/here", there,
+		aWest + "targets/here",
+	}})
 	require.NoError(t, err)
 	require.Len(t, batch.GetResources(), 3)
 	require.Equal(t, "a.example.com/eastus2", batch.GetResources()[1].GetDeployment())
@@ -150,8 +174,10 @@ func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 	event, err = watch.Recv()
 	require.NoError(t, err)
 	require.NotNil(t, event.GetEndOfSnapshot())
-	_, err = a.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{Name: there,
-		Body: body(t, fields{"n": 2})}})
+	_, err = a.UpdateResource(ctx, &resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{
+		Name: there,
+		Body: body(t, fields{"n": 2}),
+	}})
 	require.NoError(t, err)
 	event, err = watch.Recv()
 	require.NoError(t, err)
@@ -221,10 +247,14 @@ func TestRequestsAreForwardedToTheOwningRegionOnce(t *testing.T) {
 	require.ErrorContains(t, err, "belongs to another service: ask b.example.com/eastus2")
 	_, err = a.BatchWriteResources(ctx,
 		&resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{
-			{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: there,
-				Body: body(t, nil)}}},
-			{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{Name: "targets/here",
-				Body: body(t, nil)}}},
+			{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{
+				Name: there,
+				Body: body(t, nil),
+			}}},
+			{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: &resourcev1.Resource{
+				Name: "targets/here",
+				Body: body(t, nil),
+			}}},
 		}})
 	require.ErrorContains(t, err, "one request writes in one deployment")
 	// The owning region cannot be reached: the error says so. When it is back, the next request succeeds,

@@ -87,8 +87,10 @@ func (f *fixture) withToken(token identity.TokenFile, deployment string) resourc
 
 func device(t *testing.T, name, project string) *resourcev1.PutResourceRequest {
 	t.Helper()
-	return &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "devices/" + name,
-		Body: body(t, fields{"project": iamWest + "projects/" + project})}}
+	return &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{
+		Name: "devices/" + name,
+		Body: body(t, fields{"project": iamWest + "projects/" + project}),
+	}}
 }
 
 // codeOf repeats a call that a busy machine did not answer, and returns the code of its answer.
@@ -162,8 +164,10 @@ func TestRightsHoldBetweenDeployments(t *testing.T) {
 	}))
 
 	// An owner elsewhere: by the same grants, at the deployment that is written to, whether it exists or not.
-	for owner, code := range map[string]codes.Code{"secret": codes.PermissionDenied, "missing": codes.PermissionDenied,
-		"shared": codes.OK} {
+	for owner, code := range map[string]codes.Code{
+		"secret": codes.PermissionDenied, "missing": codes.PermissionDenied,
+		"shared": codes.OK,
+	} {
 		put := device(t, "a-owned", "shared")
 		put.Resource.OwnerReferences = []*resourcev1.OwnerReference{ownedBy("Project", iamWest+"projects/"+owner)}
 		require.Equal(t, code, codeOf(t, func() error {

@@ -31,11 +31,15 @@ func TestAnExportedResourceIsPutBack(t *testing.T) {
 		require.NoError(t, err)
 		status, err := structpb.NewStruct(fields{"phase": "ready"})
 		require.NoError(t, err)
-		_, err = resources.UpdateResourceStatus(t.Context(), &resourcev1.UpdateResourceStatusRequest{Name: relative,
-			Status: status})
+		_, err = resources.UpdateResourceStatus(t.Context(), &resourcev1.UpdateResourceStatusRequest{
+			Name:   relative,
+			Status: status,
+		})
 		require.NoError(t, err)
-		_, err = resources.SetBlockDeletion(t.Context(), &resourcev1.SetBlockDeletionRequest{Name: relative,
-			BlockDeletion: true})
+		_, err = resources.SetBlockDeletion(t.Context(), &resourcev1.SetBlockDeletionRequest{
+			Name:          relative,
+			BlockDeletion: true,
+		})
 		require.NoError(t, err)
 	}
 	before := map[string]*resourcev1.Resource{target: f.get(target), owned: f.get(owned)}
@@ -51,8 +55,10 @@ func TestAnExportedResourceIsPutBack(t *testing.T) {
 	require.NoError(t, err, "%s: the same again changes nothing", out)
 	for name := range before {
 		relative, resources := f.named(name)
-		_, err := resources.SetBlockDeletion(t.Context(), &resourcev1.SetBlockDeletionRequest{Name: relative,
-			BlockDeletion: false})
+		_, err := resources.SetBlockDeletion(t.Context(), &resourcev1.SetBlockDeletionRequest{
+			Name:          relative,
+			BlockDeletion: false,
+		})
 		require.NoError(t, err)
 	}
 	f.mustDelete(owner)

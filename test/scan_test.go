@@ -39,7 +39,7 @@ func TestScanFromTheCommandLine(t *testing.T) {
 	require.Zero(t, code, out)
 	require.Contains(t, out, "! 1 row of 6 refers to 1 target that does not exist")
 	require.Contains(t, out, "public.Order <script>6 -> 6")
-	require.Contains(t, out, `CREATE INDEX CONCURRENTLY "Order_customerId_idx" ON "public"."Order" ("customerId");`)
+	require.Contains(t, out, `CREATE INDEX CONCURRENTLY ON "public"."Order" ("customerId");`)
 	html, err := os.ReadFile(page)
 	require.NoError(t, err)
 	require.Contains(t, string(html), "&lt;script&gt;6")

@@ -57,12 +57,15 @@ func newPeer(f *fixture) *peer {
 	f.t.Helper()
 	uid := uuid.MustParse(f.mustPut(aWest+"targets/t", nil).GetUid())
 	conn := f.as(f.Deployments[f.id(bEast+"holders/x")].Certs, "a.example.com/us-west2")
-	return &peer{f: f, service: schemav1.NewSchemaServiceClient(conn), target: uid,
-		epoch: f.epoch(f.id(bEast + "holders/x"))}
+	return &peer{
+		f: f, service: schemav1.NewSchemaServiceClient(conn), target: uid,
+		epoch: f.epoch(f.id(bEast + "holders/x")),
+	}
 }
 
 func (p *peer) establish(ctx context.Context, attempt, holder uuid.UUID, path string, b schema.Behaviour,
-	validateOnly bool) error {
+	validateOnly bool,
+) error {
 	return establishOne(ctx, p.service, &schemav1.EstablishReferencesRequest_Attempt{
 		Attempt: raw(attempt), ValidateOnly: validateOnly,
 		References: []*schemav1.EstablishReferencesRequest_Reference{{
@@ -74,7 +77,8 @@ func (p *peer) establish(ctx context.Context, attempt, holder uuid.UUID, path st
 
 // establishOne establishes the references of one attempt.
 func establishOne(ctx context.Context, at schemav1.SchemaServiceClient,
-	attempt *schemav1.EstablishReferencesRequest_Attempt) error {
+	attempt *schemav1.EstablishReferencesRequest_Attempt,
+) error {
 	answer, err := at.EstablishReferences(ctx,
 		&schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{attempt}})
 	if err != nil {
@@ -107,21 +111,26 @@ func TestMessagesOfAnAttemptInEveryOrder_I5_I7(t *testing.T) {
 				require.Equal(t, released, err != nil, "order %v: a released attempt cannot establish: %v", order, err)
 			case 2:
 				for range 2 {
-					_, err := p.service.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Epoch: p.epoch,
-						Keys: []*schemav1.BlockadeKey{p.key(attempt, holder, path)}})
+					_, err := p.service.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{
+						Epoch: p.epoch,
+						Keys:  []*schemav1.BlockadeKey{p.key(attempt, holder, path)},
+					})
 					require.NoError(t, err)
 				}
 				released = true
 			case 3:
 				// A release of another key of the same target does not affect this one.
-				_, err := p.service.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Epoch: p.epoch,
-					Keys: []*schemav1.BlockadeKey{p.key(uuid.Must(uuid.NewV7()), holder, path)}})
+				_, err := p.service.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{
+					Epoch: p.epoch,
+					Keys:  []*schemav1.BlockadeKey{p.key(uuid.Must(uuid.NewV7()), holder, path)},
+				})
 				require.NoError(t, err)
 			case 4:
 				require.Equal(t, released, p.establish(ctx, attempt, holder, path, behaviour, false) != nil)
 				_, err := p.service.ResolveBlockades(ctx,
 					&schemav1.ResolveBlockadesRequest{Questions: []*schemav1.ResolveBlockadesRequest_Question{
-						{Key: p.key(attempt, holder, path)}}})
+						{Key: p.key(attempt, holder, path)},
+					}})
 				require.NoError(t, err, "a question about an unknown reference is answered, and changes nothing")
 			}
 		}
@@ -142,23 +151,29 @@ func TestRepeatedMessagesOfCommittedReferences_I7_I8(t *testing.T) {
 	f := newFixture(t)
 	p, ctx := newPeer(f), t.Context()
 	for i := range 6 {
-		f.mustPut(fmt.Sprintf("%sholders/h%d", bEast, i), fields{"block": aWest + "targets/t",
-			"cascade": aWest + "targets/t"})
+		f.mustPut(fmt.Sprintf("%sholders/h%d", bEast, i), fields{
+			"block":   aWest + "targets/t",
+			"cascade": aWest + "targets/t",
+		})
 	}
 	f.settled()
 	operator := schemav1.NewSchemaServiceClient(f.as(f.ClientCerts(), "b.example.com/eastus2"))
 	var attempts [][]byte
 	var keys []*schemav1.BlockadeKey
 	for token := ""; ; {
-		page, err := operator.ListResourceShadows(ctx, &schemav1.ListResourceShadowsRequest{PageSize: 2,
-			PageToken: token, Kind: "Holder"})
+		page, err := operator.ListResourceShadows(ctx, &schemav1.ListResourceShadowsRequest{
+			PageSize:  2,
+			PageToken: token, Kind: "Holder",
+		})
 		require.NoError(t, err)
 		for _, s := range page.GetShadows() {
 			require.Len(t, s.GetReferences(), 2)
 			for _, r := range s.GetReferences() {
 				attempts = append(attempts, r.GetAttempt())
-				keys = append(keys, &schemav1.BlockadeKey{Attempt: r.GetAttempt(), HolderUid: s.GetResource().GetUid(),
-					Path: r.GetPath(), TargetUid: r.GetTargetUid()})
+				keys = append(keys, &schemav1.BlockadeKey{
+					Attempt: r.GetAttempt(), HolderUid: s.GetResource().GetUid(),
+					Path: r.GetPath(), TargetUid: r.GetTargetUid(),
+				})
 			}
 		}
 		if token = page.GetNextPageToken(); token == "" {
@@ -181,8 +196,10 @@ func TestRepeatedMessagesOfCommittedReferences_I7_I8(t *testing.T) {
 	}
 	require.Equal(t, 6, blockades())
 	for range 3 {
-		confirmed, err := p.service.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{Epoch: p.epoch,
-			Attempts: attempts})
+		confirmed, err := p.service.ConfirmBlockades(ctx, &schemav1.ConfirmBlockadesRequest{
+			Epoch:    p.epoch,
+			Attempts: attempts,
+		})
 		require.NoError(t, err)
 		require.NotEmpty(t, confirmed.GetUnknownAttempts(), "nothing is invented")
 	}
@@ -220,7 +237,8 @@ func TestRepeatedMessagesOfCommittedReferences_I7_I8(t *testing.T) {
 		}
 		plan, err := holder.PlanDeletion(ctx,
 			&schemav1.PlanDeletionRequest{Targets: []*schemav1.PlanDeletionRequest_Target{
-				{Deployment: "a.example.com/us-west2", Uid: raw(p.target)}}})
+				{Deployment: "a.example.com/us-west2", Uid: raw(p.target)},
+			}})
 		require.NoError(t, err)
 		require.Len(t, plan.GetMembers(), 6)
 	}
@@ -254,15 +272,19 @@ func TestRepeatedAndLateAcknowledgements(t *testing.T) {
 	require.NoError(t, f.Deployments[f.id(bEast+"holders/h")].Kill())
 	f.mustDelete(aWest + "targets/t")
 	for range 2 { // a position from before the deletion: does not count
-		_, err := p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Epoch: p.epoch,
-			Position: early})
+		_, err := p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{
+			Epoch:    p.epoch,
+			Position: early,
+		})
 		require.NoError(t, err)
 	}
 	n, latest := position()
 	require.Equal(t, 1, n, "still to be acted upon")
 	for range 2 { // with an exception: not done
-		_, err := p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Epoch: p.epoch,
-			Position: latest, ExceptUids: [][]byte{raw(p.target)}})
+		_, err := p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{
+			Epoch:    p.epoch,
+			Position: latest, ExceptUids: [][]byte{raw(p.target)},
+		})
 		require.NoError(t, err)
 	}
 	stranger := schemav1.NewSchemaServiceClient(f.as(f.Deployments[f.id(bWest+"holders/h")].Certs,
@@ -274,8 +296,10 @@ func TestRepeatedAndLateAcknowledgements(t *testing.T) {
 	require.NoError(t, f.Deployments[f.id(bEast+"holders/h")].Start())
 	f.ready("b.example.com/eastus2")
 	f.gone(aWest+"targets/t", bEast+"holders/h")
-	_, err = p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{Epoch: p.epoch,
-		Position: latest})
+	_, err = p.service.AcknowledgeDeletions(ctx, &schemav1.AcknowledgeDeletionsRequest{
+		Epoch:    p.epoch,
+		Position: latest,
+	})
 	require.NoError(t, err, "of a removed resource")
 	f.settled()
 }
@@ -312,15 +336,23 @@ func TestMessagesOfOwnersInEveryOrder_I7_I16(t *testing.T) {
 					require.Equal(t, schemav1.CheckOwnersResponse_VERDICT_UNSPECIFIED,
 						answer.GetAnswers()[2].GetVerdict())
 				case 1: // an owner that was never one
-					_, err = at.DropOwners(ctx, &schemav1.DropOwnersRequest{Epoch: epoch,
-						DeletedUids: [][]byte{raw(uuid.New())}})
+					_, err = at.DropOwners(ctx, &schemav1.DropOwnersRequest{
+						Epoch:       epoch,
+						DeletedUids: [][]byte{raw(uuid.New())},
+					})
 				case 2: // a let-go by an owner that need not refer
-					_, err = at.DropOwners(ctx, &schemav1.DropOwnersRequest{Epoch: epoch,
-						LetGo: []*schemav1.DropOwnersRequest_LetGo{{OwnerUid: raw(uid),
-							OwneeUid: raw(uuid.MustParse(kept.GetUid()))}}})
+					_, err = at.DropOwners(ctx, &schemav1.DropOwnersRequest{
+						Epoch: epoch,
+						LetGo: []*schemav1.DropOwnersRequest_LetGo{{
+							OwnerUid: raw(uid),
+							OwneeUid: raw(uuid.MustParse(kept.GetUid())),
+						}},
+					})
 				case 3: // an upgrade that the deployment, asked for it, does not say
-					_, err = at.UpgradeOwnerReferences(ctx, &schemav1.UpgradeOwnerReferencesRequest{Version: "v7",
-						Generation: 1 << 60})
+					_, err = at.UpgradeOwnerReferences(ctx, &schemav1.UpgradeOwnerReferencesRequest{
+						Version:    "v7",
+						Generation: 1 << 60,
+					})
 					require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
 					err = nil
 				}

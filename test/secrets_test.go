@@ -38,10 +38,14 @@ func TestErrorsContainNoPassword(t *testing.T) {
 		"a keyword":      "host=127.0.0.1 port=1 user=u password='" + canary + "'",
 	} {
 		for _, args := range [][]string{
-			{"serve", "--deployment", "a.example.com/us-west2", "--postgres", dsn, "--registry", "127.0.0.1:1",
-				"--certs", certDir, "--listen", "127.0.0.1:0", "--migrate", "--start-timeout", "1s"},
-			{"registry", "--postgres", dsn, "--certs", filepath.Join(certs, "registry"), "--listen", "127.0.0.1:0",
-				"--start-timeout", "1s"},
+			{
+				"serve", "--deployment", "a.example.com/us-west2", "--postgres", dsn, "--registry", "127.0.0.1:1",
+				"--certs", certDir, "--listen", "127.0.0.1:0", "--migrate", "--start-timeout", "1s",
+			},
+			{
+				"registry", "--postgres", dsn, "--certs", filepath.Join(certs, "registry"), "--listen", "127.0.0.1:0",
+				"--start-timeout", "1s",
+			},
 			{"migrate", "up", "--postgres", dsn, "--roles"},
 			{"migrate", "status", "--postgres", dsn},
 			{"dev", "--postgres", dsn, "--dir", t.TempDir()},
@@ -93,13 +97,17 @@ func TestOutputsContainNoSecrets(t *testing.T) {
 	_, err = f.put(aWest+"targets/nul", fields{"secret": canary + "\x00"})
 	note("a body that cannot be stored", err)
 	resources := resourcev1.NewResourceServiceClient(f.asUser("a.example.com/us-west2"))
-	_, err = resources.ListResources(t.Context(), &resourcev1.ListResourcesRequest{Kind: "Target",
-		PageToken: "nonsense"})
+	_, err = resources.ListResources(t.Context(), &resourcev1.ListResourcesRequest{
+		Kind:      "Target",
+		PageToken: "nonsense",
+	})
 	note("a wrong page", err)
 	_, err = resources.ListResources(t.Context(), &resourcev1.ListResourcesRequest{Kind: "Target", Filter: "body.x ="})
 	note("a wrong filter", err)
-	for _, path := range []string{"/metrics", "/readyz?verbose", "/livez?verbose", "/healthz?verbose", "/debug/pprof/",
-		"/debug/vars", "/"} {
+	for _, path := range []string{
+		"/metrics", "/readyz?verbose", "/livez?verbose", "/healthz?verbose", "/debug/pprof/",
+		"/debug/vars", "/",
+	} {
 		out[path] = get(t, d.HTTP+path)
 	}
 	require.Contains(t, out["/debug/pprof/"], "404", "profiles are not served there")

@@ -197,8 +197,10 @@ func TestAProcessIsObservedWhileItStarts(t *testing.T) {
 	}
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		_, metrics := get(a.registry, "/metrics")
-		for _, series := range []string{`deployments{state="registered"} 1`, `deployments{state="awaited"} 0`,
-			"complete 1", "followers 1", "revision "} {
+		for _, series := range []string{
+			`deployments{state="registered"} 1`, `deployments{state="awaited"} 0`,
+			"complete 1", "followers 1", "revision ",
+		} {
 			require.Contains(c, metrics, "\ndbcontroller_registry_"+series)
 		}
 	}, wait.Limit, poll)
@@ -219,8 +221,10 @@ func TestAStartWithoutPostgreSQLEndsAndSaysWhy(t *testing.T) {
 	a.server.Stop()
 	for _, args := range [][]string{
 		{"registry", "--certs", a.certs("registry")},
-		{"serve", "--certs", a.certs("deployment_a.example.com_us-west2"), "--deployment", "a.example.com/us-west2",
-			"--registry", a.registryAt},
+		{
+			"serve", "--certs", a.certs("deployment_a.example.com_us-west2"), "--deployment", "a.example.com/us-west2",
+			"--registry", a.registryAt,
+		},
 	} {
 		out, err := run(t, append(args, "--postgres", a.dsn("own"), "--listen", "127.0.0.1:0",
 			"--start-timeout", "1s")...)

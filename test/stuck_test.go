@@ -54,8 +54,10 @@ func TestOperatorsSeeWhatIsStuckAndPauseDeletions(t *testing.T) {
 	require.Error(t, err)
 	require.Contains(t, out, "an operator has paused deletions")
 
-	for _, args := range [][]string{{"resume", "a.example.com/eastus2"}, {"resume", "b.example.com/eastus2", "--of",
-		"a.example.com/us-west2"}} {
+	for _, args := range [][]string{{"resume", "a.example.com/eastus2"}, {
+		"resume", "b.example.com/eastus2", "--of",
+		"a.example.com/us-west2",
+	}} {
 		out, err = run(t, append(args, "--reason", "done", "--context", f.Context)...)
 		require.NoError(t, err, out)
 	}

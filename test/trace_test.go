@@ -40,7 +40,8 @@ type span struct {
 }
 
 func (c *collector) Export(_ context.Context,
-	req *collectorv1.ExportTraceServiceRequest) (*collectorv1.ExportTraceServiceResponse, error) {
+	req *collectorv1.ExportTraceServiceRequest,
+) (*collectorv1.ExportTraceServiceResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, of := range req.GetResourceSpans() {

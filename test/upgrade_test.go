@@ -33,8 +33,10 @@ func TestARollingUpgradeUnderLoad(t *testing.T) {
 	})}
 	stop := f.load()
 	steps := []*playground.Process{f.Registry}
-	for _, name := range []string{aEast + "x/y", bWest + "x/y", "//a.example.com/us-west2/x/y",
-		"//b.example.com/eastus2/x/y"} {
+	for _, name := range []string{
+		aEast + "x/y", bWest + "x/y", "//a.example.com/us-west2/x/y",
+		"//b.example.com/eastus2/x/y",
+	} {
 		steps = append(steps, f.Deployments[f.id(name)].Process)
 	}
 	// each step by itself: a busy machine takes longer for all of them

@@ -96,8 +96,10 @@ func newSourceWalk(t *testing.T, dir string) *sourceWalk {
 	compiled := importer.ForCompiler(positions, "gc", func(path string) (io.ReadCloser, error) {
 		return os.Open(exports[path])
 	})
-	w := &sourceWalk{functions: map[string]sourceFunction{}, stored: map[*types.Var][]ast.Expr{},
-		uses: map[*ast.Ident]types.Object{}, packages: map[*types.Package]bool{}}
+	w := &sourceWalk{
+		functions: map[string]sourceFunction{}, stored: map[*types.Var][]ast.Expr{},
+		uses: map[*ast.Ident]types.Object{}, packages: map[*types.Package]bool{},
+	}
 	imports := &sources{compiled: compiled, checked: map[string]*types.Package{}}
 	for _, p := range packages {
 		require.NoError(t, w.add(positions, imports, p))

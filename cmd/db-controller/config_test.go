@@ -81,8 +81,10 @@ func TestConfigPrintRefusesAbsurdValues(t *testing.T) {
 		`deployment "iam": want service/region`:   {"serve", "--", "--deployment", "iam"},
 		`--registry: registry "localhost": want`:  {"serve", "--", "--registry", "localhost:7000,localhost"},
 		`--authorizer: address "policy": want`:    {"serve", "--", "--authorizer", "policy"},
-		`--authorizer-identity: `: {"serve", "--", "--authorizer", "policy:7000",
-			"--authorizer-identity", "somebody"},
+		`--authorizer-identity: `: {
+			"serve", "--", "--authorizer", "policy:7000",
+			"--authorizer-identity", "somebody",
+		},
 	} {
 		got := command(t, append([]string{"config", "print"}, args...)...)
 		require.Equal(t, cli.WrongUsage, got.code, args)
@@ -90,8 +92,10 @@ func TestConfigPrintRefusesAbsurdValues(t *testing.T) {
 	}
 	got := command(t, "config", "print", "serve", "--nodes", "-1")
 	require.Equal(t,
-		ran{cli.WrongUsage, "",
-			"error: unknown flag: --nodes: the flags of the command follow --, as in: db-controller config print migrate up -- --set registry\n"}, got)
+		ran{
+			cli.WrongUsage, "",
+			"error: unknown flag: --nodes: the flags of the command follow --, as in: db-controller config print migrate up -- --set registry\n",
+		}, got)
 	got = command(t, "config", "print", "serve", "--", "--nodes", "-1")
 	require.Regexp(t, `(?m)^nodes +-1 +flag +restart$`, got.out, "where the wrong value comes from")
 	require.Zero(t, command(t, "config", "print", "serve").code, "what is missing is not wrong")

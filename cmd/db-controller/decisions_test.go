@@ -25,18 +25,22 @@ type decided struct {
 }
 
 func (d *decided) WaiveComparison(_ context.Context,
-	req *adminv1.WaiveComparisonRequest) (*adminv1.WaiveComparisonResponse, error) {
+	req *adminv1.WaiveComparisonRequest,
+) (*adminv1.WaiveComparisonResponse, error) {
 	d.waived = append(d.waived, req.GetDeployment()+": "+req.GetReason())
 	return &adminv1.WaiveComparisonResponse{}, d.refuse
 }
 
 func (*decided) Status(context.Context, *adminv1.StatusRequest) (*adminv1.StatusResponse, error) {
-	return &adminv1.StatusResponse{Deployment: "iam.example.com/us-west2", Database: "db-2",
-		Epoch: &adminv1.StatusResponse_Epoch{Id: "e-2", Unconfirmed: []string{"devices.example.com/eastus2"}}}, nil
+	return &adminv1.StatusResponse{
+		Deployment: "iam.example.com/us-west2", Database: "db-2",
+		Epoch: &adminv1.StatusResponse_Epoch{Id: "e-2", Unconfirmed: []string{"devices.example.com/eastus2"}},
+	}, nil
 }
 
 func (d *decided) AcceptDatabase(_ context.Context,
-	req *registryv1.AcceptDatabaseRequest) (*registryv1.Deployment, error) {
+	req *registryv1.AcceptDatabaseRequest,
+) (*registryv1.Deployment, error) {
 	d.accepted = append(d.accepted, req.GetService()+"/"+req.GetRegion()+" "+req.GetDatabase())
 	return &registryv1.Deployment{}, d.refuse
 }
@@ -45,11 +49,15 @@ func (*decided) Explain(_ context.Context, req *adminv1.ExplainRequest) (*adminv
 	if req.GetName() != "projects/acme" {
 		return &adminv1.ExplainResponse{Name: req.GetName(), Kind: "Project", State: "ACTIVE", Uid: "u2"}, nil
 	}
-	return &adminv1.ExplainResponse{Name: "//iam.example.com/us-west2/projects/acme", Kind: "Project",
+	return &adminv1.ExplainResponse{
+		Name: "//iam.example.com/us-west2/projects/acme", Kind: "Project",
 		State: "DELETING", Pending: true, Uid: "u1", Reasons: []*adminv1.ExplainResponse_Reason{
-			{Type: "BLOCKED", Message: "devices/d1 blocks it", Since: timestamppb.Now(),
-				LastError: "connection refused"},
-		}}, nil
+			{
+				Type: "BLOCKED", Message: "devices/d1 blocks it", Since: timestamppb.Now(),
+				LastError: "connection refused",
+			},
+		},
+	}, nil
 }
 
 // adminOf is the part of decided that a deployment serves: two services have a method of the same name.
@@ -61,7 +69,8 @@ type adminOf struct {
 type decisionsOf struct{ of *decided }
 
 func (a adminOf) WaiveComparison(ctx context.Context,
-	req *adminv1.WaiveComparisonRequest) (*adminv1.WaiveComparisonResponse, error) {
+	req *adminv1.WaiveComparisonRequest,
+) (*adminv1.WaiveComparisonResponse, error) {
 	return a.of.WaiveComparison(ctx, req)
 }
 
@@ -75,8 +84,10 @@ func (a adminOf) Explain(ctx context.Context, req *adminv1.ExplainRequest) (*adm
 
 func deciding(t *testing.T, d *decided) []string {
 	t.Helper()
-	return []string{"--context", stub.New(t, stub.Services{Admin: adminOf{decisionsOf: &decisionsOf{d}},
-		Registry: d}).Context}
+	return []string{"--context", stub.New(t, stub.Services{
+		Admin:    adminOf{decisionsOf: &decisionsOf{d}},
+		Registry: d,
+	}).Context}
 }
 
 // A decision that cannot be undone needs a reason and a confirmation, before anything is called.
@@ -110,8 +121,10 @@ func TestAWaivedComparisonIsStoredWithItsReason(t *testing.T) {
 		"devices.example.com/eastus22", "--reason", "down for days", "--yes")
 	got = command(t, wrong...)
 	require.Equal(t,
-		ran{cli.Refused, "",
-			"error: devices.example.com/eastus22 is not registered, and iam.example.com/us-west2 does not wait for it; it waits for: devices.example.com/eastus2\n"}, got)
+		ran{
+			cli.Refused, "",
+			"error: devices.example.com/eastus22 is not registered, and iam.example.com/us-west2 does not wait for it; it waits for: devices.example.com/eastus2\n",
+		}, got)
 	require.Equal(t, []string{"devices.example.com/eastus2: down for days"}, d.waived)
 	d.refuse = status.Error(codes.FailedPrecondition, "it waits for nothing")
 	got = command(t, args...)

@@ -111,8 +111,10 @@ func TestDescriptorsFitTheirSchema(t *testing.T) {
 		}
 	}
 	require.Error(t, compiled.Validate(map[string]any{"service": "a.example.com", "version": "v1", "kindz": []any{}}))
-	require.Error(t, compiled.Validate(map[string]any{"service": "a.example.com", "version": "v1",
+	require.Error(t, compiled.Validate(map[string]any{
+		"service": "a.example.com", "version": "v1",
 		"kinds": []any{map[string]any{
 			"kind": "A", "references": []any{map[string]any{"path": "a", "behaviour": "CASCADE"}},
-		}}}))
+		}},
+	}))
 }

@@ -33,7 +33,8 @@ type movedRegistry struct {
 }
 
 func (movedRegistry) GetEnvironment(context.Context,
-	*registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
+	*registryv1.GetEnvironmentRequest,
+) (*registryv1.GetEnvironmentResponse, error) {
 	return &registryv1.GetEnvironmentResponse{
 		Environment: &registryv1.Environment{Regions: []*registryv1.Region{{Name: "eu"}}}, Incomplete: true,
 		Unheard: []string{"b.example.com/eu", "c.example.com/eu"},
@@ -52,13 +53,17 @@ func TestDoctorNamesProblemsAndRemedies(t *testing.T) {
 	t.Parallel()
 	ago := func(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(time.Now().Add(-d)) }
 	id := stub.Deployment.String()
-	alive := []*adminv1.StatusResponse_Process{{Name: "p1", ExpireTime: ago(-time.Hour)},
-		{Name: "p2", ExpireTime: ago(-time.Hour)}}
+	alive := []*adminv1.StatusResponse_Process{
+		{Name: "p1", ExpireTime: ago(-time.Hour)},
+		{Name: "p2", ExpireTime: ago(-time.Hour)},
+	}
 	call := func(s *adminv1.StatusResponse, args ...string) (code int, found map[string]string, out string) {
 		t.Helper()
 		s.Deployment = id
-		at := append([]string{"--context",
-			stub.New(t, stub.Services{Admin: patient{status: s}, Described: "eastus2"}).Context, "doctor"}, args...)
+		at := append([]string{
+			"--context",
+			stub.New(t, stub.Services{Admin: patient{status: s}, Described: "eastus2"}).Context, "doctor",
+		}, args...)
 		people, programs := command(t, at...), command(t, append(at, "-o", "json")...)
 		require.Equal(t, people.code, programs.code)
 		var all []struct{ Severity, Where, Problem, Remedy string }
@@ -84,21 +89,34 @@ func TestDoctorNamesProblemsAndRemedies(t *testing.T) {
 	_, found, out = call(&adminv1.StatusResponse{
 		Version: "v0", Processes: alive[:1], DatabaseTime: ago(time.Minute), ProcessTime: ago(0),
 		NotReady: []*adminv1.StatusResponse_NotReady{{Check: "database", Reason: "it is read-only"}},
-		Watches: []*adminv1.StatusResponse_Watch{{Name: "deletions", Deployment: "b.example.com/eu",
-			Primed: true, HeardTime: ago(time.Minute)}, {Name: "deletions", Deployment: "c.example.com/eu",
-			Lost: 7}, {Name: "deletions", Deployment: "d.example.com/eu"}},
-		Epoch: &adminv1.StatusResponse_Epoch{AwaitingRegistry: true,
-			Unconfirmed: []string{"b.example.com/eu"}},
+		Watches: []*adminv1.StatusResponse_Watch{{
+			Name: "deletions", Deployment: "b.example.com/eu",
+			Primed: true, HeardTime: ago(time.Minute),
+		}, {
+			Name: "deletions", Deployment: "c.example.com/eu",
+			Lost: 7,
+		}, {Name: "deletions", Deployment: "d.example.com/eu"}},
+		Epoch: &adminv1.StatusResponse_Epoch{
+			AwaitingRegistry: true,
+			Unconfirmed:      []string{"b.example.com/eu"},
+		},
 		Pauses:             []*adminv1.Pause{{Of: id}},
 		DanglingReferences: 2,
 		AttachedRows:       &adminv1.StatusResponse_AttachedRows{Incomplete: 1},
-		Failures: []*adminv1.Failure{{Handler: "owned pending", Deployment: "b.example.com/eu",
-			Error: "refused"}},
-		Outstanding: []*adminv1.StatusResponse_Outstanding{{Group: "confirm", Deployment: "b.example.com/eu",
-			Count: 3, OldestTime: ago(time.Hour)}, {Group: "release", Count: 1, OldestTime: ago(time.Second)}, {
+		Failures: []*adminv1.Failure{{
+			Handler: "owned pending", Deployment: "b.example.com/eu",
+			Error: "refused",
+		}},
+		Outstanding: []*adminv1.StatusResponse_Outstanding{{
+			Group: "confirm", Deployment: "b.example.com/eu",
+			Count: 3, OldestTime: ago(time.Hour),
+		}, {Group: "release", Count: 1, OldestTime: ago(time.Second)}, {
 			Group: "acquire", Deployment: "b.example.com/us", Count: 2, OldestTime: ago(time.Second),
-			Problem: "it has no right"}, {Group: "purge", Deployment: id, Count: 2, OldestTime: ago(time.Hour),
-			Problem: "a region is away"}},
+			Problem: "it has no right",
+		}, {
+			Group: "purge", Deployment: id, Count: 2, OldestTime: ago(time.Hour),
+			Problem: "a region is away",
+		}},
 		Kept: []*adminv1.StatusResponse_Kept{{Kind: "Old", Resources: 1, Sample: "olds/1"}},
 		Postgresql: &adminv1.StatusResponse_PostgreSQL{
 			Connections: 90, MaxConnections: 100, Archives: true, ArchivingFails: true,

@@ -50,7 +50,8 @@ type readable struct {
 }
 
 func (r *readable) GetEnvironment(context.Context,
-	*registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
+	*registryv1.GetEnvironmentRequest,
+) (*registryv1.GetEnvironmentResponse, error) {
 	return &registryv1.GetEnvironmentResponse{Environment: r.env, OwnGrantsOnly: r.own}, nil
 }
 
@@ -60,14 +61,19 @@ func (r *readable) Apply(_ context.Context, req *registryv1.ApplyRequest) (*regi
 }
 
 func (r *readable) ListRevisions(_ context.Context,
-	req *registryv1.ListRevisionsRequest) (*registryv1.ListRevisionsResponse, error) {
+	req *registryv1.ListRevisionsRequest,
+) (*registryv1.ListRevisionsResponse, error) {
 	all := []*registryv1.Revision{
-		{Revision: 2, Time: &timestamppb.Timestamp{Seconds: 1e9}, Actor: "operator/olga", Proof: "certificate",
+		{
+			Revision: 2, Time: &timestamppb.Timestamp{Seconds: 1e9}, Actor: "operator/olga", Proof: "certificate",
 			Method: "DecommissionDeployment", Reason: "sold", RequestId: "r2",
-			Changes: []string{"deployment a.example.com/eu: decommissioned"}},
-		{Revision: 1, Time: &timestamppb.Timestamp{Seconds: 1e9}, Actor: "operator/omar", Proof: "certificate",
+			Changes: []string{"deployment a.example.com/eu: decommissioned"},
+		},
+		{
+			Revision: 1, Time: &timestamppb.Timestamp{Seconds: 1e9}, Actor: "operator/omar", Proof: "certificate",
 			Method: "Apply", RequestId: "r1",
-			Changes: []string{"rights: changed\n  user/ann gains read on everything"}},
+			Changes: []string{"rights: changed\n  user/ann gains read on everything"},
+		},
 	}
 	if req.GetPageToken() == "" && req.GetPageSize() < 2 {
 		return &registryv1.ListRevisionsResponse{Revisions: all[:1], NextPageToken: "1"}, nil
@@ -84,8 +90,10 @@ func readableOf(t *testing.T, text string) (*readable, []string) {
 	t.Helper()
 	f, err := schema.ParseFile("f", strings.NewReader(text))
 	require.NoError(t, err)
-	env := wire.EnvironmentProto(&schema.Environment{Regions: f.Regions, Services: f.Services,
-		Deployments: f.Deployments, Rights: f.Rights})
+	env := wire.EnvironmentProto(&schema.Environment{
+		Regions: f.Regions, Services: f.Services,
+		Deployments: f.Deployments, Rights: f.Rights,
+	})
 	env.Deployments[0].Address, env.Deployments[0].Generation = "10.0.0.7:5432", 3
 	r := &readable{env: env, applied: make(chan *registryv1.ApplyRequest, 1)}
 	return r, []string{"--context", stub.New(t, stub.Services{Registry: r}).Context}
@@ -107,8 +115,10 @@ func TestTheEnvironmentIsReadBack(t *testing.T) {
 	require.Equal(t, r.env.GetDeployments()[0].GetVersion(), req.GetDeployments()[0].GetVersion())
 
 	table := command(t, append(at, "get", "environment")...)
-	for _, part := range []string{"iam.example.com/us-west2", "10.0.0.7:5432", "iam.example.com@v1", "Project",
-		"default: deny", "user/ann", "iam.example.com/Project at and below projects/acme", "group sre"} {
+	for _, part := range []string{
+		"iam.example.com/us-west2", "10.0.0.7:5432", "iam.example.com@v1", "Project",
+		"default: deny", "user/ann", "iam.example.com/Project at and below projects/acme", "group sre",
+	} {
 		require.Contains(t, table.out, part)
 	}
 	services := command(t, append(at, "get", "services", "iam.example.com@v1", "-o", "yaml")...)
@@ -179,11 +189,15 @@ func TestAnAuditLogIsVerified(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	sink, err := auditlog.OpenSink(path)
 	require.NoError(t, err)
-	l, err := auditlog.Open(auditlog.Config{Source: "s", Sink: sink, Classes: auditlog.Classes, Required: true,
-		Logger: zap.NewNop()})
+	l, err := auditlog.Open(auditlog.Config{
+		Source: "s", Sink: sink, Classes: auditlog.Classes, Required: true,
+		Logger: zap.NewNop(),
+	})
 	require.NoError(t, err)
-	require.NoError(t, l.Record(t.Context(), auditlog.Event{Class: auditlog.Deletes, Outcome: auditlog.Allowed,
-		Identity: "user/ann"}))
+	require.NoError(t, l.Record(t.Context(), auditlog.Event{
+		Class: auditlog.Deletes, Outcome: auditlog.Allowed,
+		Identity: "user/ann",
+	}))
 	require.NoError(t, l.Close())
 	got := command(t, "audit-log", "verify", path)
 	require.Zero(t, got.code, got.errOut)
@@ -239,19 +253,25 @@ type filtering struct {
 }
 
 func (f *filtering) ListResources(_ context.Context,
-	req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+	req *resourcev1.ListResourcesRequest,
+) (*resourcev1.ListResourcesResponse, error) {
 	f.asked <- req
-	out := &resourcev1.ListResourcesResponse{Resources: []*resourcev1.Resource{{Name: "projects/gone",
-		State: resourcev1.Resource_STATE_DELETING}}}
+	out := &resourcev1.ListResourcesResponse{Resources: []*resourcev1.Resource{{
+		Name:  "projects/gone",
+		State: resourcev1.Resource_STATE_DELETING,
+	}}}
 	for i := range f.n {
-		out.Resources = append(out.Resources, &resourcev1.Resource{Name: fmt.Sprintf("projects/p%d", i),
-			State: resourcev1.Resource_STATE_ACTIVE})
+		out.Resources = append(out.Resources, &resourcev1.Resource{
+			Name:  fmt.Sprintf("projects/p%d", i),
+			State: resourcev1.Resource_STATE_ACTIVE,
+		})
 	}
 	return out, nil
 }
 
 func (f *filtering) BatchDeleteResources(_ context.Context,
-	req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
+	req *resourcev1.BatchDeleteResourcesRequest,
+) (*resourcev1.BatchDeleteResourcesResponse, error) {
 	var names []string
 	out := &resourcev1.BatchDeleteResourcesResponse{}
 	for _, r := range req.GetRequests() {
@@ -263,7 +283,8 @@ func (f *filtering) BatchDeleteResources(_ context.Context,
 }
 
 func (f *filtering) PlanDeletion(_ context.Context,
-	req *resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
+	req *resourcev1.PlanDeletionRequest,
+) (*resourcev1.PlanDeletionResponse, error) {
 	f.deleted <- append([]string{"plan", req.GetName()}, req.GetMore()...)
 	return &resourcev1.PlanDeletionResponse{Accepted: true}, nil
 }
@@ -273,8 +294,10 @@ func (f *filtering) PlanDeletion(_ context.Context,
 func TestAReceiptHasAllThatADeletionRemoved(t *testing.T) {
 	t.Parallel()
 	const id, root = "01a226b2-9991-7465-a0a7-6dce752cb2da", "//iam.example.com/us-west2/projects/acme"
-	at := []string{"--context", stub.New(t, stub.Services{Admin: &receipts{deletion: id, root: root},
-		Described: "eastus2"}).Context}
+	at := []string{"--context", stub.New(t, stub.Services{
+		Admin:     &receipts{deletion: id, root: root},
+		Described: "eastus2",
+	}).Context}
 	got := command(t, append(at, "removals", "--root", root)...)
 	require.Equal(t, cli.Unavailable, got.code)
 	require.Contains(t, got.out, "deletion "+id+" of "+root+", 2001-09-09T01:46:40Z by user/ann, request r1\n")
@@ -300,11 +323,14 @@ type receipts struct {
 }
 
 func (r *receipts) ListRemovals(_ context.Context,
-	req *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
+	req *adminv1.ListRemovalsRequest,
+) (*adminv1.ListRemovalsResponse, error) {
 	out := &adminv1.ListRemovalsResponse{}
 	if req.GetName() != "" {
-		return &adminv1.ListRemovalsResponse{Removals: []*adminv1.Removal{{Name: r.root, Deletion: r.deletion,
-			How: "REQUESTED"}}}, nil
+		return &adminv1.ListRemovalsResponse{Removals: []*adminv1.Removal{{
+			Name: r.root, Deletion: r.deletion,
+			How: "REQUESTED",
+		}}}, nil
 	}
 	if req.GetDeletion() != r.deletion {
 		return out, nil
@@ -321,7 +347,8 @@ func (r *receipts) ListRemovals(_ context.Context,
 }
 
 func (r *receipts) ListDeletions(context.Context,
-	*adminv1.ListDeletionsRequest) (*adminv1.ListDeletionsResponse, error) {
+	*adminv1.ListDeletionsRequest,
+) (*adminv1.ListDeletionsResponse, error) {
 	return &adminv1.ListDeletionsResponse{Deletions: []*adminv1.Deletion{{Id: r.deletion, Unset: 3}}}, nil
 }
 

@@ -20,24 +20,32 @@ type waitingFor struct {
 }
 
 func (w waitingFor) Explain(context.Context, *adminv1.ExplainRequest) (*adminv1.ExplainResponse, error) {
-	return &adminv1.ExplainResponse{Name: acmeName, Kind: "Project", State: "DELETING", Uid: "u1", WaitsFor: w.others,
+	return &adminv1.ExplainResponse{
+		Name: acmeName, Kind: "Project", State: "DELETING", Uid: "u1", WaitsFor: w.others,
 		Reasons: []*adminv1.ExplainResponse_Reason{
 			{Type: "WAITING", Message: "for iam.example.com/eastus2 to cascade or unset"},
-		}}, nil
+		},
+	}, nil
 }
 
 func (waitingFor) Status(context.Context, *adminv1.StatusRequest) (*adminv1.StatusResponse, error) {
 	at := timestamppb.Now()
 	return &adminv1.StatusResponse{Pauses: []*adminv1.Pause{
 		{Of: "iam.example.com/eastus2", Actor: "operator/ann", Reason: "ticket 1", Time: at},
-		{Of: "iam.example.com/us-west2", Handler: "SUBSCRIBED_DELETING", Actor: "operator/eve",
-			Reason: "ticket 2", Time: at},
+		{
+			Of: "iam.example.com/us-west2", Handler: "SUBSCRIBED_DELETING", Actor: "operator/eve",
+			Reason: "ticket 2", Time: at,
+		},
 		{Of: "other.example.com/r", Actor: "operator/eve", Reason: "of no concern", Time: at},
 	}, Failures: []*adminv1.Failure{
-		{Handler: "owned_deleting", Deployment: "iam.example.com/us-west2", Error: "projects/acme: a key refuses it",
-			Time: at},
-		{Handler: "subscribed_deleting", Deployment: "iam.example.com/us-west2",
-			Error: "an operator has paused the handler", Time: at},
+		{
+			Handler: "owned_deleting", Deployment: "iam.example.com/us-west2", Error: "projects/acme: a key refuses it",
+			Time: at,
+		},
+		{
+			Handler: "subscribed_deleting", Deployment: "iam.example.com/us-west2",
+			Error: "an operator has paused the handler", Time: at,
+		},
 		{Handler: "owned_deleting", Deployment: "elsewhere.example.com/r", Error: "of no concern", Time: at},
 	}}, nil
 }
@@ -47,8 +55,10 @@ func (waitingFor) Status(context.Context, *adminv1.StatusRequest) (*adminv1.Stat
 func TestAnExplanationAsksTheDeploymentsThatHaveToAct(t *testing.T) {
 	t.Parallel()
 	at := []string{"--context", stub.New(t, stub.Services{
-		Admin: waitingFor{others: []string{"iam.example.com/eastus2", "iam.example.com/us-west2",
-			"gone.example.com/r"}},
+		Admin: waitingFor{others: []string{
+			"iam.example.com/eastus2", "iam.example.com/us-west2",
+			"gone.example.com/r",
+		}},
 		Beside: map[string]resourcev1.ResourceServiceServer{"eastus2": &project{}},
 	}).Context}
 	got := command(t, append(at, "explain", acmeName)...)
@@ -82,6 +92,8 @@ func (going) Explain(context.Context, *adminv1.ExplainRequest) (*adminv1.Explain
 func TestAnExplanationOfWhatGoesSaysSo(t *testing.T) {
 	t.Parallel()
 	got := command(t, "--context", stub.New(t, stub.Services{Admin: going{}}).Context, "explain", acmeName)
-	require.Equal(t, ran{0, acmeName + "  Project  DELETING  uid u1\n  Nothing keeps it: it is removed in a moment.\n",
-		""}, got)
+	require.Equal(t, ran{
+		0, acmeName + "  Project  DELETING  uid u1\n  Nothing keeps it: it is removed in a moment.\n",
+		"",
+	}, got)
 }

@@ -25,7 +25,8 @@ func (waiting) GetResource(_ context.Context, req *resourcev1.GetResourceRequest
 
 // The server takes a finalizer that the resource does not have for an already removed one.
 func (w waiting) RemoveFinalizer(ctx context.Context,
-	req *resourcev1.RemoveFinalizerRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.RemoveFinalizerRequest,
+) (*resourcev1.Resource, error) {
 	r, err := w.GetResource(ctx, &resourcev1.GetResourceRequest{Name: req.GetName()})
 	if req.GetFinalizer() == "calendar" {
 		r.Finalizers = nil

@@ -11,8 +11,10 @@ import (
 
 // Any configuration file sets flags, or is refused with a message.
 func FuzzConfiguration(f *testing.F) {
-	for _, seed := range []string{"", "lease: 5s\nnodes: 3\n", "lease: [1]\n", "nodes: {a: b}\n", "no-such-flag: 1\n",
-		"a: &a [*a]\n", "lease: 1e999\n", "- x\n", "\x00", "nodes: 99999999999999999999\n"} {
+	for _, seed := range []string{
+		"", "lease: 5s\nnodes: 3\n", "lease: [1]\n", "nodes: {a: b}\n", "no-such-flag: 1\n",
+		"a: &a [*a]\n", "lease: 1e999\n", "- x\n", "\x00", "nodes: 99999999999999999999\n",
+	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {

@@ -21,14 +21,17 @@ type decommissioning struct {
 }
 
 func (decommissioning) Decommission(context.Context,
-	*adminv1.DecommissionRequest) (*adminv1.DecommissionResponse, error) {
+	*adminv1.DecommissionRequest,
+) (*adminv1.DecommissionResponse, error) {
 	return &adminv1.DecommissionResponse{}, nil
 }
 
 func (decommissioning) Verify(_ *adminv1.VerifyRequest,
-	stream grpc.ServerStreamingServer[adminv1.VerifyResponse]) error {
+	stream grpc.ServerStreamingServer[adminv1.VerifyResponse],
+) error {
 	return stream.Send(&adminv1.VerifyResponse{Event: &adminv1.VerifyResponse_Progress_{
-		Progress: &adminv1.VerifyResponse_Progress{Done: true}}})
+		Progress: &adminv1.VerifyResponse_Progress{Done: true},
+	}})
 }
 
 // listing is a registry that knows no other deployments than those that it lists.
@@ -37,7 +40,8 @@ type listing struct {
 }
 
 func (listing) DecommissionDeployment(_ context.Context,
-	req *registryv1.DecommissionDeploymentRequest) (*registryv1.DecommissionDeploymentResponse, error) {
+	req *registryv1.DecommissionDeploymentRequest,
+) (*registryv1.DecommissionDeploymentResponse, error) {
 	if !req.GetUnlisted() {
 		return nil, status.Error(codes.NotFound, "unknown deployment: "+req.GetService()+"/"+req.GetRegion())
 	}
@@ -48,8 +52,10 @@ func (listing) DecommissionDeployment(_ context.Context,
 // registry does not list can be decommissioned.
 func TestADescribedDeploymentThatNeverRanFailsNoCommand(t *testing.T) {
 	t.Parallel()
-	at := []string{"--context", stub.New(t, stub.Services{Admin: decommissioning{}, Registry: listing{},
-		Described: "eastus2"}).Context}
+	at := []string{"--context", stub.New(t, stub.Services{
+		Admin: decommissioning{}, Registry: listing{},
+		Described: "eastus2",
+	}).Context}
 	got := command(t, append(at, "verify")...)
 	require.Zero(t, got.code, got.errOut)
 	require.Contains(t, got.out, "iam.example.com/eastus2: has never run\n")

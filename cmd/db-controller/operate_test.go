@@ -62,18 +62,24 @@ func (o *operated) Retry(_ context.Context, req *adminv1.RetryRequest) (*adminv1
 }
 
 func (o *operated) ListReleasable(_ context.Context,
-	req *adminv1.ListReleasableRequest) (*adminv1.ListReleasableResponse, error) {
+	req *adminv1.ListReleasableRequest,
+) (*adminv1.ListReleasableResponse, error) {
 	o.asked = append(o.asked, "releasable "+req.GetName())
 	return &adminv1.ListReleasableResponse{Releasable: []*adminv1.Releasable{
-		{Key: "OWNEE_ENTRY|u|devices.example.com/eastus2", What: "OWNEE_ENTRY", Other: "devices.example.com/eastus2",
-			Breaks: "its ownees stay"},
-		{Key: "HOLDER_ENTRY|u|devices.example.com/eastus2|0", What: "HOLDER_ENTRY",
-			Other: "devices.example.com/eastus2", Refused: "it keeps nothing now"},
+		{
+			Key: "OWNEE_ENTRY|u|devices.example.com/eastus2", What: "OWNEE_ENTRY", Other: "devices.example.com/eastus2",
+			Breaks: "its ownees stay",
+		},
+		{
+			Key: "HOLDER_ENTRY|u|devices.example.com/eastus2|0", What: "HOLDER_ENTRY",
+			Other: "devices.example.com/eastus2", Refused: "it keeps nothing now",
+		},
 	}}, o.refuse
 }
 
 func (o *operated) ForceRelease(_ context.Context,
-	req *adminv1.ForceReleaseRequest) (*adminv1.ForceReleaseResponse, error) {
+	req *adminv1.ForceReleaseRequest,
+) (*adminv1.ForceReleaseResponse, error) {
 	o.asked = append(o.asked, "release "+strings.Join(req.GetKeys(), ",")+": "+req.GetReason())
 	return &adminv1.ForceReleaseResponse{Released: req.GetKeys()}, o.refuse
 }
@@ -85,8 +91,10 @@ func busy() *adminv1.StatusResponse {
 	return &adminv1.StatusResponse{
 		Deployment: "iam.example.com/us-west2", Version: "v2", Generation: 3,
 		Processes: []*adminv1.StatusResponse_Process{
-			{Name: "a", Shards: []uint32{1, 2}, JoinTime: ago(time.Hour),
-				ExpireTime: timestamppb.New(time.Now().Add(time.Hour))},
+			{
+				Name: "a", Shards: []uint32{1, 2}, JoinTime: ago(time.Hour),
+				ExpireTime: timestamppb.New(time.Now().Add(time.Hour)),
+			},
 			{Name: "b", JoinTime: ago(2 * time.Hour), ExpireTime: ago(time.Minute)},
 		},
 		Watches: []*adminv1.StatusResponse_Watch{
@@ -95,28 +103,43 @@ func busy() *adminv1.StatusResponse {
 			{Name: "shadows-2", Deployment: "iam.example.com/us-west2", Primed: true, HeardTime: ago(time.Minute)},
 		},
 		Decommissioned: []*adminv1.Decommissioned{
-			{Deployment: "old.example.com/mars", SaidBy: "operator/eveline", SaidTime: ago(time.Hour), Reason: "closed",
-				Working: true},
+			{
+				Deployment: "old.example.com/mars", SaidBy: "operator/eveline", SaidTime: ago(time.Hour), Reason: "closed",
+				Working: true,
+			},
 		},
-		Words: []*adminv1.Word{{What: "WAIVED", Deployment: "lost.example.com/mars", SaidBy: "operator/eveline",
-			SaidTime: ago(time.Hour), Reason: "down"}},
-		Failures: []*adminv1.Failure{{Handler: "database", Deployment: "devices.example.com/eastus2",
-			Error: "another database", Time: ago(time.Second)}},
+		Words: []*adminv1.Word{{
+			What: "WAIVED", Deployment: "lost.example.com/mars", SaidBy: "operator/eveline",
+			SaidTime: ago(time.Hour), Reason: "down",
+		}},
+		Failures: []*adminv1.Failure{{
+			Handler: "database", Deployment: "devices.example.com/eastus2",
+			Error: "another database", Time: ago(time.Second),
+		}},
 		Paused: []string{"iam.example.com/us-west2", "devices.example.com/eastus2"},
 		Pauses: []*adminv1.Pause{
-			{Of: "iam.example.com/us-west2"}, {Of: "devices.example.com/eastus2", Handler: "OWNED_PENDING"},
+			{Of: "iam.example.com/us-west2"},
+			{Of: "devices.example.com/eastus2", Handler: "OWNED_PENDING"},
 			{Of: "iam.example.com/us-west2", Handler: "OWNED_DELETING"},
 		},
-		Epoch: &adminv1.StatusResponse_Epoch{Id: "e", Ordinal: 2, Since: ago(time.Hour),
-			Unconfirmed: []string{"x.example.com/r"}, AwaitingRegistry: true},
-		Delegations: []*adminv1.StatusResponse_Delegations{{Deployment: "iam.example.com/eu", ActingHeld: 1,
-			BlockHeld: 2}},
+		Epoch: &adminv1.StatusResponse_Epoch{
+			Id: "e", Ordinal: 2, Since: ago(time.Hour),
+			Unconfirmed: []string{"x.example.com/r"}, AwaitingRegistry: true,
+		},
+		Delegations: []*adminv1.StatusResponse_Delegations{{
+			Deployment: "iam.example.com/eu", ActingHeld: 1,
+			BlockHeld: 2,
+		}},
 		Kept: []*adminv1.StatusResponse_Kept{{Kind: "Old", Resources: 4, Sample: "olds/o"}},
-		Deletions: []*adminv1.Deletion{{Root: "//iam.example.com/us-west2/projects/p", Found: 9, Removed: 4,
-			StartTime: ago(time.Minute)}},
+		Deletions: []*adminv1.Deletion{{
+			Root: "//iam.example.com/us-west2/projects/p", Found: 9, Removed: 4,
+			StartTime: ago(time.Minute),
+		}},
 		Derivations: []*adminv1.StatusResponse_Derivation{{Kind: "Key", Done: 3, Total: 7, SetAside: 1}},
-		Outstanding: []*adminv1.StatusResponse_Outstanding{{Group: "confirm",
-			Deployment: "devices.example.com/eastus2", Count: 12, OldestTime: ago(time.Minute)}},
+		Outstanding: []*adminv1.StatusResponse_Outstanding{{
+			Group:      "confirm",
+			Deployment: "devices.example.com/eastus2", Count: 12, OldestTime: ago(time.Minute),
+		}},
 		DanglingReferences: 5,
 	}
 }
@@ -160,10 +183,15 @@ func TestTheStatusNamesEachFact(t *testing.T) {
 
 func TestADeploymentAtRestHasAShortStatus(t *testing.T) {
 	t.Parallel()
-	at := []string{"--context",
+	at := []string{
+		"--context",
 		stub.New(t, stub.Services{
-			Admin: &operated{status: &adminv1.StatusResponse{Deployment: "iam.example.com/us-west2", Version: "v1",
-				Generation: 1}}}).Context}
+			Admin: &operated{status: &adminv1.StatusResponse{
+				Deployment: "iam.example.com/us-west2", Version: "v1",
+				Generation: 1,
+			}},
+		}).Context,
+	}
 	got := command(t, append(at, "status", "iam.example.com/us-west2")...)
 	require.Equal(t, ran{0, "iam.example.com/us-west2 runs v1\nNothing is outstanding.\n", ""}, got)
 }
@@ -172,8 +200,10 @@ func TestADeploymentAtRestHasAShortStatus(t *testing.T) {
 func TestTheStatusOfAllSumsUp(t *testing.T) {
 	t.Parallel()
 	s := busy()
-	s.Outstanding = append(s.Outstanding, &adminv1.StatusResponse_Outstanding{Group: "release", Count: 30,
-		OldestTime: ago(3 * time.Hour)})
+	s.Outstanding = append(s.Outstanding, &adminv1.StatusResponse_Outstanding{
+		Group: "release", Count: 30,
+		OldestTime: ago(3 * time.Hour),
+	})
 	at := []string{"--context", stub.New(t, stub.Services{Admin: &operated{status: s}, Described: "eastus2"}).Context}
 	got := command(t, append(at, "status", "--all")...)
 	require.Zero(t, got.code, "a deployment that was not started yet is no failure: %s", got.errOut)
@@ -215,10 +245,14 @@ func TestADeploymentWithoutAnAddressIsNotUnknown(t *testing.T) {
 func TestStuckShowsResourcesAndWorkWithTheirReasons(t *testing.T) {
 	t.Parallel()
 	o := &operated{stuck: &adminv1.ListStuckResponse{
-		Resources: []*adminv1.ListStuckResponse_Resource{{Name: "//iam.example.com/us-west2/projects/p",
-			Since: ago(2 * time.Hour), Reasons: []string{"BLOCKED by d1", "WAITING for x"}}},
-		Work: []*adminv1.ListStuckResponse_Work{{Group: "release", Deployment: "devices.example.com/eastus2",
-			Count: 2, Since: ago(time.Hour), LastError: "refused"}},
+		Resources: []*adminv1.ListStuckResponse_Resource{{
+			Name:  "//iam.example.com/us-west2/projects/p",
+			Since: ago(2 * time.Hour), Reasons: []string{"BLOCKED by d1", "WAITING for x"},
+		}},
+		Work: []*adminv1.ListStuckResponse_Work{{
+			Group: "release", Deployment: "devices.example.com/eastus2",
+			Count: 2, Since: ago(time.Hour), LastError: "refused",
+		}},
 	}}
 	at := []string{"--context", stub.New(t, stub.Services{Admin: o, Described: "eastus2"}).Context}
 	got := command(t, append(at, "stuck", "iam.example.com/us-west2", "--longer", "10m")...)
@@ -230,10 +264,14 @@ func TestStuckShowsResourcesAndWorkWithTheirReasons(t *testing.T) {
 	require.Equal(t, []string{"longer 10m0s"}, o.asked)
 
 	// Deletions upon which another deployment has not acted: the reason is there.
-	o.stuck = &adminv1.ListStuckResponse{Work: []*adminv1.ListStuckResponse_Work{{Group: "acknowledge",
-		Deployment: "iam.example.com/us-west2", Count: 1, Since: ago(time.Hour), Reason: "it has not acted"}}}
-	o.status = &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "subscribed_deleting",
-		Deployment: "iam.example.com/us-west2", Error: "projects/p: a key refuses it", NextTime: ago(-time.Hour)}}}
+	o.stuck = &adminv1.ListStuckResponse{Work: []*adminv1.ListStuckResponse_Work{{
+		Group:      "acknowledge",
+		Deployment: "iam.example.com/us-west2", Count: 1, Since: ago(time.Hour), Reason: "it has not acted",
+	}}}
+	o.status = &adminv1.StatusResponse{Failures: []*adminv1.Failure{{
+		Handler:    "subscribed_deleting",
+		Deployment: "iam.example.com/us-west2", Error: "projects/p: a key refuses it", NextTime: ago(-time.Hour),
+	}}}
 	got = command(t, append(at, "stuck", "iam.example.com/us-west2", "--longer", "1m")...)
 	require.Regexp(t,
 		`(?m) +acknowledge +1 piece for iam.example.com/us-west2 +1h\S* +there subscribed-deleting fails: projects/p: a key refuses it; again in (1h0m0s|59m\d+s)$`, got.out)
@@ -258,8 +296,10 @@ func TestStuckShowsResourcesAndWorkWithTheirReasons(t *testing.T) {
 	require.Len(t, o.asked, 2)
 	got = command(t, append(at, "stuck", "elsewhere")...)
 	require.Equal(t,
-		ran{cli.Refused, "",
-			"error: elsewhere is no service and no deployment of the environment: known deployments are iam.example.com/us-west2, iam.example.com/eastus2\n"}, got)
+		ran{
+			cli.Refused, "",
+			"error: elsewhere is no service and no deployment of the environment: known deployments are iam.example.com/us-west2, iam.example.com/eastus2\n",
+		}, got)
 	require.Equal(t, ran{cli.WrongUsage, "", "error: --longer 0s: want more than 0s\n"},
 		command(t, append(at, "stuck", "--longer", "0s")...))
 }
@@ -282,14 +322,22 @@ func TestDeletionsArePausedWithAReason(t *testing.T) {
 		{[]string{"pause", here, "--reason", "ticket 1"}, here + " deletes nothing until resume\n"},
 		{[]string{"pause", here, "--of", there, "--reason", "ticket 2"}, here + " does nothing for deletions of " +
 			there + " until resume\n"},
-		{[]string{"pause", here, "--handler", "owned-pending", "--reason", "ticket 3"},
-			here + ": owned-pending is paused until resume\n"},
-		{[]string{"pause", here, "--handler", "SUBSCRIBED_DELETING", "--of", there, "--reason", "ticket 4"},
-			here + ": subscribed-deleting is paused for " + there + " until resume\n"},
-		{[]string{"resume", here, "--handler", "owned-pending", "--reason", "done"},
-			here + ": owned-pending works again\n"},
-		{[]string{"resume", here, "--handler", "owned-deleting", "--of", there, "--reason", "done"},
-			here + ": owned-deleting works for " + there + " again\n"},
+		{
+			[]string{"pause", here, "--handler", "owned-pending", "--reason", "ticket 3"},
+			here + ": owned-pending is paused until resume\n",
+		},
+		{
+			[]string{"pause", here, "--handler", "SUBSCRIBED_DELETING", "--of", there, "--reason", "ticket 4"},
+			here + ": subscribed-deleting is paused for " + there + " until resume\n",
+		},
+		{
+			[]string{"resume", here, "--handler", "owned-pending", "--reason", "done"},
+			here + ": owned-pending works again\n",
+		},
+		{
+			[]string{"resume", here, "--handler", "owned-deleting", "--of", there, "--reason", "done"},
+			here + ": owned-deleting works for " + there + " again\n",
+		},
 		{[]string{"resume", here, "--reason", "done"}, here + " deletes again\n"},
 		{[]string{"resume", here, "--of", there, "--reason", "done", "-o", "json"}, "{\n  \"deployment\": \"" + here +
 			"\",\n  \"of\": \"" + there + "\"\n}\n"},
@@ -310,10 +358,16 @@ func TestDeletionsArePausedWithAReason(t *testing.T) {
 		args   []string
 		says   string
 	}{
-		{paused, []string{"pause", here, "--reason", "r"},
-			"nothing has changed: it was paused before, by operator/ann on 1970-01-01T00:00:00Z: ticket 1"},
-		{paused, []string{"resume", here, "--handler", "owned-deleting", "--reason", "r"},
-			"nothing has changed: there was no such pause: status shows the others"},
+		{
+			paused,
+			[]string{"pause", here, "--reason", "r"},
+			"nothing has changed: it was paused before, by operator/ann on 1970-01-01T00:00:00Z: ticket 1",
+		},
+		{
+			paused,
+			[]string{"resume", here, "--handler", "owned-deleting", "--reason", "r"},
+			"nothing has changed: there was no such pause: status shows the others",
+		},
 		{nil, []string{"resume", here, "--reason", "r"}, "nothing has changed: nothing was paused"},
 	} {
 		o.status = c.status
@@ -369,9 +423,12 @@ func TestASupportBundleHidesNames(t *testing.T) {
 	t.Parallel()
 	s := busy()
 	s.Deletions[0].Root = "//iam.example.com/us-west2/projects/secret"
-	o := &operated{status: s,
+	o := &operated{
+		status: s,
 		stuck: &adminv1.ListStuckResponse{Resources: []*adminv1.ListStuckResponse_Resource{
-			{Name: "//iam.example.com/us-west2/projects/secret", Since: ago(time.Hour)}}}}
+			{Name: "//iam.example.com/us-west2/projects/secret", Since: ago(time.Hour)},
+		}},
+	}
 	at := []string{"--context", stub.New(t, stub.Services{Admin: o, Described: "eastus2"}).Context}
 	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
 	got := command(t, append(at, "support-bundle", "--file", file)...)
@@ -379,8 +436,10 @@ func TestASupportBundleHidesNames(t *testing.T) {
 	require.Contains(t, got.out, file+" contains the versions")
 	files := unbundled(t, file)
 	require.Len(t, files, 4)
-	all := strings.Join([]string{files["program.json"], files["deployments.json"], files["status.json"],
-		files["stuck.json"]}, "")
+	all := strings.Join([]string{
+		files["program.json"], files["deployments.json"], files["status.json"],
+		files["stuck.json"],
+	}, "")
 	for _, secret := range []string{"secret", "eveline"} {
 		require.NotContains(t, all, secret)
 	}
@@ -406,7 +465,8 @@ type versions struct {
 }
 
 func (v *versions) SetDeploymentVersion(_ context.Context,
-	req *registryv1.SetDeploymentVersionRequest) (*registryv1.Deployment, error) {
+	req *registryv1.SetDeploymentVersionRequest,
+) (*registryv1.Deployment, error) {
 	v.set = append(v.set, req)
 	return &registryv1.Deployment{Service: req.GetService(), Region: req.GetRegion(), Version: req.GetVersion()}, nil
 }
@@ -420,7 +480,8 @@ type stored struct {
 }
 
 func (s *stored) ListResources(_ context.Context,
-	req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+	req *resourcev1.ListResourcesRequest,
+) (*resourcev1.ListResourcesResponse, error) {
 	s.asked = append(s.asked, req.GetKind()+" "+req.GetFilter())
 	out := &resourcev1.ListResourcesResponse{}
 	for _, name := range s.names {
@@ -449,16 +510,22 @@ func TestAVersionThatLacksAPatternIsAskedFor(t *testing.T) {
 		{stored{}, "", 0},
 		{stored{names: []string{"projects/a"}}, "", 0},
 		{stored{names: []string{"old/a"}}, "has no kind or pattern for //iam.example.com/us-west2/old/a", cli.Refused},
-		{stored{refuse: status.Error(codes.PermissionDenied, "no right to list")},
-			"does not answer whether it stores such resources: no right to list", cli.Refused},
-		{stored{refuse: status.Error(codes.Unavailable, "its database is away")},
-			"does not answer whether it stores such resources: its database is away", cli.Unavailable},
+		{
+			stored{refuse: status.Error(codes.PermissionDenied, "no right to list")},
+			"does not answer whether it stores such resources: no right to list", cli.Refused,
+		},
+		{
+			stored{refuse: status.Error(codes.Unavailable, "its database is away")},
+			"does not answer whether it stores such resources: its database is away", cli.Unavailable,
+		},
 	} {
 		registry, resources := &versions{}, c.stored
 		at := []string{"--context", stub.New(t, stub.Services{
 			Registry: registry, Resources: &resources,
-			Descriptors: []*schema.Descriptor{described(t, "v1", `"projects/{p}"`, `"old/{o}"`),
-				described(t, "v2", `"projects/{p}"`)},
+			Descriptors: []*schema.Descriptor{
+				described(t, "v1", `"projects/{p}"`, `"old/{o}"`),
+				described(t, "v2", `"projects/{p}"`),
+			},
 		}).Context}
 		got := command(t, append(at, "set-version", "iam.example.com/us-west2", "v2")...)
 		require.Equal(t, []string{`Project name = "old/*"`}, resources.asked)
@@ -469,8 +536,10 @@ func TestAVersionThatLacksAPatternIsAskedFor(t *testing.T) {
 			continue
 		}
 		require.Equal(t,
-			ran{0,
-				"iam.example.com/us-west2 switches to v2; see its progress with: db-controller status iam.example.com/us-west2\n", ""}, got)
+			ran{
+				0,
+				"iam.example.com/us-west2 switches to v2; see its progress with: db-controller status iam.example.com/us-west2\n", "",
+			}, got)
 		require.Equal(t, "v2", registry.set[0].GetVersion())
 		require.Len(t, registry.set[0].GetPatternsUnused(), 1)
 		require.Equal(t, "old/{o}", registry.set[0].GetPatternsUnused()[0].GetPattern())
@@ -483,7 +552,8 @@ func TestAVersionThatLacksAPatternIsAskedFor(t *testing.T) {
 type refusing struct{ operated }
 
 func (r *refusing) Decommission(_ context.Context,
-	req *adminv1.DecommissionRequest) (*adminv1.DecommissionResponse, error) {
+	req *adminv1.DecommissionRequest,
+) (*adminv1.DecommissionResponse, error) {
 	r.asked = append(r.asked, req.GetDeployment()+" "+req.GetBlocking()+": "+req.GetReason())
 	return &adminv1.DecommissionResponse{}, r.refuse
 }
@@ -529,10 +599,12 @@ func TestRetryAndForceReleaseTakeFullNames(t *testing.T) {
 	o.waitsFor = nil
 
 	const key = "OWNEE_ENTRY|u|devices.example.com/eastus2"
-	require.Equal(t, ran{0, "ownee entry of devices.example.com/eastus2\n  key:     '" + key +
-		"'\n  release: its ownees stay\n" +
-		"holder entry of devices.example.com/eastus2\n  cannot be released: it keeps nothing now\n",
-		""}, of("force-release", acmeName))
+	require.Equal(t, ran{
+		0, "ownee entry of devices.example.com/eastus2\n  key:     '" + key +
+			"'\n  release: its ownees stay\n" +
+			"holder entry of devices.example.com/eastus2\n  cannot be released: it keeps nothing now\n",
+		"",
+	}, of("force-release", acmeName))
 	require.Equal(t, cli.WrongUsage, of("force-release", "projects/acme").code)
 	require.Equal(t, ran{cli.WrongUsage, "", "error: --key eastus2 is no key: force-release " + acmeName +
 		" without --key lists them\n"},

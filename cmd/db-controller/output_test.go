@@ -40,8 +40,10 @@ func TestErrorsHaveAnExitCodeByClass(t *testing.T) {
 		want, ok := of[c]
 		require.True(t, ok, "%v has no class", c)
 		err := status.Error(c, "why")
-		for _, err := range []error{err, cli.Plain(err), fmt.Errorf("of it: %w", cli.Plain(err)),
-			errors.Join(cli.Plain(err), errors.New("more"))} {
+		for _, err := range []error{
+			err, cli.Plain(err), fmt.Errorf("of it: %w", cli.Plain(err)),
+			errors.Join(cli.Plain(err), errors.New("more")),
+		} {
 			require.Equal(t, want, cli.ExitCode(err), "%v", err)
 		}
 		require.Equal(t, fmt.Sprintf("why (%v)", c), cli.Plain(cli.Plain(err)).Error())
@@ -123,10 +125,12 @@ type administered struct {
 }
 
 func (administered) Status(context.Context, *adminv1.StatusRequest) (*adminv1.StatusResponse, error) {
-	return &adminv1.StatusResponse{Deployment: "iam.example.com/us-west2", Version: "v1", Generation: 1,
+	return &adminv1.StatusResponse{
+		Deployment: "iam.example.com/us-west2", Version: "v1", Generation: 1,
 		Outstanding: []*adminv1.StatusResponse_Outstanding{
 			{Group: "confirm", Deployment: "devices.example.com/eastus2", Count: 3},
-		}, Epoch: &adminv1.StatusResponse_Epoch{Unconfirmed: []string{"a.example.com/r"}}}, nil
+		}, Epoch: &adminv1.StatusResponse_Epoch{Unconfirmed: []string{"a.example.com/r"}},
+	}, nil
 }
 
 func (administered) Explain(context.Context, *adminv1.ExplainRequest) (*adminv1.ExplainResponse, error) {
@@ -138,7 +142,8 @@ func (administered) ListRemovals(context.Context, *adminv1.ListRemovalsRequest) 
 }
 
 func (administered) WaiveComparison(context.Context,
-	*adminv1.WaiveComparisonRequest) (*adminv1.WaiveComparisonResponse, error) {
+	*adminv1.WaiveComparisonRequest,
+) (*adminv1.WaiveComparisonResponse, error) {
 	return &adminv1.WaiveComparisonResponse{}, nil
 }
 
@@ -148,12 +153,14 @@ type empty struct {
 }
 
 func (*empty) ListResources(context.Context,
-	*resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+	*resourcev1.ListResourcesRequest,
+) (*resourcev1.ListResourcesResponse, error) {
 	return &resourcev1.ListResourcesResponse{}, nil
 }
 
 func (*empty) DeleteResource(_ context.Context,
-	req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+	req *resourcev1.DeleteResourceRequest,
+) (*resourcev1.DeleteResourceResponse, error) {
 	if req.GetName() == "projects/none" && !req.GetAllowMissing() {
 		return nil, status.Error(codes.NotFound, "projects/none: not found")
 	}
@@ -161,7 +168,8 @@ func (*empty) DeleteResource(_ context.Context,
 }
 
 func (e *empty) BatchDeleteResources(ctx context.Context,
-	req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
+	req *resourcev1.BatchDeleteResourcesRequest,
+) (*resourcev1.BatchDeleteResourcesResponse, error) {
 	out := &resourcev1.BatchDeleteResourcesResponse{}
 	for _, one := range req.GetRequests() {
 		answer, err := e.DeleteResource(ctx, one)
@@ -180,22 +188,34 @@ func (registry) Remove(_ context.Context, req *registryv1.RemoveRequest) (*regis
 // The result for programs is one document on the standard output, also when it is empty.
 func TestResultsForProgramsAreOneDocument(t *testing.T) {
 	t.Parallel()
-	at := []string{"--context", stub.New(t, stub.Services{Resources: &empty{}, Admin: administered{},
-		Registry: registry{}}).Context}
+	at := []string{"--context", stub.New(t, stub.Services{
+		Resources: &empty{}, Admin: administered{},
+		Registry: registry{},
+	}).Context}
 	for want, args := range map[string][]string{
 		`[]`: {"list", "iam.example.com/us-west2"},
-		`[{"name":"` + acmeName + `","state":"GONE"},{"name":"` + acmeName + `","state":"GONE"}]`: {"delete",
-			acmeName, acmeName},
+		`[{"name":"` + acmeName + `","state":"GONE"},{"name":"` + acmeName + `","state":"GONE"}]`: {
+			"delete",
+			acmeName, acmeName,
+		},
 		`{"name":"` + acmeName + `","state":"GONE"}`: {"delete", acmeName},
-		`{"name":"//iam.example.com/us-west2/projects/none","state":"GONE"}`: {"delete",
-			"--ignore-not-found", "//iam.example.com/us-west2/projects/none"},
-		`{"name":"` + acmeName + `","state":"ACTIVE"}`: {"explain",
-			acmeName},
+		`{"name":"//iam.example.com/us-west2/projects/none","state":"GONE"}`: {
+			"delete",
+			"--ignore-not-found", "//iam.example.com/us-west2/projects/none",
+		},
+		`{"name":"` + acmeName + `","state":"ACTIVE"}`: {
+			"explain",
+			acmeName,
+		},
 		`{"changes":[]}`: {"apply", write(t, "regions: [us-west2]\n")},
-		`{"changes":["iam.example.com/us-west2"]}`: {"remove",
-			"iam.example.com/us-west2"},
-		`{"deployment":"iam.example.com/us-west2","comparisonOf":"a.example.com/r"}`: {"force-release",
-			"iam.example.com/us-west2", "--comparison-of", "a.example.com/r", "--reason", "r", "--yes"},
+		`{"changes":["iam.example.com/us-west2"]}`: {
+			"remove",
+			"iam.example.com/us-west2",
+		},
+		`{"deployment":"iam.example.com/us-west2","comparisonOf":"a.example.com/r"}`: {
+			"force-release",
+			"iam.example.com/us-west2", "--comparison-of", "a.example.com/r", "--reason", "r", "--yes",
+		},
 	} {
 		for _, format := range []string{"json", "yaml"} {
 			got := command(t, slices.Concat(at, args, []string{"-o", format})...)

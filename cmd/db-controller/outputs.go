@@ -32,8 +32,10 @@ var printed = map[string][]string{
 	"get kinds": {"kinds"}, "get references": {"references"}, "history": {"history"}, "who-can": {"holders"},
 	"apply": {"changes"}, "remove": {"changes"}, "set-version": {"version-set"}, "pause": {"pause"},
 	"resume": {"pause"}, "retry": {"retried"},
-	"force-release": {"releasable", "released", "waived", "signed"}, "decommission": {"decommission-plan",
-		"decision", "signed"},
+	"force-release": {"releasable", "released", "waived", "signed"}, "decommission": {
+		"decommission-plan",
+		"decision", "signed",
+	},
 
 	"status": {"status", "statuses"}, "stuck": {"stuck"}, "doctor": {"findings"}, "verify": {"verification"},
 	"version": {"build"},

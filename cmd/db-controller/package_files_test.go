@@ -50,8 +50,10 @@ func filesOfPackages(t *testing.T) (folder string) {
 	pages := filepath.Dir(inside("man/x"))
 	root.DisableAutoGenTag = true
 	epoch := time.Unix(0, 0).UTC() // the same source gives the same bytes
-	require.NoError(t, doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "db-controller " + cli.Version,
-		Manual: "db-controller", Date: &epoch}, pages))
+	require.NoError(t, doc.GenManTree(root, &doc.GenManHeader{
+		Section: "1", Source: "db-controller " + cli.Version,
+		Manual: "db-controller", Date: &epoch,
+	}, pages))
 	names, err := filepath.Glob(pages + "/*.1")
 	require.NoError(t, err)
 	for _, name := range names {
@@ -102,8 +104,10 @@ func TestTheFilesOfPackagesExist(t *testing.T) { //nolint:paralleltest // it wri
 
 	var local packaging
 	var release struct{ Nfpms []packaging }
-	for file, to := range map[string]any{"../../deploy/packages/nfpm.yaml": &local,
-		"../../.goreleaser.yaml": &release} {
+	for file, to := range map[string]any{
+		"../../deploy/packages/nfpm.yaml": &local,
+		"../../.goreleaser.yaml":          &release,
+	} {
 		raw, err := os.ReadFile(file) //nolint:gosec // of the repository
 		require.NoError(t, err)
 		require.NoError(t, yaml.Unmarshal(raw, to))

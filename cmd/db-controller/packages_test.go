@@ -63,8 +63,10 @@ func TestSystemdAcceptsTheUnits(t *testing.T) {
 	dir := t.TempDir()
 	program, err := os.Executable()
 	require.NoError(t, err)
-	for unit, as := range map[string]string{"db-controller-registry.service": "db-controller-registry.service",
-		"db-controller@.service": "db-controller@iam.service"} {
+	for unit, as := range map[string]string{
+		"db-controller-registry.service": "db-controller-registry.service",
+		"db-controller@.service":         "db-controller@iam.service",
+	} {
 		raw, err := os.ReadFile(filepath.Join("../../deploy/systemd", unit))
 		require.NoError(t, err)
 		path := filepath.Join(dir, as)

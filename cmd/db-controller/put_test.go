@@ -23,13 +23,15 @@ type written struct {
 }
 
 func (w *written) UpdateResource(_ context.Context,
-	req *resourcev1.UpdateResourceRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.UpdateResourceRequest,
+) (*resourcev1.Resource, error) {
 	w.update = req
 	return acme(), nil
 }
 
 func (w *written) BatchWriteResources(_ context.Context,
-	req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
+	req *resourcev1.BatchWriteResourcesRequest,
+) (*resourcev1.BatchWriteResourcesResponse, error) {
 	if w.exists {
 		return nil, status.Error(codes.AlreadyExists, "projects/c: already exists")
 	}
@@ -38,13 +40,15 @@ func (w *written) BatchWriteResources(_ context.Context,
 }
 
 func (w *written) DeleteResource(_ context.Context,
-	req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+	req *resourcev1.DeleteResourceRequest,
+) (*resourcev1.DeleteResourceResponse, error) {
 	w.gone = append(w.gone, req.GetName())
 	return &resourcev1.DeleteResourceResponse{Removed: true}, nil
 }
 
 func (w *written) BatchDeleteResources(ctx context.Context,
-	req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
+	req *resourcev1.BatchDeleteResourcesRequest,
+) (*resourcev1.BatchDeleteResourcesResponse, error) {
 	out := &resourcev1.BatchDeleteResourcesResponse{}
 	for _, one := range req.GetRequests() {
 		answer, _ := w.DeleteResource(ctx, one)
@@ -60,8 +64,10 @@ func TestFieldsOfABodyAreSet(t *testing.T) {
 	got := command(t, append(at, "put", acmeName, "{title: A, quota: {devices: 1}}", "--set", "quota.devices=5",
 		"--set", "tags=[a, b]", "--set", "note=")...)
 	require.Zero(t, got.code, got.errOut)
-	require.Equal(t, map[string]any{"title": "A", "quota": map[string]any{"devices": 5.0}, "tags": []any{"a", "b"},
-		"note": nil}, (<-served.put).GetBody().AsMap())
+	require.Equal(t, map[string]any{
+		"title": "A", "quota": map[string]any{"devices": 5.0}, "tags": []any{"a", "b"},
+		"note": nil,
+	}, (<-served.put).GetBody().AsMap())
 
 	got = command(t, append(at, "patch", acmeName, "--set", "quota.devices=5", "--unset", "note", "--label",
 		"team=blue", "--label", "stage=")...)

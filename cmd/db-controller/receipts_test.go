@@ -60,17 +60,23 @@ func (*library) GetResource(_ context.Context, req *resourcev1.GetResourceReques
 }
 
 func (*library) PlanDeletion(context.Context,
-	*resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
+	*resourcev1.PlanDeletionRequest,
+) (*resourcev1.PlanDeletionResponse, error) {
 	return &resourcev1.PlanDeletionResponse{Accepted: true}, nil
 }
 
 func (*library) ListReferrers(_ context.Context,
-	req *resourcev1.ListReferrersRequest) (*resourcev1.ListReferrersResponse, error) {
+	req *resourcev1.ListReferrersRequest,
+) (*resourcev1.ListReferrersResponse, error) {
 	out := &resourcev1.ListReferrersResponse{Referrers: []*resourcev1.ListReferrersResponse_Referrer{
-		{Holder: "//iam.example.com/us-west2/photos/p", Kind: "Photo", Path: "owner",
-			Behaviour: schemav1.Behaviour_BEHAVIOUR_UNSET},
-		{Holder: "//iam.example.com/us-west2/reports/r", Kind: "Report", Path: "author",
-			Behaviour: schemav1.Behaviour_BEHAVIOUR_ALLOW_DANGLING},
+		{
+			Holder: "//iam.example.com/us-west2/photos/p", Kind: "Photo", Path: "owner",
+			Behaviour: schemav1.Behaviour_BEHAVIOUR_UNSET,
+		},
+		{
+			Holder: "//iam.example.com/us-west2/reports/r", Kind: "Report", Path: "author",
+			Behaviour: schemav1.Behaviour_BEHAVIOUR_ALLOW_DANGLING,
+		},
 	}}
 	if req.GetTargetUid() != adaUID {
 		out = nil
@@ -79,17 +85,23 @@ func (*library) ListReferrers(_ context.Context,
 }
 
 func (l *library) ListResources(_ context.Context,
-	req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+	req *resourcev1.ListResourcesRequest,
+) (*resourcev1.ListResourcesResponse, error) {
 	l.filters <- req.GetKind() + ": " + req.GetFilter()
-	body, err := structpb.NewStruct(map[string]any{"author": ada, "shows": []any{"people/bob", "people/ada"},
-		"owner": ada})
+	body, err := structpb.NewStruct(map[string]any{
+		"author": ada, "shows": []any{"people/bob", "people/ada"},
+		"owner": ada,
+	})
 	name := map[string]string{"Report": "reports/r", "Photo": "photos/p"}[req.GetKind()]
-	return &resourcev1.ListResourcesResponse{Resources: []*resourcev1.Resource{{Name: name, Kind: req.GetKind(),
-		Deployment: "iam.example.com/us-west2", Body: body}}}, err
+	return &resourcev1.ListResourcesResponse{Resources: []*resourcev1.Resource{{
+		Name: name, Kind: req.GetKind(),
+		Deployment: "iam.example.com/us-west2", Body: body,
+	}}}, err
 }
 
 func (l *library) ListRemovals(ctx context.Context,
-	req *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
+	req *adminv1.ListRemovalsRequest,
+) (*adminv1.ListRemovalsResponse, error) {
 	if md, _ := metadata.FromIncomingContext(ctx); len(md.Get("x-request-id")) > 0 {
 		l.told <- md.Get("x-request-id")[0]
 	}
@@ -128,8 +140,10 @@ func libraryAt(t *testing.T) (*library, []string) {
 	file, err := schema.ParseFile("people.yaml", strings.NewReader(people))
 	require.NoError(t, err)
 	l := &library{told: make(chan string, 10), filters: make(chan string, 100)}
-	return l, []string{"--context",
-		stub.New(t, stub.Services{Resources: l, Admin: l, Descriptors: file.Services}).Context}
+	return l, []string{
+		"--context",
+		stub.New(t, stub.Services{Resources: l, Admin: l, Descriptors: file.Services}).Context,
+	}
 }
 
 // A receipt of a root, of a request and of a deletion are the same, with the fields that keep the name. Its
@@ -156,8 +170,10 @@ func TestAReceiptIsFoundByItsRootAndByItsRequest(t *testing.T) {
 		Totals                                map[string]int
 	}
 	require.NoError(t, json.Unmarshal([]byte(of.out), &receipt))
-	require.Equal(t, []string{ada, adaUID, "user/ann", adaRequest}, []string{receipt.Root, receipt.RootUID,
-		receipt.Actor, receipt.RequestID})
+	require.Equal(t, []string{ada, adaUID, "user/ann", adaRequest}, []string{
+		receipt.Root, receipt.RootUID,
+		receipt.Actor, receipt.RequestID,
+	})
 	require.Equal(t, map[string]int{"removed": 1, "deleting": 0, "unset": 2, "kept": 2}, receipt.Totals)
 	told := <-l.told
 	require.Equal(t, strings.TrimPrefix(receipt.Hash, "sha256:")[:32], strings.ReplaceAll(told, "-", ""))
@@ -196,8 +212,10 @@ func TestRemovalsSinceATokenAreListed(t *testing.T) {
 	_, at := libraryAt(t)
 	got := command(t, append(at, "removals", "iam.example.com/us-west2", "--since", "token")...)
 	require.Zero(t, got.code, got.errOut)
-	require.Equal(t, []string{"NAME", "KIND", "UID", "DECIDED", "ROOT", "BY", ada, "Person", adaUID,
-		"2001-09-09T01:46:40Z", ada, "user/ann"}, strings.Fields(got.out))
+	require.Equal(t, []string{
+		"NAME", "KIND", "UID", "DECIDED", "ROOT", "BY", ada, "Person", adaUID,
+		"2001-09-09T01:46:40Z", ada, "user/ann",
+	}, strings.Fields(got.out))
 	got = command(t, append(at, "removals", "iam.example.com/us-west2", "--since", "token", "-o", "name")...)
 	require.Equal(t, ada+"\n", got.out)
 	got = command(t, append(at, "removals", "iam.example.com/us-west2", "--since", "newer")...)

@@ -25,8 +25,10 @@ import (
 // Each page is made from the code: go test ./cmd/db-controller -run TestTheReference -write.
 func TestTheReferencePagesAreThoseOfTheCode(t *testing.T) {
 	t.Parallel()
-	for name, page := range map[string]func(*testing.T) string{"api.md": apiPage, "metrics.md": metricsPage,
-		"configuration.md": configurationPage} {
+	for name, page := range map[string]func(*testing.T) string{
+		"api.md": apiPage, "metrics.md": metricsPage,
+		"configuration.md": configurationPage,
+	} {
 		file, want := filepath.Join("../../docs", name), page(t)
 		if *writeReference {
 			require.NoError(t, os.WriteFile(file, []byte(want), 0o644)) //nolint:gosec // a document
@@ -39,8 +41,10 @@ func TestTheReferencePagesAreThoseOfTheCode(t *testing.T) {
 }
 
 // protoFiles are the described ones, in the order of the page.
-var protoFiles = []string{"resource/v1/resource.proto", "admin/v1/admin.proto", "registry/v1/registry.proto",
-	"schema/v1/descriptor.proto", "authorization/v1/authorization.proto"}
+var protoFiles = []string{
+	"resource/v1/resource.proto", "admin/v1/admin.proto", "registry/v1/registry.proto",
+	"schema/v1/descriptor.proto", "authorization/v1/authorization.proto",
+}
 
 // partly are those of which the page has some parts: operators call the rest by the commands.
 var partly = map[string][]string{
@@ -221,7 +225,8 @@ func metricsPage(t *testing.T) string {
 			}
 			m, labels := metric{
 				kind: strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(made.Sel.Name, "New"),
-					"Vec"), "Func"))}, ast.Expr(nil)
+					"Vec"), "Func")),
+			}, ast.Expr(nil)
 			if made.Sel.Name == "NewDesc" {
 				m.name, m.help, labels = literal(call.Args[0]), literal(call.Args[1]), call.Args[2]
 				m.kind = "gauge"

@@ -23,7 +23,8 @@ type referring struct {
 }
 
 func (r *referring) ListReferrers(_ context.Context,
-	req *resourcev1.ListReferrersRequest) (*resourcev1.ListReferrersResponse, error) {
+	req *resourcev1.ListReferrersRequest,
+) (*resourcev1.ListReferrersResponse, error) {
 	out := &resourcev1.ListReferrersResponse{}
 	switch {
 	case !r.home && req.GetTargetUid() != "u1":
@@ -44,8 +45,10 @@ func (r *referring) ListReferrers(_ context.Context,
 func TestReferrersOfAllDeploymentsAreListed(t *testing.T) {
 	t.Parallel()
 	holder := func(name, path string, b schemav1.Behaviour) *resourcev1.ListReferrersResponse_Referrer {
-		return &resourcev1.ListReferrersResponse_Referrer{Holder: "//iam.example.com/" + name, Kind: "Robot",
-			Path: path, Behaviour: b}
+		return &resourcev1.ListReferrersResponse_Referrer{
+			Holder: "//iam.example.com/" + name, Kind: "Robot",
+			Path: path, Behaviour: b,
+		}
 	}
 	home := &referring{home: true, referrers: []*resourcev1.ListReferrersResponse_Referrer{
 		holder("us-west2/projects/a", "spec.owner", schemav1.Behaviour_BEHAVIOUR_BLOCK),
@@ -53,9 +56,13 @@ func TestReferrersOfAllDeploymentsAreListed(t *testing.T) {
 	}}
 	far := &referring{referrers: []*resourcev1.ListReferrersResponse_Referrer{holder("eastus2/projects/c", "friend",
 		schemav1.Behaviour_BEHAVIOUR_UNSET)}}
-	at := []string{"--context",
-		stub.New(t, stub.Services{Resources: home,
-			Beside: map[string]resourcev1.ResourceServiceServer{"eastus2": far}}).Context}
+	at := []string{
+		"--context",
+		stub.New(t, stub.Services{
+			Resources: home,
+			Beside:    map[string]resourcev1.ResourceServiceServer{"eastus2": far},
+		}).Context,
+	}
 	got := command(t, append(at, "referrers", acmeName)...)
 	require.Zero(t, got.code, got.errOut)
 	require.Equal(t, []string{

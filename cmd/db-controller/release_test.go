@@ -73,8 +73,10 @@ func TestAReleaseDependsOnItsChecks(t *testing.T) {
 	_, rule, found := strings.Cut(string(text), "\nrelease: release-ready")
 	require.True(t, found)
 	rule, _, _ = strings.Cut(rule, "\n\n")
-	for _, step := range []string{"$(MAKE) verify", "FUZZTIME=10m $(MAKE) fuzz", "$(MAKE) upgrade",
-		"$(MAKE) release-ready", "$(MAKE) release-files"} {
+	for _, step := range []string{
+		"$(MAKE) verify", "FUZZTIME=10m $(MAKE) fuzz", "$(MAKE) upgrade",
+		"$(MAKE) release-ready", "$(MAKE) release-files",
+	} {
 		_, after, found := strings.Cut(rule, "\t"+step)
 		require.True(t, found, step)
 		rule = after

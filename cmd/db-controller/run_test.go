@@ -55,8 +55,14 @@ func write(t *testing.T, text string) string {
 
 func TestEveryCommandHasHelp(t *testing.T) {
 	t.Parallel()
-	names := [][]string{{}, {"certs", "revoke"}, {"migrate", "up"}, {"migrate", "down"}, {"migrate", "status"},
-		{"migrate", "rotate-keys"}}
+	names := [][]string{
+		{},
+		{"certs", "revoke"},
+		{"migrate", "up"},
+		{"migrate", "down"},
+		{"migrate", "status"},
+		{"migrate", "rotate-keys"},
+	}
 	for _, c := range newRoot().Commands() {
 		names = append(names, []string{c.Name()})
 	}
@@ -91,21 +97,29 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 	}{
 		{[]string{"destroy"}, `unknown command "destroy"`},
 		{[]string{"get"}, "requires at least 1 arg(s), only received 0; usage: db-controller get NAME..."},
-		{[]string{"certs", "revoke"},
-			"requires at least 1 arg(s), only received 0; usage: db-controller certs revoke IDENTITY..."},
+		{
+			[]string{"certs", "revoke"},
+			"requires at least 1 arg(s), only received 0; usage: db-controller certs revoke IDENTITY...",
+		},
 		{[]string{"migrate", "up", "now"}, "; usage: db-controller migrate up"},
 		{[]string{"get", "a", "--context", "/nonexistent/client.yaml"}, `"a": want //`},
 		{[]string{"put", "a", "{}", "--context", "/nonexistent/client.yaml"}, `"a": want //`},
 		{[]string{"list", "iam", "--context", "/nonexistent/client.yaml"}, `deployment "iam": want service/region`},
 		{[]string{"get", "--frobnicate"}, "unknown flag: --frobnicate"},
 		{[]string{"migrate", "up", "--role"}, "unknown flag: --role: did you mean --roles?"},
-		{[]string{"delete", acmeName, "--wait"},
-			"flag needs an argument: --wait: want a duration with its unit, such as 30s or 5m"},
-		{[]string{"migrate", "up", "--postgres", "postgres://127.0.0.1/x", "--role-prefix", "iam"},
-			"--role-prefix is for --roles, which is missing"},
+		{
+			[]string{"delete", acmeName, "--wait"},
+			"flag needs an argument: --wait: want a duration with its unit, such as 30s or 5m",
+		},
+		{
+			[]string{"migrate", "up", "--postgres", "postgres://127.0.0.1/x", "--role-prefix", "iam"},
+			"--role-prefix is for --roles, which is missing",
+		},
 		{[]string{"get", "//a.example.com/r/ps/p", "-o", "xml"}, "--output xml: want table, json, yaml or name"},
-		{[]string{"get", "//a.example.com/r/ps/p", "--context", "/nonexistent/client.yaml"},
-			"/nonexistent/client.yaml does not exist: start `db-controller dev`"},
+		{
+			[]string{"get", "//a.example.com/r/ps/p", "--context", "/nonexistent/client.yaml"},
+			"/nonexistent/client.yaml does not exist: start `db-controller dev`",
+		},
 		{[]string{"validate"}, "requires at least 1 arg(s)"},
 		{[]string{"validate", "x.yaml", "-o", "xml"}, "--output xml: want table, json or yaml"},
 		{[]string{"destroy", "x"}, `unknown command "destroy"`},
@@ -116,12 +130,16 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		{[]string{"put", "-f", "x", "--set", "a=1"}, "--set needs the full name of a resource"},
 		{[]string{"delete"}, "requires at least 1 arg(s)"},
 		{[]string{"delete", "-f", "x", acmeName}, "; usage: "},
-		{[]string{"delete", acmeName, "--timeout", "-1s", "--context", stub.New(t, stub.Services{}).Context},
-			"--timeout -1s"},
+		{
+			[]string{"delete", acmeName, "--timeout", "-1s", "--context", stub.New(t, stub.Services{}).Context},
+			"--timeout -1s",
+		},
 		{[]string{"status"}, "accepts 1 arg(s), received 0"},
 		{[]string{"status", "--all", "a.example.com/r"}, "; usage: "},
-		{[]string{"serve"},
-			"missing: --deployment (service/region), --postgres (DSN of the deployment's own database), --registry (host:port of the registry"},
+		{
+			[]string{"serve"},
+			"missing: --deployment (service/region), --postgres (DSN of the deployment's own database), --registry (host:port of the registry",
+		},
 		{[]string{"registry"}, "missing: --postgres (DSN of the registry's database), --certs"},
 		{with(serve, "--deployment", "iam"), `deployment "iam": want service/region`},
 		{with(serve, "--lease", "10ms"), "--lease 10ms: want at least 1s"},
@@ -129,8 +147,10 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		{with(serve, "--removals-kept", "1h"), "--removals-kept 1h0m0s: want at least 168h"},
 		{with(serve, "--pprof", "0.0.0.0:6060"), "--pprof: 0.0.0.0:6060: want a loopback address"},
 		{with(serve, "--log-level", "loud"), "--log-level: "},
-		{with(serve, "--postgres", "postgres://db.example.org/x"),
-			"--postgres: the connection to PostgreSQL at db.example.org would be unencrypted"},
+		{
+			with(serve, "--postgres", "postgres://db.example.org/x"),
+			"--postgres: the connection to PostgreSQL at db.example.org would be unencrypted",
+		},
 		{with(serve, "--nodes", "many"), `invalid argument "many" for "--nodes" flag`},
 		{with(serve, "--nodes", "-1"), "--nodes -1: want 1 to 64"},
 		{with(serve, "--nodes", "65"), "--nodes 65: want 1 to 64"},
@@ -141,13 +161,17 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		{with(serve, "--stop-timeout", "-1s"), "--stop-timeout -1s: want 0s to 1h"},
 		{with(serve, "--start-timeout", "0s"), "--start-timeout 0s: want more than 0s"},
 		{with(serve, "--connections", "1"), "--connections 1: want 4 to 1000"},
-		{with(serve, "--listen", ":7101"),
-			"--listen :7101 is no address at which other deployments reach this one: give --advertise host:port"},
+		{
+			with(serve, "--listen", ":7101"),
+			"--listen :7101 is no address at which other deployments reach this one: give --advertise host:port",
+		},
 		{with(serve, "--listen", "[::]:7101"), "--listen [::]:7101 is no address"},
 		{with(serve, "--listen", "7101"), "--listen 7101: want host:port"},
 		{with(serve, "--http", "localhost"), "--http localhost: want host:port"},
-		{with([]string{"registry"}, with(server, "--pprof", "example.org:1")...),
-			"--pprof: example.org:1: want a loopback address"},
+		{
+			with([]string{"registry"}, with(server, "--pprof", "example.org:1")...),
+			"--pprof: example.org:1: want a loopback address",
+		},
 		{[]string{"migrate", "up"}, "missing: --postgres (DSN of the database)"},
 		{[]string{"migrate", "up", "--postgres", "x", "--set", "other"}, "--set other: want deployment or registry"},
 		{[]string{"migrate", "down", "--postgres", "postgres://localhost/x"}, "--reason is missing"},
@@ -172,8 +196,10 @@ func TestMissingFilesExitWithOne(t *testing.T) {
 	for _, args := range [][]string{
 		{"validate", "/nonexistent.yaml"},
 		{"put", "-f", "/nonexistent.yaml", "--context", stub.New(t, stub.Services{}).Context},
-		{"serve", "--deployment", "iam.example.com/us-west2", "--registry", "localhost:1", "--postgres",
-			"postgres://localhost/x", "--certs", "/nonexistent", "--listen", "127.0.0.1:0"},
+		{
+			"serve", "--deployment", "iam.example.com/us-west2", "--registry", "localhost:1", "--postgres",
+			"postgres://localhost/x", "--certs", "/nonexistent", "--listen", "127.0.0.1:0",
+		},
 	} {
 		got := command(t, args...)
 		require.Equal(t, cli.Failed, got.code, "%v", args)
@@ -307,8 +333,10 @@ func TestCertsWritesAFolderForEachIdentity(t *testing.T) {
 		"host/db.example.org")
 	require.Zero(t, got.code, got.errOut)
 	require.Contains(t, got.out, "trust domain example.org, valid for 30 days\n")
-	for _, folder := range []string{"deployment_iam.example.com_us-west2", "operator_alice", "registry",
-		"host_db.example.org"} {
+	for _, folder := range []string{
+		"deployment_iam.example.com_us-west2", "operator_alice", "registry",
+		"host_db.example.org",
+	} {
 		for _, file := range []string{"tls.crt", "tls.key", "ca.crt"} {
 			require.FileExists(t, filepath.Join(dir, folder, file))
 		}
@@ -345,7 +373,8 @@ func (r *project) GetResource(_ context.Context, req *resourcev1.GetResourceRequ
 
 // ListResources has three resources, in pages of two at most; the token is the number of those before.
 func (r *project) ListResources(_ context.Context,
-	req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+	req *resourcev1.ListResourcesRequest,
+) (*resourcev1.ListResourcesResponse, error) {
 	out, before := &resourcev1.ListResourcesResponse{}, len(req.GetPageToken())
 	for len(out.GetResources()) < min(2, int(req.GetPageSize())) && before < 3 {
 		out.Resources = append(out.Resources, acme())
@@ -367,7 +396,8 @@ func (r *project) PutResource(_ context.Context, req *resourcev1.PutResourceRequ
 }
 
 func (r *project) UpdateResourceStatus(_ context.Context,
-	req *resourcev1.UpdateResourceStatusRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.UpdateResourceStatusRequest,
+) (*resourcev1.Resource, error) {
 	stored := acme()
 	stored.Status, stored.StatusGeneration = req.GetStatus(), 4
 	r.put <- stored
@@ -375,18 +405,24 @@ func (r *project) UpdateResourceStatus(_ context.Context,
 }
 
 func (r *project) DeleteResource(context.Context,
-	*resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+	*resourcev1.DeleteResourceRequest,
+) (*resourcev1.DeleteResourceResponse, error) {
 	return nil, status.Error(codes.FailedPrecondition,
 		"projects/acme cannot be deleted: it is referred to by //d/r/devices/d1 (account)")
 }
 
 func (r *project) PlanDeletion(context.Context,
-	*resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
+	*resourcev1.PlanDeletionRequest,
+) (*resourcev1.PlanDeletionResponse, error) {
 	return &resourcev1.PlanDeletionResponse{Accepted: true, Groups: []*resourcev1.PlanDeletionResponse_Group{
-		{Deployment: "iam.example.com/us-west2", Kind: "Project", Count: 1,
-			Samples: []string{"//iam.example.com/us-west2/projects/acme"}, Parent: -1},
-		{Deployment: "iam.example.com/us-west2", Kind: "Account", Count: 3, Path: "@parent",
-			Samples: []string{"//iam.example.com/us-west2/projects/acme/accounts/a"}},
+		{
+			Deployment: "iam.example.com/us-west2", Kind: "Project", Count: 1,
+			Samples: []string{"//iam.example.com/us-west2/projects/acme"}, Parent: -1,
+		},
+		{
+			Deployment: "iam.example.com/us-west2", Kind: "Account", Count: 3, Path: "@parent",
+			Samples: []string{"//iam.example.com/us-west2/projects/acme/accounts/a"},
+		},
 	}}, nil
 }
 
@@ -433,8 +469,10 @@ func TestGetShowsWhatExistsAndFailsForTheRest(t *testing.T) {
 	const none, neither = "//iam.example.com/us-west2/projects/none", "//iam.example.com/us-west2/projects/neither"
 	got = command(t, append(at, "get", none, neither)...)
 	require.Equal(t,
-		ran{cli.Refused, "",
-			"error: //iam.example.com/us-west2/projects/none: not found (NotFound)\n//iam.example.com/us-west2/projects/neither: not found (NotFound)\n"}, got, "no table without rows")
+		ran{
+			cli.Refused, "",
+			"error: //iam.example.com/us-west2/projects/none: not found (NotFound)\n//iam.example.com/us-west2/projects/neither: not found (NotFound)\n",
+		}, got, "no table without rows")
 }
 
 func TestListSaysThatThereAreMore(t *testing.T) {
@@ -561,8 +599,10 @@ func TestAServerThatWaitsForItsDatabaseEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	var out, errOut bytes.Buffer
-	code := run(ctx, []string{"registry", "--postgres", "postgres://127.0.0.1:1/x", "--certs",
-		filepath.Join(dir, "registry"), "--listen", "127.0.0.1:0"}, nil, &out, &errOut)
+	code := run(ctx, []string{
+		"registry", "--postgres", "postgres://127.0.0.1:1/x", "--certs",
+		filepath.Join(dir, "registry"), "--listen", "127.0.0.1:0",
+	}, nil, &out, &errOut)
 	require.Zero(t, code, errOut.String())
 	require.Contains(t, errOut.String(), `"msg":"waiting to be ready"`)
 }

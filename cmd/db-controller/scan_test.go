@@ -24,8 +24,11 @@ func TestWrongArgumentsOfScanAreRefused(t *testing.T) {
 		{nil, 2, "missing: --dsn NAME=DSN"},
 		{[]string{"--dsn", "postgres://u:s3cr3t@h/x"}, 2, "--dsn, number 1: want NAME=DSN"},
 		{[]string{"--dsn", "shop=postgres://u:s3cr3t@h:port/x"}, 2, "--dsn shop: not a PostgreSQL connection string"},
-		{[]string{"--dsn", "shop=postgres://u:s3cr3t@db.example.org/x"}, 2,
-			"on a trusted network, add --postgres-plaintext"},
+		{
+			[]string{"--dsn", "shop=postgres://u:s3cr3t@db.example.org/x"},
+			2,
+			"on a trusted network, add --postgres-plaintext",
+		},
 		{[]string{"--dsn", "sh op=postgres://u:s3cr3t@localhost/x"}, 2, "want a domain name"},
 		{[]string{"--dsn", "shop/US=postgres://u:s3cr3t@localhost/x"}, 2, `region "US"`},
 		{[]string{"--dsn", shop, "--dsn", shop}, 2, "name their regions, as shop/REGION"},

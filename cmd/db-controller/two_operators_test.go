@@ -27,12 +27,15 @@ type approving struct {
 }
 
 func (a *approving) Status(context.Context, *adminv1.StatusRequest) (*adminv1.StatusResponse, error) {
-	return &adminv1.StatusResponse{Database: "b5a4fd9a-2e0c-4a58-9a3e-6a35b5f0a001",
-		Epoch: &adminv1.StatusResponse_Epoch{Id: "e", Unconfirmed: []string{"devices.example.com/eastus2"}}}, nil
+	return &adminv1.StatusResponse{
+		Database: "b5a4fd9a-2e0c-4a58-9a3e-6a35b5f0a001",
+		Epoch:    &adminv1.StatusResponse_Epoch{Id: "e", Unconfirmed: []string{"devices.example.com/eastus2"}},
+	}, nil
 }
 
 func (a *approving) ListReleasable(_ context.Context,
-	req *adminv1.ListReleasableRequest) (*adminv1.ListReleasableResponse, error) {
+	req *adminv1.ListReleasableRequest,
+) (*adminv1.ListReleasableResponse, error) {
 	rows := []*adminv1.Releasable{{Key: "a|1", Breaks: "one"}, {Key: "a|2", Breaks: "two"}}
 	if req.GetName() == "projects/other" {
 		rows = rows[:1]
@@ -41,13 +44,15 @@ func (a *approving) ListReleasable(_ context.Context,
 }
 
 func (a *approving) ForceRelease(_ context.Context,
-	req *adminv1.ForceReleaseRequest) (*adminv1.ForceReleaseResponse, error) {
+	req *adminv1.ForceReleaseRequest,
+) (*adminv1.ForceReleaseResponse, error) {
 	a.got = append(a.got, req)
 	return &adminv1.ForceReleaseResponse{Released: req.GetKeys()}, nil
 }
 
 func (a *approving) Decommission(_ context.Context,
-	req *adminv1.DecommissionRequest) (*adminv1.DecommissionResponse, error) {
+	req *adminv1.DecommissionRequest,
+) (*adminv1.DecommissionResponse, error) {
 	if !req.GetValidateOnly() {
 		a.got = append(a.got, req)
 	} else if req.GetApproval() != "" {
@@ -57,13 +62,15 @@ func (a *approving) Decommission(_ context.Context,
 }
 
 func (a *approving) WaiveComparison(_ context.Context,
-	req *adminv1.WaiveComparisonRequest) (*adminv1.WaiveComparisonResponse, error) {
+	req *adminv1.WaiveComparisonRequest,
+) (*adminv1.WaiveComparisonResponse, error) {
 	a.got = append(a.got, req)
 	return &adminv1.WaiveComparisonResponse{}, nil
 }
 
 func (a *approving) AcceptDatabase(_ context.Context,
-	req *adminv1.AcceptDatabaseRequest) (*adminv1.AcceptDatabaseResponse, error) {
+	req *adminv1.AcceptDatabaseRequest,
+) (*adminv1.AcceptDatabaseResponse, error) {
 	a.got = append(a.got, req)
 	return &adminv1.AcceptDatabaseResponse{}, nil
 }
@@ -75,13 +82,15 @@ type approvingRegistry struct {
 }
 
 func (a approvingRegistry) DecommissionDeployment(_ context.Context,
-	req *registryv1.DecommissionDeploymentRequest) (*registryv1.DecommissionDeploymentResponse, error) {
+	req *registryv1.DecommissionDeploymentRequest,
+) (*registryv1.DecommissionDeploymentResponse, error) {
 	*a.got = append(*a.got, req)
 	return &registryv1.DecommissionDeploymentResponse{}, nil
 }
 
 func (a approvingRegistry) AcceptDatabase(_ context.Context,
-	req *registryv1.AcceptDatabaseRequest) (*registryv1.Deployment, error) {
+	req *registryv1.AcceptDatabaseRequest,
+) (*registryv1.Deployment, error) {
 	*a.got = append(*a.got, req)
 	return &registryv1.Deployment{}, nil
 }
@@ -96,32 +105,41 @@ func TestADecisionIsSignedByOneOperatorAndSentByAnother(t *testing.T) {
 		at           []string // the servers that were signed for
 	}{
 		"force-release": {
-			[]string{"force-release", "//" + west + "/projects/acme"}, []string{"--key", "a|1", "--key", "a|2",
-				"--reason", "ticket 4711"}, []string{west},
+			[]string{"force-release", "//" + west + "/projects/acme"}, []string{
+				"--key", "a|1", "--key", "a|2",
+				"--reason", "ticket 4711",
+			}, []string{west},
 		},
 		"force-release --unconfirmed-of": {
-			[]string{"force-release", west, "--unconfirmed-of", east}, []string{"--reason", "ticket 4711"},
+			[]string{"force-release", west, "--unconfirmed-of", east},
+			[]string{"--reason", "ticket 4711"},
 			[]string{west},
 		},
 		"decommission": {
-			[]string{"decommission", east}, []string{"--reason", "closed", "--blocking", "CASCADE_DELETE"},
+			[]string{"decommission", east},
+			[]string{"--reason", "closed", "--blocking", "CASCADE_DELETE"},
 			[]string{approval.Registry, west},
 		},
 		"force-release --comparison-of": {
 			[]string{"force-release", west, "--comparison-of", "devices.example.com/eastus2"},
-			[]string{"--reason", "down"}, []string{west},
+			[]string{"--reason", "down"},
+			[]string{west},
 		},
 		"decommission --former-database": {
-			[]string{"decommission", west, "--former-database"}, []string{"--reason", "lost"},
+			[]string{"decommission", west, "--former-database"},
+			[]string{"--reason", "lost"},
 			[]string{east, approval.Registry},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := &approving{}
-			i := stub.New(t, stub.Services{Admin: d, Registry: approvingRegistry{got: &d.got},
+			i := stub.New(t, stub.Services{
+				Admin: d, Registry: approvingRegistry{got: &d.got},
 				Beside: map[string]resourcev1.ResourceServiceServer{
-					"eu-west1": resourcev1.UnimplementedResourceServiceServer{}}})
+					"eu-west1": resourcev1.UnimplementedResourceServiceServer{},
+				},
+			})
 			ada, omar, file := i.As(t, "ada"), i.As(t, "omar"), filepath.Join(t.TempDir(), "decision")
 			run := func(context string, more ...string) ran {
 				return command(t, append(append([]string{"--context", context}, c.args...), more...)...)

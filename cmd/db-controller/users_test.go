@@ -38,7 +38,8 @@ type deleting struct {
 }
 
 func (d *deleting) DeleteResource(ctx context.Context,
-	req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+	req *resourcev1.DeleteResourceRequest,
+) (*resourcev1.DeleteResourceResponse, error) {
 	if d.called != nil {
 		d.called()
 	}
@@ -47,8 +48,10 @@ func (d *deleting) DeleteResource(ctx context.Context,
 		return nil, ctx.Err()
 	}
 	return &resourcev1.DeleteResourceResponse{
-		Deletion: deletionID, Unasked: d.unasked, Resource: &resourcev1.Resource{Name: req.GetName(), Uid: "u1",
-			State: resourcev1.Resource_STATE_DELETING},
+		Deletion: deletionID, Unasked: d.unasked, Resource: &resourcev1.Resource{
+			Name: req.GetName(), Uid: "u1",
+			State: resourcev1.Resource_STATE_DELETING,
+		},
 	}, nil
 }
 
@@ -62,13 +65,16 @@ func (d *deleting) GetResource(_ context.Context, req *resourcev1.GetResourceReq
 	return &resourcev1.Resource{
 		Name: req.GetName(), Deployment: "iam.example.com/us-west2", Kind: "Project", Uid: "u1",
 		State: resourcev1.Resource_STATE_DELETING, CreateTime: ago(time.Hour),
-		Conditions: []*resourcev1.Condition{{Type: "BLOCKED",
-			Message: "by //devices.example.com/eastus2/devices/d1 (account)"}},
+		Conditions: []*resourcev1.Condition{{
+			Type:    "BLOCKED",
+			Message: "by //devices.example.com/eastus2/devices/d1 (account)",
+		}},
 	}, nil
 }
 
 func (d *deleting) SetBlockDeletion(_ context.Context,
-	req *resourcev1.SetBlockDeletionRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.SetBlockDeletionRequest,
+) (*resourcev1.Resource, error) {
 	d.block = append(d.block, req.GetBlockDeletion())
 	return &resourcev1.Resource{Name: req.GetName(), BlockDeletion: req.GetBlockDeletion()}, nil
 }
@@ -81,7 +87,8 @@ type counting struct {
 }
 
 func (c *counting) ListDeletions(_ context.Context,
-	req *adminv1.ListDeletionsRequest) (*adminv1.ListDeletionsResponse, error) {
+	req *adminv1.ListDeletionsRequest,
+) (*adminv1.ListDeletionsResponse, error) {
 	if req.GetDeletion() != deletionID {
 		return nil, status.Error(codes.InvalidArgument, "another deletion")
 	}
@@ -92,7 +99,8 @@ func (c *counting) ListDeletions(_ context.Context,
 }
 
 func (c *counting) ListRemovals(_ context.Context,
-	req *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
+	req *adminv1.ListRemovalsRequest,
+) (*adminv1.ListRemovalsResponse, error) {
 	r := c.removals[req.GetName()+" "+req.GetUid()]
 	if r == nil {
 		return &adminv1.ListRemovalsResponse{}, c.refuse
@@ -103,8 +111,10 @@ func (c *counting) ListRemovals(_ context.Context,
 // A resource in DELETING is shown with the reasons, and with deployments that could not be asked.
 func TestADeleteThatWaitsNamesItsReasons(t *testing.T) {
 	t.Parallel()
-	d := &deleting{gone: -1, unasked: []*resourcev1.UnaskedDeployment{{Deployment: "devices.example.com/mars",
-		Message: "connection refused"}}}
+	d := &deleting{gone: -1, unasked: []*resourcev1.UnaskedDeployment{{
+		Deployment: "devices.example.com/mars",
+		Message:    "connection refused",
+	}}}
 	at := []string{"--context", stub.New(t, stub.Services{Resources: d}).Context}
 	got := command(t, append(at, "delete", acmeName)...)
 	require.Zero(t, got.code, "the delete is accepted: %s", got.errOut)
@@ -218,8 +228,10 @@ func TestDeletesAreBlockedAndAllowed(t *testing.T) {
 }
 
 func removal(name, uid, how string, change func(*adminv1.Removal)) *adminv1.Removal {
-	r := &adminv1.Removal{Name: name, Uid: uid, Kind: "Key", How: how, Gone: true, DecideTime: ago(time.Hour),
-		RequestTime: ago(time.Hour)}
+	r := &adminv1.Removal{
+		Name: name, Uid: uid, Kind: "Key", How: how, Gone: true, DecideTime: ago(time.Hour),
+		RequestTime: ago(time.Hour),
+	}
 	if change != nil {
 		change(r)
 	}
@@ -267,9 +279,10 @@ func TestRemovalsOfOneResourceOrOfNone(t *testing.T) {
 	uid := deletionID
 	c := &counting{removals: map[string]*adminv1.Removal{
 		"keys/k " + uid: removal(key, uid, "REQUESTED", func(r *adminv1.Removal) { r.Root, r.Gone = key, false }),
+		//nolint:gocritic // no uid
 		"keys/a ": removal("//iam.example.com/us-west2/keys/a", "u9", "CASCADED", func(r *adminv1.Removal) {
 			r.Root, r.Actor = "//old.example.com/mars", "operator/eve"
-		}), //nolint:gocritic // no uid
+		}),
 	}}
 	at := []string{"--context", stub.New(t, stub.Services{Admin: c}).Context}
 	got := command(t, append(at, "removals", key, "--uid", uid)...)
@@ -292,15 +305,19 @@ type watched struct {
 }
 
 func (w *watched) WatchResources(req *resourcev1.WatchResourcesRequest,
-	stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
+	stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse],
+) error {
 	w.asked <- req
 	body, _ := structpb.NewStruct(map[string]any{"title": "Acme"})
-	r := &resourcev1.Resource{Name: "projects/acme", Deployment: "iam.example.com/us-west2",
-		State: resourcev1.Resource_STATE_ACTIVE, Body: body}
+	r := &resourcev1.Resource{
+		Name: "projects/acme", Deployment: "iam.example.com/us-west2",
+		State: resourcev1.Resource_STATE_ACTIVE, Body: body,
+	}
 	for _, msg := range []*resourcev1.WatchResourcesResponse{
 		{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: r}},
 		{Event: &resourcev1.WatchResourcesResponse_EndOfSnapshot_{
-			EndOfSnapshot: &resourcev1.WatchResourcesResponse_EndOfSnapshot{}}},
+			EndOfSnapshot: &resourcev1.WatchResourcesResponse_EndOfSnapshot{},
+		}},
 		{Event: &resourcev1.WatchResourcesResponse_Delete{Delete: r}},
 		{},
 	} {

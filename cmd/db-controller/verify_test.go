@@ -23,10 +23,13 @@ func (l *lagged) Verify(req *adminv1.VerifyRequest, stream grpc.ServerStreamingS
 	act := req.GetDangling() == adminv1.VerifyRequest_DANGLING_ACT
 	for _, behaviour := range []string{"CASCADE_DELETE", "CASCADE_DELETE", "BLOCK"} {
 		acted := act && behaviour != "BLOCK"
-		d := &adminv1.VerifyResponse_Difference{Kind: "TARGET_GONE", Behaviour: behaviour, Dangling: true,
-			ActedUpon: acted, Repaired: acted, Remedy: "the remedy"}
+		d := &adminv1.VerifyResponse_Difference{
+			Kind: "TARGET_GONE", Behaviour: behaviour, Dangling: true,
+			ActedUpon: acted, Repaired: acted, Remedy: "the remedy",
+		}
 		if err := stream.Send(&adminv1.VerifyResponse{Event: &adminv1.VerifyResponse_Difference_{
-			Difference: d}}); err != nil {
+			Difference: d,
+		}}); err != nil {
 			return err
 		}
 	}
@@ -41,8 +44,10 @@ func (l *lagged) Verify(req *adminv1.VerifyRequest, stream grpc.ServerStreamingS
 func TestDanglingReferencesAreCountedBeforeTheyAreActedUpon(t *testing.T) {
 	t.Parallel()
 	there := &lagged{}
-	at := []string{"--context",
-		stub.New(t, stub.Services{Admin: there, Registry: listing{}, Described: "eastus2"}).Context}
+	at := []string{
+		"--context",
+		stub.New(t, stub.Services{Admin: there, Registry: listing{}, Described: "eastus2"}).Context,
+	}
 	for _, c := range []struct {
 		args []string
 		says string

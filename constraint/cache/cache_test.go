@@ -211,8 +211,10 @@ func TestReadersSeeOneVersionWhileWritersGoOn(t *testing.T) {
 	}
 	for step := range 20_000 {
 		key := fmt.Sprint(step % 2)
-		_, err := c.Upsert(&device{name: fmt.Sprintf("d%03d", step%200), version: int64(step + 2), owner: "o" + key,
-			targets: []string{"t" + key}})
+		_, err := c.Upsert(&device{
+			name: fmt.Sprintf("d%03d", step%200), version: int64(step + 2), owner: "o" + key,
+			targets: []string{"t" + key},
+		})
 		require.NoError(t, err)
 	}
 	close(stop)
@@ -222,8 +224,10 @@ func TestReadersSeeOneVersionWhileWritersGoOn(t *testing.T) {
 func TestErrorsNameKindAndIndex(t *testing.T) {
 	t.Parallel()
 	c := newDevices()
-	changed, err := c.Upsert(&device{name: "good", version: 1, owner: "o"}, &device{name: "odd", version: 1, owner: "o",
-		size: -1}, &device{version: 1, owner: "o"})
+	changed, err := c.Upsert(&device{name: "good", version: 1, owner: "o"}, &device{
+		name: "odd", version: 1, owner: "o",
+		size: -1,
+	}, &device{version: 1, owner: "o"})
 	require.Len(t, changed, 1, "the others are not kept out")
 	require.ErrorIs(t, err, errOdd)
 	require.ErrorContains(t, err, `cache of devices: the id "" cannot be one`)
@@ -246,8 +250,10 @@ func TestErrorsNameKindAndIndex(t *testing.T) {
 func TestCopiesCanBeChangedFreely(t *testing.T) {
 	t.Parallel()
 	c := newDevices()
-	stored := &device{name: "d", version: 1, owner: "o", targets: []string{"t"}, tags: map[string]string{"k": "v"},
-		size: 20}
+	stored := &device{
+		name: "d", version: 1, owner: "o", targets: []string{"t"}, tags: map[string]string{"k": "v"},
+		size: 20,
+	}
 	_, err := c.Upsert(stored)
 	require.NoError(t, err)
 	spoil := func(d *device) {
@@ -266,8 +272,10 @@ func TestCopiesCanBeChangedFreely(t *testing.T) {
 	}
 	uncopied, _ := c.View().Get("d")
 	require.Same(t, stored, uncopied, "without copies it is the object itself")
-	require.Equal(t, &device{name: "d", version: 1, owner: "o", targets: []string{"t"},
-		tags: map[string]string{"k": "v"}, size: 20}, stored)
+	require.Equal(t, &device{
+		name: "d", version: 1, owner: "o", targets: []string{"t"},
+		tags: map[string]string{"k": "v"}, size: 20,
+	}, stored)
 }
 
 const many = 100_000
@@ -276,8 +284,10 @@ func filled(b *testing.B, c *cache.Cache[*device]) []*device {
 	b.Helper()
 	all := make([]*device, many)
 	for i := range all {
-		all[i] = &device{name: fmt.Sprintf("fleets/f%d/devices/d%d", i%100, i), version: 1,
-			owner: fmt.Sprint("o", i/10), targets: []string{fmt.Sprint("t", i%1000)}}
+		all[i] = &device{
+			name: fmt.Sprintf("fleets/f%d/devices/d%d", i%100, i), version: 1,
+			owner: fmt.Sprint("o", i/10), targets: []string{fmt.Sprint("t", i%1000)},
+		}
 	}
 	return all
 }

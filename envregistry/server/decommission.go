@@ -24,7 +24,8 @@ ON CONFLICT DO NOTHING`
 
 // DecommissionDeployment removes a deployment for ever. A repeated call changes nothing.
 func (s *Server) DecommissionDeployment(ctx context.Context,
-	req *registryv1.DecommissionDeploymentRequest) (*registryv1.DecommissionDeploymentResponse, error) {
+	req *registryv1.DecommissionDeploymentRequest,
+) (*registryv1.DecommissionDeploymentResponse, error) {
 	id := schema.DeploymentID{Service: req.GetService(), Region: req.GetRegion()}
 	if req.GetReason() == "" || len(req.GetReason()) > 1000 {
 		return nil, status.Error(codes.InvalidArgument,

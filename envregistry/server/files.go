@@ -116,8 +116,10 @@ func (s *Server) applyFiles(ctx context.Context, in *schema.File, digest []byte)
 	if err != nil {
 		return err
 	}
-	edit := applied(&schema.Environment{Regions: in.Regions, Services: in.Services, Deployments: in.Deployments,
-		Rights: in.Rights})
+	edit := applied(&schema.Environment{
+		Regions: in.Regions, Services: in.Services, Deployments: in.Deployments,
+		Rights: in.Rights,
+	})
 	_, err = s.store.change(ctx, change{by: by, vouches: in.Deployments, edit: func(after *schema.Environment) error {
 		if err := edit(after); err != nil {
 			return err

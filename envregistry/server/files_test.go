@@ -72,8 +72,10 @@ func TestARegistryAppliesItsFiles(t *testing.T) {
 	of, _ := version(t, operator)
 	require.Equal(t, "v1", of)
 
-	_, err := operator.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: west.Service,
-		Region: west.Region, Version: "v2"})
+	_, err := operator.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{
+		Service: west.Service,
+		Region:  west.Region, Version: "v2",
+	})
 	require.NoError(t, err)
 	of, revision := version(t, operator)
 	require.Equal(t, "v2", of)

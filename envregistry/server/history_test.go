@@ -52,7 +52,8 @@ func (p *parts) begin() {
 }
 
 func (p *parts) register(c registryv1.RegistryServiceClient, id schema.DeploymentID,
-	database uuid.UUID) *registryv1.Deployment {
+	database uuid.UUID,
+) *registryv1.Deployment {
 	p.t.Helper()
 	d, err := c.RegisterDeployment(p.t.Context(), &registryv1.RegisterDeploymentRequest{
 		Service: id.Service, Region: id.Region, Address: id.Region + ":1", Database: database.String(),
@@ -63,10 +64,13 @@ func (p *parts) register(c registryv1.RegistryServiceClient, id schema.Deploymen
 }
 
 func (p *parts) get(c registryv1.RegistryServiceClient,
-	seen *registryv1.Environment) *registryv1.GetEnvironmentResponse {
+	seen *registryv1.Environment,
+) *registryv1.GetEnvironmentResponse {
 	p.t.Helper()
-	answer, err := c.GetEnvironment(p.t.Context(), &registryv1.GetEnvironmentRequest{SeenRevision: seen.GetRevision(),
-		SeenHistory: seen.GetHistory()})
+	answer, err := c.GetEnvironment(p.t.Context(), &registryv1.GetEnvironmentRequest{
+		SeenRevision: seen.GetRevision(),
+		SeenHistory:  seen.GetHistory(),
+	})
 	require.NoError(p.t, err)
 	return answer
 }
@@ -231,18 +235,24 @@ func TestADeploymentIsKnownByItsDatabase_I15(t *testing.T) {
 		return ""
 	}
 	require.Equal(t, one.String(), known())
-	d, err := p.operator.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{Service: west.Service,
-		Region: west.Region, Database: other.String()})
+	d, err := p.operator.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{
+		Service: west.Service,
+		Region:  west.Region, Database: other.String(),
+	})
 	require.NoError(t, err)
 	require.Equal(t, other.String(), d.GetDatabase())
 	require.Equal(t, other.String(), known())
 	for _, bad := range []string{"", "x"} {
-		_, err = p.operator.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{Service: west.Service,
-			Region: west.Region, Database: bad})
+		_, err = p.operator.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{
+			Service: west.Service,
+			Region:  west.Region, Database: bad,
+		})
 		require.Equal(t, codes.InvalidArgument, status.Code(err))
 	}
-	_, err = p.operator.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{Service: west.Service,
-		Region: "nowhere", Database: other.String()})
+	_, err = p.operator.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{
+		Service: west.Service,
+		Region:  "nowhere", Database: other.String(),
+	})
 	require.Equal(t, codes.NotFound, status.Code(err))
 }
 

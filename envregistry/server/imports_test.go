@@ -46,8 +46,10 @@ func TestTheLastDescriptionOfAnImportStays_I2_I15(t *testing.T) {
 	apply(t, operator, importing)
 	register := func(id schema.DeploymentID) {
 		own := serve(t, dsn, identity.Deployment(id))
-		_, err := own.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: id.Service,
-			Region: id.Region, Address: "host:1", Generation: next(t, own, id)})
+		_, err := own.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{
+			Service: id.Service,
+			Region:  id.Region, Address: "host:1", Generation: next(t, own, id),
+		})
 		require.NoError(t, err)
 	}
 	register(west)

@@ -47,8 +47,10 @@ rights:
 		require.ErrorContains(t, err, says)
 	}
 	version := func(c registryv1.RegistryServiceClient, region, to string) error {
-		_, err := c.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: west.Service,
-			Region: region, Version: to})
+		_, err := c.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{
+			Service: west.Service,
+			Region:  region, Version: to,
+		})
 		return err
 	}
 	denied(version(olga, "us-west2", "v2"),
@@ -70,25 +72,35 @@ rights:
 	require.NoError(t, err)
 	_, err = olga.Remove(t.Context(), &registryv1.RemoveRequest{Deployments: []string{"iam.example.com/eastus2"}})
 	denied(err, "iam.example.com/eastus2")
-	_, err = ida.Remove(t.Context(), &registryv1.RemoveRequest{Deployments: []string{"iam.example.com/eastus2"},
-		Regions: []string{"eastus2"}})
+	_, err = ida.Remove(t.Context(), &registryv1.RemoveRequest{
+		Deployments: []string{"iam.example.com/eastus2"},
+		Regions:     []string{"eastus2"},
+	})
 	denied(err, "all services in eastus2")
-	_, err = omar.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{Service: west.Service,
-		Region: "eastus2", Database: "b5a4fd9a-2e0c-4a58-9a3e-6a35b5f0a001"})
+	_, err = omar.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{
+		Service: west.Service,
+		Region:  "eastus2", Database: "b5a4fd9a-2e0c-4a58-9a3e-6a35b5f0a001",
+	})
 	denied(err, "iam.example.com/eastus2")
-	_, err = omar.DecommissionDeployment(t.Context(), &registryv1.DecommissionDeploymentRequest{Service: west.Service,
-		Region: "eastus2", Reason: "x"})
+	_, err = omar.DecommissionDeployment(t.Context(), &registryv1.DecommissionDeploymentRequest{
+		Service: west.Service,
+		Region:  "eastus2", Reason: "x",
+	})
 	denied(err, "iam.example.com/eastus2")
-	_, err = omar.DecommissionDeployment(t.Context(), &registryv1.DecommissionDeploymentRequest{Service: west.Service,
-		Region: "mars", Reason: "x", Unlisted: true})
+	_, err = omar.DecommissionDeployment(t.Context(), &registryv1.DecommissionDeploymentRequest{
+		Service: west.Service,
+		Region:  "mars", Reason: "x", Unlisted: true,
+	})
 	denied(err, "iam.example.com/mars")
 	_, err = omar.ListRevisions(t.Context(), &registryv1.ListRevisionsRequest{})
 	denied(err, "to read at all deployments")
 	_, err = olga.ListRevisions(t.Context(), &registryv1.ListRevisionsRequest{})
 	require.NoError(t, err)
 	_, err = ada.Apply(t.Context(),
-		&registryv1.ApplyRequest{Rights: &registryv1.Rights{Operators: []*registryv1.Operator{{Identity: "operator/ada",
-			Verbs: []string{"read"}}}}})
+		&registryv1.ApplyRequest{Rights: &registryv1.Rights{Operators: []*registryv1.Operator{{
+			Identity: "operator/ada",
+			Verbs:    []string{"read"},
+		}}}})
 	require.Equal(t, codes.InvalidArgument, status.Code(err), "nobody could change the rights again: %v", err)
 }
 
@@ -153,8 +165,10 @@ func TestTheAuditLogOfTheRegistryHasEachOutcome(t *testing.T) {
 	require.NoError(t, err)
 	defer pool.Close()
 	sink := &written{}
-	log, err := auditlog.Open(auditlog.Config{Source: "registry", Sink: sink, Classes: auditlog.Classes, Required: true,
-		Logger: zap.NewNop()})
+	log, err := auditlog.Open(auditlog.Config{
+		Source: "registry", Sink: sink, Classes: auditlog.Classes, Required: true,
+		Logger: zap.NewNop(),
+	})
 	require.NoError(t, err)
 	s := server.New(pool, log, nil, zap.NewNop())
 	for _, by := range []struct {
@@ -163,8 +177,10 @@ func TestTheAuditLogOfTheRegistryHasEachOutcome(t *testing.T) {
 	}{{"ada", []string{"v2", "v2", "v9"}}, {"olga", []string{"v1"}}} { // in this order: v1 is a change only after v2
 		ctx := identity.NewContext(t.Context(), identity.Identity{Role: identity.RoleOperator, Name: by.who})
 		for _, version := range by.versions {
-			_, err := s.SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: west.Service,
-				Region: west.Region, Version: version})
+			_, err := s.SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{
+				Service: west.Service,
+				Region:  west.Region, Version: version,
+			})
 			t.Log(by.who, version, err)
 		}
 	}
@@ -175,8 +191,10 @@ func TestTheAuditLogOfTheRegistryHasEachOutcome(t *testing.T) {
 		require.NoError(t, d.Decode(&e))
 		got[e.Identity] = append(got[e.Identity], string(e.Outcome))
 	}
-	require.Equal(t, map[string][]string{"": {"began"}, "operator/ada": {"asked", "changed", "asked", "allowed",
-		"asked", "failed"}, "operator/olga": {"asked", "denied"}}, got)
+	require.Equal(t, map[string][]string{"": {"began"}, "operator/ada": {
+		"asked", "changed", "asked", "allowed",
+		"asked", "failed",
+	}, "operator/olga": {"asked", "denied"}}, got)
 }
 
 // A deployment is decommissioned, and a database accepted, for an operator when another one has signed the
@@ -201,12 +219,18 @@ func TestTheRegistryAsksForTwoOperators(t *testing.T) {
 	ada := load(identity.Identity{Role: identity.RoleOperator, Name: "ada"})
 	s := server.New(pool, nil, load(identity.Identity{Role: identity.RoleRegistry}), zap.NewNop())
 	omar := identity.NewCallerContext(t.Context(),
-		identity.Caller{Identity: identity.Identity{Role: identity.RoleOperator, Name: "omar"},
-			Proof: identity.ByCertificate})
-	decommission := &registryv1.DecommissionDeploymentRequest{Service: west.Service, Region: "eastus2",
-		Reason: "closed"}
-	accept := &registryv1.AcceptDatabaseRequest{Service: west.Service, Region: west.Region,
-		Database: "b5a4fd9a-2e0c-4a58-9a3e-6a35b5f0a001"}
+		identity.Caller{
+			Identity: identity.Identity{Role: identity.RoleOperator, Name: "omar"},
+			Proof:    identity.ByCertificate,
+		})
+	decommission := &registryv1.DecommissionDeploymentRequest{
+		Service: west.Service, Region: "eastus2",
+		Reason: "closed",
+	}
+	accept := &registryv1.AcceptDatabaseRequest{
+		Service: west.Service, Region: west.Region,
+		Database: "b5a4fd9a-2e0c-4a58-9a3e-6a35b5f0a001",
+	}
 	_, err = s.DecommissionDeployment(omar, decommission)
 	require.ErrorContains(t, err, "decommission needs two operators")
 	_, err = s.AcceptDatabase(omar, accept)

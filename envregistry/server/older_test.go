@@ -63,8 +63,10 @@ func (c *copied) putBack() {
 
 func incomplete(t *testing.T, c registryv1.RegistryServiceClient, seen *registryv1.Environment) bool {
 	t.Helper()
-	answer, err := c.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{SeenRevision: seen.GetRevision(),
-		SeenHistory: seen.GetHistory()})
+	answer, err := c.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{
+		SeenRevision: seen.GetRevision(),
+		SeenHistory:  seen.GetHistory(),
+	})
 	require.NoError(t, err)
 	return answer.GetIncomplete()
 }
@@ -108,8 +110,10 @@ func TestADeploymentDoesNotMakeUpWhatItHasSeen_I13(t *testing.T) {
 		"under a stamp":         {Revision: later, History: history},
 		"under a changed stamp": {Revision: later, History: strings.Replace(history,
 			"."+strconv.FormatInt(later-1, 10)+".", "."+strconv.FormatInt(later, 10)+".", 1)},
-		"under a cut stamp": {Revision: later,
-			History: history[:strings.LastIndexByte(history, '.')]},
+		"under a cut stamp": {
+			Revision: later,
+			History:  history[:strings.LastIndexByte(history, '.')],
+		},
 		"under a part":                        {Revision: later, History: of},
 		"under a part with another":           {Revision: later, History: of + "." + history},
 		"under the stamp of an empty history": {Revision: later, History: "." + strconv.FormatInt(later, 10) + "."},
@@ -132,8 +136,10 @@ func TestATokenOfLostCommitsIsReset_I24(t *testing.T) {
 	_, token, err := listen(t, own, "", ends("end"))
 	require.NoError(t, err)
 	c.putBack()
-	stream, err := own.WatchEnvironment(t.Context(), &registryv1.WatchEnvironmentRequest{ResumeToken: token,
-		SeenRevision: c.seen.GetRevision(), SeenHistory: c.seen.GetHistory()})
+	stream, err := own.WatchEnvironment(t.Context(), &registryv1.WatchEnvironmentRequest{
+		ResumeToken:  token,
+		SeenRevision: c.seen.GetRevision(), SeenHistory: c.seen.GetHistory(),
+	})
 	require.NoError(t, err)
 	_, err = stream.Recv()
 	require.Equal(t, codes.OutOfRange, status.Code(err), "%v", err)
@@ -161,8 +167,10 @@ func TestADeploymentThatIsListedAfterItsWatchBeganIsHeardOf_I15(t *testing.T) {
 		}
 	}()
 	apply(t, operator, example)
-	_, err = own.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: west.Service,
-		Region: west.Region, Address: "a:1", Generation: 1})
+	_, err = own.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{
+		Service: west.Service,
+		Region:  west.Region, Address: "a:1", Generation: 1,
+	})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return !incomplete(t, operator, nil) }, wait.Limit, wait.Poll)
 }
@@ -211,8 +219,10 @@ func TestAClientTellsTheRevisionThatItHasSeen(t *testing.T) {
 			client, err := envregistry.New(envregistry.Config{
 				Deployment: west, Address: "west:1", Registry: connect(t, dsn, identity.Deployment(west)),
 				Logger: zap.NewNop(),
-				Keeper: keeper{&schema.Environment{Revision: copied.seen.GetRevision(),
-					History: copied.seen.GetHistory(), Deployments: []schema.Deployment{{DeploymentID: west}}}},
+				Keeper: keeper{&schema.Environment{
+					Revision: copied.seen.GetRevision(),
+					History:  copied.seen.GetHistory(), Deployments: []schema.Deployment{{DeploymentID: west}},
+				}},
 			})
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())

@@ -48,8 +48,10 @@ func TestADeploymentThatRegistersWithoutEndStopsNobody_I20(t *testing.T) {
 	east.Region = "eastus2"
 	other := serve(t, dsn, identity.Deployment(east))
 	for i := range 5 {
-		_, err := other.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: east.Service,
-			Region: east.Region, Address: fmt.Sprintf("east-%d:1", i), Generation: next(t, other, east)})
+		_, err := other.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{
+			Service: east.Service,
+			Region:  east.Region, Address: fmt.Sprintf("east-%d:1", i), Generation: next(t, other, east),
+		})
 		require.NoError(t, err)
 		_, err = operator.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
 		require.NoError(t, err)

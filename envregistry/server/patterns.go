@@ -25,7 +25,8 @@ func patternsOf(unused []*registryv1.UnusedPattern) patterns {
 	out := patterns{}
 	for _, u := range unused {
 		out[pattern{
-			schema.DeploymentID{Service: u.GetService(), Region: u.GetRegion()}, u.GetKind(), u.GetPattern()}] = true
+			schema.DeploymentID{Service: u.GetService(), Region: u.GetRegion()}, u.GetKind(), u.GetPattern(),
+		}] = true
 	}
 	return out
 }
@@ -60,7 +61,8 @@ func keepsPatterns(ctx context.Context, tx pgx.Tx, before, after *schema.Environ
 // drops returns a problem for each pattern that a deployment loses. A deployment that never ran since it was
 // removed still has the resources of the version that it ran then.
 func drops(before, after *schema.Environment, id schema.DeploymentID, removed *schema.Environment,
-	unused patterns) (problems schema.Problems, err error) {
+	unused patterns,
+) (problems schema.Problems, err error) {
 	remedy := ""
 	if was := find(before, id); removed != nil && (was == nil || was.Address == "" && was.Generation == 0) {
 		before = before.Over(removed)
@@ -98,8 +100,10 @@ func readRemoved(ctx context.Context, tx pgx.Tx) (map[schema.DeploymentID]*schem
 		if err := proto.Unmarshal(raw, descriptor); err != nil {
 			return err
 		}
-		removed[d.DeploymentID] = &schema.Environment{Services: []*schema.Descriptor{wire.Descriptor(descriptor)},
-			Deployments: []schema.Deployment{d}}
+		removed[d.DeploymentID] = &schema.Environment{
+			Services:    []*schema.Descriptor{wire.Descriptor(descriptor)},
+			Deployments: []schema.Deployment{d},
+		}
 		return nil
 	})
 	return removed, err

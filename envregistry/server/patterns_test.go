@@ -43,8 +43,10 @@ type dropper struct {
 func newDropper(t *testing.T) *dropper {
 	t.Helper()
 	dsn := database(t)
-	d := &dropper{t: t, operator: serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"}),
-		own: serve(t, dsn, identity.Deployment(west))}
+	d := &dropper{
+		t: t, operator: serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"}),
+		own: serve(t, dsn, identity.Deployment(west)),
+	}
 	apply(t, d.operator, dropping)
 	d.register()
 	return d
@@ -52,8 +54,10 @@ func newDropper(t *testing.T) *dropper {
 
 func (d *dropper) register() {
 	d.t.Helper()
-	_, err := d.own.RegisterDeployment(d.t.Context(), &registryv1.RegisterDeploymentRequest{Service: west.Service,
-		Region: west.Region, Address: "west:1", Generation: next(d.t, d.own, west)})
+	_, err := d.own.RegisterDeployment(d.t.Context(), &registryv1.RegisterDeploymentRequest{
+		Service: west.Service,
+		Region:  west.Region, Address: "west:1", Generation: next(d.t, d.own, west),
+	})
 	require.NoError(d.t, err)
 }
 
@@ -124,8 +128,10 @@ func TestADeploymentThatIsAppliedAgainDropsNoPatternUnnoticed(t *testing.T) {
 	remove := func(services ...string) {
 		t.Helper()
 		_, err := d.operator.Remove(t.Context(),
-			&registryv1.RemoveRequest{Deployments: []string{west.String(), "iam.example.com/eastus2"},
-				Services: services})
+			&registryv1.RemoveRequest{
+				Deployments: []string{west.String(), "iam.example.com/eastus2"},
+				Services:    services,
+			})
 		require.NoError(t, err)
 	}
 	key := unused(west.Region, "Key", "projects/{project}/keys/{key}")
@@ -156,7 +162,9 @@ func TestADeploymentThatIsAppliedAgainDropsNoPatternUnnoticed(t *testing.T) {
 	require.Error(t, d.setVersion(west.Region, "v2"))
 	env, err := d.operator.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
 	require.NoError(t, err)
-	of, _ := wire.Environment(env.GetEnvironment()).Deployment(schema.DeploymentID{Service: west.Service,
-		Region: west.Region})
+	of, _ := wire.Environment(env.GetEnvironment()).Deployment(schema.DeploymentID{
+		Service: west.Service,
+		Region:  west.Region,
+	})
 	require.Equal(t, "west:1", of.Address)
 }

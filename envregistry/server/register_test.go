@@ -71,11 +71,15 @@ func TestErrorsHaveOneCodeEach(t *testing.T) {
 func TestARemovalNamesWhatStillNeedsIt(t *testing.T) {
 	t.Parallel()
 	version := schema.ServiceVersion{Service: "a.example.com", Version: "v1"}
-	deployment := schema.Deployment{DeploymentID: schema.DeploymentID{Service: "a.example.com", Region: "us-west2"},
-		Version: "v1"}
+	deployment := schema.Deployment{
+		DeploymentID: schema.DeploymentID{Service: "a.example.com", Region: "us-west2"},
+		Version:      "v1",
+	}
 	environment := func() *schema.Environment {
-		return &schema.Environment{Regions: []string{"us-west2"},
-			Services: []*schema.Descriptor{{ServiceVersion: version}}, Deployments: []schema.Deployment{deployment}}
+		return &schema.Environment{
+			Regions:  []string{"us-west2"},
+			Services: []*schema.Descriptor{{ServiceVersion: version}}, Deployments: []schema.Deployment{deployment},
+		}
 	}
 	err := (&removal{regions: []string{"us-west2"}, versions: []schema.ServiceVersion{version}}).from(environment())
 	require.ErrorContains(t, err, "a.example.com/us-west2 has a deployment there")

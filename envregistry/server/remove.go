@@ -47,16 +47,20 @@ func (s *Server) Remove(ctx context.Context, req *registryv1.RemoveRequest) (*re
 	for i, name := range req.GetDeployments() {
 		id, err := schema.ParseDeploymentID(name)
 		if err != nil {
-			problems = append(problems, schema.Problem{Pos: schema.Pos{Path: fmt.Sprintf("deployments[%d]", i)},
-				Message: err.Error()})
+			problems = append(problems, schema.Problem{
+				Pos:     schema.Pos{Path: fmt.Sprintf("deployments[%d]", i)},
+				Message: err.Error(),
+			})
 		}
 		removed.deployments = append(removed.deployments, id)
 	}
 	for i, name := range req.GetServices() {
 		v, err := schema.ParseServiceVersion(name)
 		if err != nil {
-			problems = append(problems, schema.Problem{Pos: schema.Pos{Path: fmt.Sprintf("services[%d]", i)},
-				Message: err.Error()})
+			problems = append(problems, schema.Problem{
+				Pos:     schema.Pos{Path: fmt.Sprintf("services[%d]", i)},
+				Message: err.Error(),
+			})
 		}
 		removed.versions = append(removed.versions, v)
 	}

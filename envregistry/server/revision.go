@@ -53,8 +53,10 @@ func (s *Server) author(ctx context.Context, method, reason string) (*author, er
 	if err != nil {
 		return nil, status.Error(codes.Unauthenticated, err.Error())
 	}
-	a := &author{who: who, request: requestid.ID(ctx), method: method, reason: reason, audit: s.audit,
-		log: s.log.Named("audit")}
+	a := &author{
+		who: who, request: requestid.ID(ctx), method: method, reason: reason, audit: s.audit,
+		log: s.log.Named("audit"),
+	}
 	if err := s.audit.Record(ctx, a.event(auditlog.Asked)); err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
@@ -112,7 +114,8 @@ const (
 
 // ListRevisions returns the changes that operators made.
 func (s *Server) ListRevisions(ctx context.Context,
-	req *registryv1.ListRevisionsRequest) (*registryv1.ListRevisionsResponse, error) {
+	req *registryv1.ListRevisionsRequest,
+) (*registryv1.ListRevisionsResponse, error) {
 	if err := s.reads(ctx); err != nil {
 		return nil, err
 	}

@@ -33,13 +33,17 @@ func TestEachChangeIsOnRecord(t *testing.T) {
 			return nil
 		},
 		registryv1.RegistryService_SetDeploymentVersion_FullMethodName: func() error {
-			_, err := c.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: west.Service,
-				Region: west.Region, Version: "v2"})
+			_, err := c.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{
+				Service: west.Service,
+				Region:  west.Region, Version: "v2",
+			})
 			return err
 		},
 		registryv1.RegistryService_AcceptDatabase_FullMethodName: func() error {
-			_, err := c.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{Service: west.Service,
-				Region: west.Region, Database: "b5a4fd9a-2e0c-4a58-9a3e-6a35b5f0a001"})
+			_, err := c.AcceptDatabase(t.Context(), &registryv1.AcceptDatabaseRequest{
+				Service: west.Service,
+				Region:  west.Region, Database: "b5a4fd9a-2e0c-4a58-9a3e-6a35b5f0a001",
+			})
 			return err
 		},
 		registryv1.RegistryService_DecommissionDeployment_FullMethodName: func() error {
@@ -64,8 +68,10 @@ func TestEachChangeIsOnRecord(t *testing.T) {
 			require.Contains(t, call, method, "how does it leave a record?")
 		}
 	}
-	for _, method := range []string{"Apply", "SetDeploymentVersion", "AcceptDatabase", "DecommissionDeployment",
-		"Remove"} {
+	for _, method := range []string{
+		"Apply", "SetDeploymentVersion", "AcceptDatabase", "DecommissionDeployment",
+		"Remove",
+	} {
 		require.NoError(t, call["/dbcontroller.registry.v1.RegistryService/"+method](), method)
 		found, err := c.ListRevisions(t.Context(), &registryv1.ListRevisionsRequest{PageSize: 1})
 		require.NoError(t, err)
@@ -141,8 +147,12 @@ func dryRun(t *testing.T, c registryv1.RegistryServiceClient, yaml string) (*reg
 	t.Helper()
 	file, err := schema.ParseFile("f", strings.NewReader(yaml))
 	require.NoError(t, err)
-	env := wire.EnvironmentProto(&schema.Environment{Regions: file.Regions, Services: file.Services,
-		Deployments: file.Deployments, Rights: file.Rights})
-	return c.Apply(context.Background(), &registryv1.ApplyRequest{Services: env.GetServices(),
-		Deployments: env.GetDeployments(), Rights: env.GetRights(), ValidateOnly: true})
+	env := wire.EnvironmentProto(&schema.Environment{
+		Regions: file.Regions, Services: file.Services,
+		Deployments: file.Deployments, Rights: file.Rights,
+	})
+	return c.Apply(context.Background(), &registryv1.ApplyRequest{
+		Services:    env.GetServices(),
+		Deployments: env.GetDeployments(), Rights: env.GetRights(), ValidateOnly: true,
+	})
 }

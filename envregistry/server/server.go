@@ -93,8 +93,10 @@ func (s *Server) fail(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
 	}
-	out := &requestid.Fault{Log: s.log, Level: zap.ErrorLevel, Message: "request failed", Cause: err,
-		Told: status.Error(codes.Internal, "internal error: the registry's log says more")}
+	out := &requestid.Fault{
+		Log: s.log, Level: zap.ErrorLevel, Message: "request failed", Cause: err,
+		Told: status.Error(codes.Internal, "internal error: the registry's log says more"),
+	}
 	if postgres.Unavailable(err) || postgres.Busy(err) {
 		out.Level, out.Message = zap.WarnLevel, "a request needs the database"
 		out.Told = status.Error(codes.Unavailable, "the registry's database is unavailable: try again")
@@ -105,14 +107,18 @@ func (s *Server) fail(err error) error {
 // Apply sets the given regions, services, deployments and rights, and leaves all others. The result is
 // checked as a whole.
 func (s *Server) Apply(ctx context.Context, req *registryv1.ApplyRequest) (*registryv1.ApplyResponse, error) {
-	in := wire.Environment(&registryv1.Environment{Regions: req.GetRegions(), Services: req.GetServices(),
-		Deployments: req.GetDeployments(), Rights: req.GetRights()})
+	in := wire.Environment(&registryv1.Environment{
+		Regions: req.GetRegions(), Services: req.GetServices(),
+		Deployments: req.GetDeployments(), Rights: req.GetRights(),
+	})
 	by, err := s.author(ctx, "Apply", "")
 	if err != nil {
 		return nil, err
 	}
-	changes, err := s.store.change(ctx, change{by: by, unused: patternsOf(req.GetPatternsUnused()),
-		validateOnly: req.GetValidateOnly(), vouches: in.Deployments, edit: applied(in)})
+	changes, err := s.store.change(ctx, change{
+		by: by, unused: patternsOf(req.GetPatternsUnused()),
+		validateOnly: req.GetValidateOnly(), vouches: in.Deployments, edit: applied(in),
+	})
 	if err == nil && !req.GetValidateOnly() {
 		err = s.store.vouch(ctx, in.Deployments)
 	}
@@ -124,7 +130,8 @@ func (s *Server) Apply(ctx context.Context, req *registryv1.ApplyRequest) (*regi
 
 // GetEnvironment returns the whole environment; to a person, of the rights the own ones.
 func (s *Server) GetEnvironment(ctx context.Context,
-	req *registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
+	req *registryv1.GetEnvironmentRequest,
+) (*registryv1.GetEnvironmentResponse, error) {
 	if _, err := s.check(ctx, seen{req.GetSeenRevision(), req.GetSeenHistory()}); err != nil {
 		return nil, s.fail(err)
 	}
@@ -135,8 +142,10 @@ func (s *Server) GetEnvironment(ctx context.Context,
 	if err != nil {
 		return nil, s.fail(err)
 	}
-	out := &registryv1.GetEnvironmentResponse{Environment: wire.EnvironmentProto(env), Incomplete: env.Incomplete,
-		Unheard: env.Unheard}
+	out := &registryv1.GetEnvironmentResponse{
+		Environment: wire.EnvironmentProto(env), Incomplete: env.Incomplete,
+		Unheard: env.Unheard,
+	}
 	all := out.GetEnvironment().GetRights()
 	if out.Environment.Rights, err = visible(ctx, out.GetEnvironment().GetRights()); err != nil {
 		return nil, s.fail(err)
@@ -147,13 +156,15 @@ func (s *Server) GetEnvironment(ctx context.Context,
 
 // SetDeploymentVersion switches a deployment to another described version.
 func (s *Server) SetDeploymentVersion(ctx context.Context,
-	req *registryv1.SetDeploymentVersionRequest) (*registryv1.Deployment, error) {
+	req *registryv1.SetDeploymentVersionRequest,
+) (*registryv1.Deployment, error) {
 	id := schema.DeploymentID{Service: req.GetService(), Region: req.GetRegion()}
 	by, err := s.author(ctx, "SetDeploymentVersion", "")
 	if err != nil {
 		return nil, err
 	}
-	_, err = s.store.change(ctx, change{by: by, unused: patternsOf(req.GetPatternsUnused()),
+	_, err = s.store.change(ctx, change{
+		by: by, unused: patternsOf(req.GetPatternsUnused()),
 		edit: func(env *schema.Environment) error {
 			d := find(env, id)
 			if d == nil {
@@ -161,7 +172,8 @@ func (s *Server) SetDeploymentVersion(ctx context.Context,
 			}
 			d.Version = req.GetVersion()
 			return nil
-		}})
+		},
+	})
 	if err != nil {
 		return nil, s.fail(err)
 	}
@@ -170,7 +182,8 @@ func (s *Server) SetDeploymentVersion(ctx context.Context,
 
 // RegisterDeployment stores the address of the caller's own deployment.
 func (s *Server) RegisterDeployment(ctx context.Context,
-	req *registryv1.RegisterDeploymentRequest) (*registryv1.Deployment, error) {
+	req *registryv1.RegisterDeploymentRequest,
+) (*registryv1.Deployment, error) {
 	id := schema.DeploymentID{Service: req.GetService(), Region: req.GetRegion()}
 	who, err := identity.FromContext(ctx)
 	if err != nil {
@@ -238,7 +251,8 @@ func databaseOf(s string) (uuid.UUID, error) {
 // AcceptDatabase stores that another database has replaced a deployment's database for good. A repeated call
 // changes nothing.
 func (s *Server) AcceptDatabase(ctx context.Context,
-	req *registryv1.AcceptDatabaseRequest) (*registryv1.Deployment, error) {
+	req *registryv1.AcceptDatabaseRequest,
+) (*registryv1.Deployment, error) {
 	id := schema.DeploymentID{Service: req.GetService(), Region: req.GetRegion()}
 	database, err := databaseOf(req.GetDatabase())
 	if err == nil && database == uuid.Nil {

@@ -64,11 +64,13 @@ func connect(t *testing.T, dsn string, who identity.Identity) *grpc.ClientConn {
 	listener := bufconn.Listen(1 << 20)
 	s := grpc.NewServer(
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
-			h grpc.UnaryHandler) (any, error) {
+			h grpc.UnaryHandler,
+		) (any, error) {
 			return h(identity.NewContext(ctx, who), req)
 		}),
 		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
-			h grpc.StreamHandler) error {
+			h grpc.StreamHandler,
+		) error {
 			return h(srv, identified{stream, who})
 		}))
 	registryv1.RegisterRegistryServiceServer(s, server.New(pool, nil, nil, zap.NewNop()))
@@ -105,10 +107,14 @@ func apply(t *testing.T, c registryv1.RegistryServiceClient, yaml string) []stri
 	t.Helper()
 	file, err := schema.ParseFile("f", strings.NewReader(yaml))
 	require.NoError(t, err)
-	env := wire.EnvironmentProto(&schema.Environment{Regions: file.Regions, Services: file.Services,
-		Deployments: file.Deployments, Rights: file.Rights})
-	answer, err := c.Apply(context.Background(), &registryv1.ApplyRequest{Regions: env.GetRegions(),
-		Services: env.GetServices(), Deployments: env.GetDeployments(), Rights: env.GetRights()})
+	env := wire.EnvironmentProto(&schema.Environment{
+		Regions: file.Regions, Services: file.Services,
+		Deployments: file.Deployments, Rights: file.Rights,
+	})
+	answer, err := c.Apply(context.Background(), &registryv1.ApplyRequest{
+		Regions:  env.GetRegions(),
+		Services: env.GetServices(), Deployments: env.GetDeployments(), Rights: env.GetRights(),
+	})
 	require.NoError(t, err)
 	return answer.GetChanges()
 }
@@ -133,8 +139,10 @@ func TestADeploymentRegistersOnlyItselfAndTheNewerProcessCounts(t *testing.T) {
 	apply(t, serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"}), example)
 	c, ctx := serve(t, dsn, identity.Deployment(west)), context.Background()
 	register := func(region, address string, generation int64) error {
-		_, err := c.RegisterDeployment(ctx, &registryv1.RegisterDeploymentRequest{Service: west.Service, Region: region,
-			Address: address, Generation: generation})
+		_, err := c.RegisterDeployment(ctx, &registryv1.RegisterDeploymentRequest{
+			Service: west.Service, Region: region,
+			Address: address, Generation: generation,
+		})
 		return err
 	}
 	require.NoError(t, register("us-west2", "new:1", 1))
@@ -154,8 +162,10 @@ func TestARepeatedOrLateRegistrationReplacesNoOther(t *testing.T) {
 	apply(t, serve(t, dsn, identity.Identity{Role: identity.RoleOperator, Name: "o"}), example)
 	c := serve(t, dsn, identity.Deployment(west))
 	register := func(address string, generation int64) (*registryv1.Deployment, error) {
-		return c.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: west.Service,
-			Region: west.Region, Address: address, Generation: generation})
+		return c.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{
+			Service: west.Service,
+			Region:  west.Region, Address: address, Generation: generation,
+		})
 	}
 	first, err := register("first:1", 1)
 	require.NoError(t, err)
@@ -202,8 +212,10 @@ func TestARegistryWithoutItsDatabaseIsUnavailable(t *testing.T) {
 				return c.GetEnvironment(ctx, &registryv1.GetEnvironmentRequest{})
 			},
 			func(ctx context.Context, _ any) (any, error) {
-				return c.RegisterDeployment(ctx, &registryv1.RegisterDeploymentRequest{Service: west.Service,
-					Region: west.Region, Address: "x:1", Generation: 1})
+				return c.RegisterDeployment(ctx, &registryv1.RegisterDeploymentRequest{
+					Service: west.Service,
+					Region:  west.Region, Address: "x:1", Generation: 1,
+				})
 			},
 			func(ctx context.Context, _ any) (any, error) { return c.Apply(ctx, &registryv1.ApplyRequest{}) },
 		} {
@@ -240,16 +252,22 @@ func TestRemove(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, proto.Equal(before, after), "all or nothing")
 
-	changes, err := remove(&registryv1.RemoveRequest{Deployments: []string{"iam.example.com/eastus2"},
-		Regions: []string{"eastus2"}, Services: []string{"iam.example.com@v2"}})
+	changes, err := remove(&registryv1.RemoveRequest{
+		Deployments: []string{"iam.example.com/eastus2"},
+		Regions:     []string{"eastus2"}, Services: []string{"iam.example.com@v2"},
+	})
 	require.NoError(t, err)
-	require.Equal(t, []string{"deployment iam.example.com/eastus2: removed", "service iam.example.com@v2: removed",
-		"region eastus2: removed"}, changes)
+	require.Equal(t, []string{
+		"deployment iam.example.com/eastus2: removed", "service iam.example.com@v2: removed",
+		"region eastus2: removed",
+	}, changes)
 	changes, err = remove(&registryv1.RemoveRequest{Deployments: []string{"iam.example.com/eastus2"}})
 	require.NoError(t, err)
 	require.Empty(t, changes)
-	require.Equal(t, []string{"region eastus2: created", "service iam.example.com@v2: created",
-		"deployment iam.example.com/eastus2: created\n  version: v1"}, apply(t, c, example), "it can be applied again")
+	require.Equal(t, []string{
+		"region eastus2: created", "service iam.example.com@v2: created",
+		"deployment iam.example.com/eastus2: created\n  version: v1",
+	}, apply(t, c, example), "it can be applied again")
 }
 
 func TestADecommissionedDeploymentNeverComesBack(t *testing.T) {
@@ -266,8 +284,10 @@ func TestADecommissionedDeploymentNeverComesBack(t *testing.T) {
 	require.Equal(t, codes.NotFound, status.Code(gone("mars")))
 	stranger := func(region string) error {
 		_, err := operator.DecommissionDeployment(t.Context(),
-			&registryv1.DecommissionDeploymentRequest{Service: "evil.example.com", Region: region, Reason: "stolen",
-				Unlisted: true})
+			&registryv1.DecommissionDeploymentRequest{
+				Service: "evil.example.com", Region: region, Reason: "stolen",
+				Unlisted: true,
+			})
 		return err
 	}
 	require.NoError(t, stranger("mars"), "others may know one that the registry does not list")
@@ -277,13 +297,17 @@ func TestADecommissionedDeploymentNeverComesBack(t *testing.T) {
 	env, err := selfClient.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
 	require.NoError(t, err)
 	require.Len(t, env.GetEnvironment().GetDeployments(), 1)
-	_, err = selfClient.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{Service: west.Service,
-		Region: west.Region, Address: "x:1", Generation: 9})
+	_, err = selfClient.RegisterDeployment(t.Context(), &registryv1.RegisterDeploymentRequest{
+		Service: west.Service,
+		Region:  west.Region, Address: "x:1", Generation: 9,
+	})
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
 	require.ErrorContains(t, err, "was decommissioned by operator/ann")
 	_, err = operator.Apply(t.Context(),
-		&registryv1.ApplyRequest{Deployments: []*registryv1.Deployment{{Service: west.Service, Region: west.Region,
-			Version: "v1"}}})
+		&registryv1.ApplyRequest{Deployments: []*registryv1.Deployment{{
+			Service: west.Service, Region: west.Region,
+			Version: "v1",
+		}}})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 	require.ErrorContains(t, err, "its name is not used again")
 	apply(t, operator, "regions: [moon]\ndeployments: [{deployment: iam.example.com/moon, version: v2}]")
@@ -322,8 +346,10 @@ func TestTheClientFollowsWhatIsAppliedThroughAnotherServer(t *testing.T) {
 	client.Lead(true)
 	d, _ = (<-client.Environments()).Deployment(west)
 	require.Equal(t, "here:1", d.Address)
-	_, err = operator.SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: west.Service,
-		Region: west.Region, Version: "v2"})
+	_, err = operator.SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{
+		Service: west.Service,
+		Region:  west.Region, Version: "v2",
+	})
 	require.NoError(t, err)
 	d, _ = (<-client.Environments()).Deployment(west)
 	require.Equal(t, "v2", d.Version)
@@ -348,7 +374,8 @@ func TestRightsAreReplacedByDeclarationsAlone(t *testing.T) {
 	require.Nil(t, (<-client.Environments()).Rights)
 	require.Equal(t,
 		[]string{
-			"rights: created\n  everybody loses refer where no grant allows it: the default is deny\n  group sre gains read on everything"}, apply(t, operator, "rights: {default: deny, grants: [{group: sre, verbs: [read]}]}"))
+			"rights: created\n  everybody loses refer where no grant allows it: the default is deny\n  group sre gains read on everything",
+		}, apply(t, operator, "rights: {default: deny, grants: [{group: sre, verbs: [read]}]}"))
 	rights := (<-client.Environments()).Rights
 	require.True(t, rights.Deny)
 	require.Len(t, rights.Grants, 1)
@@ -356,7 +383,8 @@ func TestRightsAreReplacedByDeclarationsAlone(t *testing.T) {
 	require.True(t, (<-client.Environments()).Rights.Deny)
 	require.Equal(t,
 		[]string{
-			"rights: changed\n  every user gains read, write, delete: the default is allow\n  everybody gains refer: the default is not deny"}, apply(t, operator, "rights: {default: allow}"))
+			"rights: changed\n  every user gains read, write, delete: the default is allow\n  everybody gains refer: the default is not deny",
+		}, apply(t, operator, "rights: {default: allow}"))
 	rights = (<-client.Environments()).Rights
 	require.NotNil(t, rights)
 	require.False(t, rights.Deny)

@@ -44,8 +44,10 @@ func TestTheStateHasCountsAndCompleteness(t *testing.T) {
 	agrees()
 
 	own := serve(t, dsn, identity.Deployment(west))
-	_, err = own.RegisterDeployment(ctx, &registryv1.RegisterDeploymentRequest{Service: west.Service,
-		Region: west.Region, Address: "a:1", Generation: 1})
+	_, err = own.RegisterDeployment(ctx, &registryv1.RegisterDeploymentRequest{
+		Service: west.Service,
+		Region:  west.Region, Address: "a:1", Generation: 1,
+	})
 	require.NoError(t, err)
 	apply(t, operator, "regions: []\ndeployments: [{deployment: iam.example.com/eastus2, version: v1, disabled: true}]")
 	st = state()

@@ -40,8 +40,10 @@ type store struct {
 
 func newStore(pool *pgxpool.Pool) *store {
 	wake := feed.NewBroadcast()
-	return &store{pool: pool, wake: wake,
-		feeds: feed.NewLog(feed.Config{Pool: pool, StateSQL: stateSQL, WrittenSQL: writtenSQL, Wake: wake})}
+	return &store{
+		pool: pool, wake: wake,
+		feeds: feed.NewLog(feed.Config{Pool: pool, StateSQL: stateSQL, WrittenSQL: writtenSQL, Wake: wake}),
+	}
 }
 
 const (
@@ -149,8 +151,10 @@ func readEnvironment(ctx context.Context, tx pgx.Tx, revisionSQL string) (*schem
 	b.Queue(selectDeploymentsSQL).Query(func(rows pgx.Rows) error {
 		var d schema.Deployment
 		var database *uuid.UUID
-		_, err := pgx.ForEachRow(rows, []any{&d.Service, &d.Region, &d.Version, &d.Address, &d.Generation, &d.Disabled,
-			&database}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{
+			&d.Service, &d.Region, &d.Version, &d.Address, &d.Generation, &d.Disabled,
+			&database,
+		}, func() error {
 			if d.Database = uuid.Nil; database != nil {
 				d.Database = *database
 			}

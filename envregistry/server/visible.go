@@ -23,9 +23,11 @@ func visible(ctx context.Context, rights *registryv1.Rights) (*registryv1.Rights
 	if all.Operator(grant.Subject{Identity: who.Identity.String()}, schema.Read, schema.DeploymentID{}) {
 		return rights, nil
 	}
-	own := &registryv1.Rights{Deny: rights.GetDeny(), Allow: rights.GetAllow(),
+	own := &registryv1.Rights{
+		Deny: rights.GetDeny(), Allow: rights.GetAllow(),
 		CascadeNeedsDelete: rights.GetCascadeNeedsDelete(), MaxRemovals: rights.GetMaxRemovals(),
-		TwoOperators: rights.GetTwoOperators(), Declaration: rights.GetDeclaration()}
+		TwoOperators: rights.GetTwoOperators(), Declaration: rights.GetDeclaration(),
+	}
 	for _, g := range rights.GetGrants() {
 		if id := g.GetIdentity(); id == schema.Every || id == who.Identity.String() || g.GetGroup() != "" &&
 			slices.Contains(who.Groups, g.GetGroup()) {

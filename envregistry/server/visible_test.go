@@ -26,13 +26,19 @@ func TestPeopleSeeTheirOwnGrants(t *testing.T) {
 		&registryv1.ApplyRequest{Rights: &registryv1.Rights{Deny: true, Grants: grants}})
 	require.NoError(t, err)
 	for who, want := range map[identity.Identity][]string{
-		{Role: identity.RoleUser, Name: "ann"}: {"projects/ann",
-			"projects/public"},
+		{Role: identity.RoleUser, Name: "ann"}: {
+			"projects/ann",
+			"projects/public",
+		},
 		{Role: identity.RoleUser, Name: "eve"}: {"projects/public"},
-		{Role: identity.RoleOperator, Name: "olga"}: {"projects/ann",
-			"projects/bob", "", "projects/public"},
-		identity.Deployment(schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}): {"projects/ann",
-			"projects/bob", "", "projects/public"},
+		{Role: identity.RoleOperator, Name: "olga"}: {
+			"projects/ann",
+			"projects/bob", "", "projects/public",
+		},
+		identity.Deployment(schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"}): {
+			"projects/ann",
+			"projects/bob", "", "projects/public",
+		},
 	} {
 		c := serve(t, dsn, who)
 		names := func(r *registryv1.Rights) (out []string) {

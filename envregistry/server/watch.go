@@ -119,8 +119,10 @@ func scanChanged(row pgx.CollectableRow) (out changed, _ int64, _ error) {
 		}
 		out.change.Item = &registryv1.WatchEnvironmentResponse_Change_Service{Service: d}
 	default:
-		d := &registryv1.Deployment{Service: *service, Region: *region, Version: *version, Address: *address,
-			Generation: *generation, Disabled: *disabled}
+		d := &registryv1.Deployment{
+			Service: *service, Region: *region, Version: *version, Address: *address,
+			Generation: *generation, Disabled: *disabled,
+		}
 		if database != nil {
 			d.Database = database.String()
 		}
@@ -156,7 +158,8 @@ func (s *store) noticeServer(ctx context.Context) error {
 // the changes since. At the end of the snapshot, and at each bookmark, the events before it are a whole
 // environment.
 func (s *Server) WatchEnvironment(req *registryv1.WatchEnvironmentRequest,
-	stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse]) error {
+	stream grpc.ServerStreamingServer[registryv1.WatchEnvironmentResponse],
+) error {
 	s.followers.Add(1)
 	defer s.followers.Add(-1)
 	at, err := s.stream(stream.Context(), seen{req.GetSeenRevision(), req.GetSeenHistory()})
@@ -189,14 +192,18 @@ func (s *Server) WatchEnvironment(req *registryv1.WatchEnvironmentRequest,
 		case e.EndOfSnapshot:
 			return stream.Send(
 				&registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_EndOfSnapshot_{
-					EndOfSnapshot: &registryv1.WatchEnvironmentResponse_EndOfSnapshot{Revision: at.revision,
-						ResumeToken: e.Token, History: at.stamp},
+					EndOfSnapshot: &registryv1.WatchEnvironmentResponse_EndOfSnapshot{
+						Revision:    at.revision,
+						ResumeToken: e.Token, History: at.stamp,
+					},
 				}})
 		case e.Token != "":
 			return stream.Send(
 				&registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Bookmark_{
-					Bookmark: &registryv1.WatchEnvironmentResponse_Bookmark{Revision: at.revision, ResumeToken: e.Token,
-						History: at.stamp},
+					Bookmark: &registryv1.WatchEnvironmentResponse_Bookmark{
+						Revision: at.revision, ResumeToken: e.Token,
+						History: at.stamp,
+					},
 				}})
 		}
 		return nil
@@ -207,7 +214,8 @@ func (s *Server) WatchEnvironment(req *registryv1.WatchEnvironmentRequest,
 func response(c changed) *registryv1.WatchEnvironmentResponse {
 	if c.gone {
 		return &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Delete{
-			Delete: c.change}}
+			Delete: c.change,
+		}}
 	}
 	return &registryv1.WatchEnvironmentResponse{Event: &registryv1.WatchEnvironmentResponse_Upsert{Upsert: c.change}}
 }

@@ -50,7 +50,8 @@ func heard(msg *registryv1.WatchEnvironmentResponse) string {
 
 // listen returns the events of a watch, and its last token, when there are enough events or the watch ends.
 func listen(t *testing.T, c registryv1.RegistryServiceClient, token string,
-	enough func(heard []string) bool) (all []string, last string, err error) {
+	enough func(heard []string) bool,
+) (all []string, last string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
@@ -99,17 +100,23 @@ func TestTheWatchOfTheEnvironmentFollowsTheRulesOfWatches_I23(t *testing.T) {
 		"all of one transaction, and no second end")
 
 	for _, version := range []string{"v2", "v1"} {
-		_, err = c.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: west.Service,
-			Region: west.Region, Version: version})
+		_, err = c.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{
+			Service: west.Service,
+			Region:  west.Region, Version: version,
+		})
 		require.NoError(t, err)
 	}
-	_, err = c.DecommissionDeployment(t.Context(), &registryv1.DecommissionDeploymentRequest{Service: west.Service,
-		Region: west.Region, Reason: "fire"})
+	_, err = c.DecommissionDeployment(t.Context(), &registryv1.DecommissionDeploymentRequest{
+		Service: west.Service,
+		Region:  west.Region, Reason: "fire",
+	})
 	require.NoError(t, err)
 	all, token, err = listen(t, c, token, ends("bookmark"))
 	require.NoError(t, err)
-	require.Equal(t, []string{"+ iam.example.com/us-west2 v2", "+ iam.example.com/us-west2 v1",
-		"- iam.example.com/us-west2 v1", "bookmark"}, all)
+	require.Equal(t, []string{
+		"+ iam.example.com/us-west2 v2", "+ iam.example.com/us-west2 v1",
+		"- iam.example.com/us-west2 v1", "bookmark",
+	}, all)
 	all, _, err = listen(t, c, token, ends("bookmark"))
 	require.NoError(t, err)
 	require.Equal(t, []string{"bookmark"}, all, "nothing is said twice, and an idle watch speaks")
@@ -200,10 +207,14 @@ func TestTheRowsOfAnotherServer_I23_I24(t *testing.T) {
 	c := start()
 	all, token, err := listen(t, c, "", ends("bookmark"))
 	require.NoError(t, err)
-	require.Equal(t, []string{"+ eastus2", "+ us-west2", "+ iam.example.com@v1", "+ iam.example.com@v2",
-		"+ iam.example.com/eastus2 v1", "+ iam.example.com/us-west2 v1", "end", "bookmark"}, all)
-	_, err = c.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{Service: west.Service,
-		Region: west.Region, Version: "v2"})
+	require.Equal(t, []string{
+		"+ eastus2", "+ us-west2", "+ iam.example.com@v1", "+ iam.example.com@v2",
+		"+ iam.example.com/eastus2 v1", "+ iam.example.com/us-west2 v1", "end", "bookmark",
+	}, all)
+	_, err = c.SetDeploymentVersion(t.Context(), &registryv1.SetDeploymentVersionRequest{
+		Service: west.Service,
+		Region:  west.Region, Version: "v2",
+	})
 	require.NoError(t, err)
 	all, _, err = listen(t, c, token, ends("bookmark"))
 	require.NoError(t, err)

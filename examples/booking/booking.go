@@ -77,8 +77,10 @@ var ErrTaken = errors.New("the room is taken")
 // Book books a room. Ids are used once: a late removal from the calendar concerns no later booking.
 func (a *App) Book(ctx context.Context, b Booking) (id string, err error) {
 	id = uuid.NewString()
-	write := embed.Write{Mode: embed.Create, Name: "bookings/" + id, Body: map[string]any{"room": b.Room, "day": b.Day,
-		"project": b.Project}}
+	write := embed.Write{Mode: embed.Create, Name: "bookings/" + id, Body: map[string]any{
+		"room": b.Room, "day": b.Day,
+		"project": b.Project,
+	}}
 	_, err = a.embed.Save(ctx, []embed.Write{write}, func(tx pgx.Tx) error {
 		done, err := tx.Exec(ctx, `INSERT INTO public.calendar VALUES ($1, $2::text::date, $3) ON CONFLICT DO NOTHING`,
 			b.Room, b.Day, id)

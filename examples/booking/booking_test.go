@@ -64,8 +64,10 @@ func TestBookings(t *testing.T) {
 	require.ErrorIs(t, err, booking.ErrTaken)
 	require.False(t, exists("bookings/"+b2), "a booking is stored with its day, or not at all")
 	var refused *embed.RefusedError
-	_, err = app.Book(ctx, booking.Booking{Room: "red", Day: "2027-01-05",
-		Project: "//iam.example.com/eu/projects/none"})
+	_, err = app.Book(ctx, booking.Booking{
+		Room: "red", Day: "2027-01-05",
+		Project: "//iam.example.com/eu/projects/none",
+	})
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, 1, days())
 	found, err := app.Bookings(ctx, "blue")

@@ -13,8 +13,10 @@ import (
 )
 
 func TestAddressesAreHostAndPort(t *testing.T) {
-	for _, good := range []string{"localhost:7001", "iam-us-west2:1", "10.0.0.1:65535", "[::1]:7001",
-		"[fe80::1%eth0]:9", "[::]:7001", "a_b.svc.cluster.local.:80", "x:1"} {
+	for _, good := range []string{
+		"localhost:7001", "iam-us-west2:1", "10.0.0.1:65535", "[::1]:7001",
+		"[fe80::1%eth0]:9", "[::]:7001", "a_b.svc.cluster.local.:80", "x:1",
+	} {
 		require.NoError(t, address.Check(good), good)
 		target, err := address.Target(schema.Deployment{Address: good})
 		require.NoError(t, err)

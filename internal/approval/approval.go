@@ -125,7 +125,8 @@ func (p Proposal) Covers(server string, req Request) error {
 // Verify returns the operator who has signed a request that another one sends. Without an approval in the
 // request it returns the zero identity.
 func Verify(trusted *identity.Credentials, server string, sender identity.Identity, req Request,
-	now time.Time) (identity.Identity, error) {
+	now time.Time,
+) (identity.Identity, error) {
 	if req.GetApproval() == "" {
 		return identity.Identity{}, nil
 	}

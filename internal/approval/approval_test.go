@@ -26,7 +26,8 @@ func authority(t testing.TB) *playground.Authority {
 }
 
 func load(t testing.TB, a *playground.Authority, role identity.Role, name string,
-	changes ...func(*x509.Certificate)) *identity.Credentials {
+	changes ...func(*x509.Certificate),
+) *identity.Credentials {
 	t.Helper()
 	dir := t.TempDir()
 	require.NoError(t, a.Issue(dir, identity.Identity{Role: role, Name: name}, changes...))
@@ -66,28 +67,42 @@ func TestASignedRequestCountsForWhatItIs(t *testing.T) {
 		"by the sender":              {text: good, sender: ada.Identity, want: "another operator has to send it"},
 		"by a user":                  {text: sign(ann, server, now), sender: omar, want: "no operator"},
 		"by another authority":       {text: sign(stranger, server, now), sender: omar, want: "unknown authority"},
-		"for another deployment": {text: sign(ada, "iam.example.com/eastus2", now), sender: omar,
-			want: "another request"},
+		"for another deployment": {
+			text: sign(ada, "iam.example.com/eastus2", now), sender: omar,
+			want: "another request",
+		},
 		"for the registry": {text: sign(ada, approval.Registry, now), sender: omar, want: "another request"},
-		"too old": {text: sign(ada, server, now.Add(-approval.Lifetime-time.Minute)), sender: omar,
-			want: "sign it again"},
-		"of the future": {text: sign(ada, server, now.Add(time.Hour)), sender: omar,
-			want: "compare the clocks"},
-		"another key": {text: good, sender: omar, want: "another request",
+		"too old": {
+			text: sign(ada, server, now.Add(-approval.Lifetime-time.Minute)), sender: omar,
+			want: "sign it again",
+		},
+		"of the future": {
+			text: sign(ada, server, now.Add(time.Hour)), sender: omar,
+			want: "compare the clocks",
+		},
+		"another key": {
+			text: good, sender: omar, want: "another request",
 			change: func(r *adminv1.ForceReleaseRequest) {
 				r.Keys[1] = "e|f"
-			}},
-		"one key less": {text: good, sender: omar, want: "another request",
+			},
+		},
+		"one key less": {
+			text: good, sender: omar, want: "another request",
 			change: func(r *adminv1.ForceReleaseRequest) {
 				r.Keys = r.GetKeys()[:1]
-			}},
-		"more than was signed": {text: good, sender: omar, want: "another request",
+			},
+		},
+		"more than was signed": {
+			text: good, sender: omar, want: "another request",
 			change: func(r *adminv1.ForceReleaseRequest) {
 				r.Unanswered = true
-			}},
+			},
+		},
 		"a signature for another use": {text: other, sender: omar, want: "signed as"},
-		"a changed text": {text: good[:len(good)-8] + "AAAAAAAA", sender: omar,
-			want: "signature is wrong"},
+		"a changed text": {
+			text: good[:len(good)-8] + "AAAAAAAA", sender: omar,
+			want: "signature is wrong",
+		},
 		"no signature": {text: "yes", sender: omar, want: "no signature"},
 	} {
 		r := request()

@@ -75,11 +75,31 @@ func Deployment(ctx context.Context, conn *pgx.Conn) (d schema.DeploymentID, err
 // errDry rolls back.
 var errDry = errors.New("nothing is changed")
 
+// sessionSQL sets what the texts of values depend on, as the sessions of serve have it: the texts are names.
+const sessionSQL = `
+SELECT pg_catalog.set_config('TimeZone', 'UTC', true), pg_catalog.set_config('DateStyle', 'ISO, YMD', true), pg_catalog.current_setting('server_encoding')`
+
+// setSession sets the session of a transaction. It fails in a database whose texts are no texts.
+func setSession(ctx context.Context, tx pgx.Tx) error {
+	var encoding string
+	if err := tx.QueryRow(ctx, sessionSQL).Scan(nil, nil, &encoding); err != nil {
+		return fmt.Errorf("set the session: %w", err)
+	}
+	if encoding == "SQL_ASCII" {
+		return errors.New("the encoding of the database is SQL_ASCII, in which a text is any bytes, and names of resources are texts: " +
+			"restore a dump of it into a database with the encoding UTF8")
+	}
+	return nil
+}
+
 // Prepare checks the kinds of a model that have tables, and plans their attachment. It changes nothing,
 // except that kinds get their numbers unless dry is set.
 func Prepare(ctx context.Context, conn *pgx.Conn, model *schema.Model, dry bool) ([]*Plan, error) {
 	var plans []*Plan
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if err := setSession(ctx, tx); err != nil {
+			return err
+		}
 		db := &catalogue.Database{}
 		if err := scan.ReadCatalogue(ctx, tx, db); err != nil {
 			return fmt.Errorf("read the catalogue: %w", err)
@@ -114,7 +134,12 @@ func Prepare(ctx context.Context, conn *pgx.Conn, model *schema.Model, dry bool)
 // CreateIndexes creates the indexes that plans lack and need, one after another, beside the statements of
 // applications. told is called before each. It reports whether there was one.
 func CreateIndexes(ctx context.Context, conn *pgx.Conn, plans []*Plan,
-	told func(sql string)) (created bool, err error) {
+	told func(sql string),
+) (created bool, err error) {
+	if _, err := conn.Exec(ctx, `SET statement_timeout = 0`); err != nil { // an index may take hours
+		return false, fmt.Errorf("set the session: %w", err)
+	}
+	defer func() { _, _ = conn.Exec(context.WithoutCancel(ctx), `RESET statement_timeout`) }()
 	done := map[string]bool{} // several references may need one
 	for _, p := range plans {
 		for _, f := range p.Findings {
@@ -144,7 +169,8 @@ SELECT t.relid::pg_catalog.regclass::text FROM pg_catalog.pg_partition_tree(pg_c
 WHERE t.isleaf AND t.level > 0 AND NOT EXISTS (
     SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = t.relid AND i.indisvalid AND i.indpred IS NULL AND i.indnkeyatts = pg_catalog.cardinality($2::text[])
         AND ARRAY(SELECT a.attname::text FROM pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, n)
-            JOIN pg_catalog.pg_attribute a ON a.attrelid = t.relid AND a.attnum = k.attnum ORDER BY k.n) = $2::text[])
+            JOIN pg_catalog.pg_attribute a ON a.attrelid = t.relid AND a.attnum = k.attnum
+                AND (i.indcollation::pg_catalog.oid[])[k.n - 1] IN (0, a.attcollation, 'pg_catalog."C"'::pg_catalog.regcollation) ORDER BY k.n) = $2::text[])
 ORDER BY t.relid`
 
 // ofPartitions returns the statements that create an index on each partition of a table beside the statements
@@ -190,7 +216,8 @@ WITH made AS (
 SELECT id FROM made UNION ALL SELECT id FROM dbcontroller.kind WHERE service = $1 AND kind = $2`
 
 func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *schema.Model,
-	k *schema.Kind) (*Plan, error) {
+	k *schema.Kind,
+) (*Plan, error) {
 	id := schema.KindID{Service: model.Descriptor.Service, Kind: k.Name}
 	n, err := namesOf(ctx, tx, db, model.Root(id), k.Table)
 	if err != nil {
@@ -206,6 +233,10 @@ func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *sche
 		return nil, err
 	}
 	members, err := checkMembers(ctx, tx, k)
+	if err != nil {
+		return nil, err
+	}
+	triggers, err := checkTriggers(ctx, tx, n.table)
 	if err != nil {
 		return nil, err
 	}
@@ -229,7 +260,7 @@ func prepare(ctx context.Context, tx pgx.Tx, db *catalogue.Database, model *sche
 			p.Findings = append(p.Findings, l.finding())
 		}
 	}
-	if p.Findings = slices.Concat(p.Findings, traits, members, regions, others); p.Refused() {
+	if p.Findings = slices.Concat(p.Findings, traits, members, regions, triggers, others); p.Refused() {
 		return p, nil
 	}
 	kind, err := model.Kind(k.Name)

@@ -43,8 +43,10 @@ func (c *checker) advise(sql, format string, args ...any) {
 
 // check compares the declaration of a kind with the catalogue of its database.
 func check(db *catalogue.Database, model *schema.Model, k *schema.Kind, n names) []Finding {
-	c := &checker{service: model.Descriptor.Service, model: model, kind: k, table: n.renamed(db, k),
-		present: db.Table(n.table), names: n}
+	c := &checker{
+		service: model.Descriptor.Service, model: model, kind: k, table: n.renamed(db, k),
+		present: db.Table(n.table), names: n,
+	}
 	if c.table == nil {
 		c.refuse("", "there is no table %s; names are written as in the catalogue, in upper and lower case", k.Table)
 		return c.out
@@ -164,6 +166,12 @@ func (c *checker) reference(r *schema.Reference) {
 		c.refuse(c.present.CreateIndex(finds),
 			"%s: no index finds the rows that refer to a target: it answers who refers (attach --create-indexes creates it)", name)
 		c.out[len(c.out)-1].index = finds
+		for _, i := range c.present.Indexes {
+			if !i.Valid && slices.Equal(i.Columns, finds) {
+				c.advise(fmt.Sprintf("DROP INDEX CONCURRENTLY %s.%s;", schema.QuoteIdentifier(c.names.table.Schema),
+					schema.QuoteIdentifier(i.Name)), "%s: the index %s is left of a build that did not end", name, i.Name)
+			}
+		}
 	}
 	c.native(r, name)
 }

@@ -39,16 +39,22 @@ func ordersModel(t *testing.T) *schema.Model {
 }
 
 func ordersTable(change func(*catalogue.Table)) *catalogue.Database {
-	bigint, text := catalogue.Type{Schema: "pg_catalog", Name: "int8"}, catalogue.Type{Schema: "pg_catalog",
-		Name: "text"}
+	bigint, text := catalogue.Type{Schema: "pg_catalog", Name: "int8"}, catalogue.Type{
+		Schema: "pg_catalog",
+		Name:   "text",
+	}
 	t := catalogue.Table{
 		Name: schema.TableName{Schema: "public", Name: "orders"}, Form: catalogue.Ordinary,
 		Columns: []catalogue.Column{
-			{Name: "id", Type: bigint, NotNull: true}, {Name: "customer_id", Type: bigint},
-			{Name: "other_id", Type: bigint}, {Name: "other_region", Type: text},
+			{Name: "id", Type: bigint, NotNull: true},
+			{Name: "customer_id", Type: bigint},
+			{Name: "other_id", Type: bigint},
+			{Name: "other_region", Type: text},
 		},
-		Indexes: []catalogue.Index{{Columns: []string{"customer_id"}, Valid: true, Method: "btree"},
-			{Columns: []string{"other_id"}, Valid: true, Method: "btree"}},
+		Indexes: []catalogue.Index{
+			{Columns: []string{"customer_id"}, Valid: true, Method: "btree"},
+			{Columns: []string{"other_id"}, Valid: true, Method: "btree"},
+		},
 	}
 	change(&t)
 	return &catalogue.Database{Tables: []*catalogue.Table{&t}}
@@ -78,7 +84,8 @@ func TestTablesAreRefusedInWords(t *testing.T) {
 			t.Columns[1].NotNull = true
 		},
 		"customer_id: UNSET sets it to NULL, and it is a column of the primary key, which has no NULL": func(
-			t *catalogue.Table) {
+			t *catalogue.Table,
+		) {
 			t.Columns[1].NotNull, t.Indexes = true,
 				[]catalogue.Index{{Columns: []string{"id", "customer_id"}, Unique: true, Primary: true, Valid: true}}
 		},
@@ -173,8 +180,10 @@ kinds:
 // the table.
 func TestNoColumnNameEndsTheTextOfAFunction(t *testing.T) {
 	t.Parallel()
-	for _, column := range []string{`a$attached$;ALTER ROLE mallory SUPERUSER;--`, `$attached`, `$attached_0_$attached`,
-		`x"$attached$ y`} {
+	for _, column := range []string{
+		`a$attached$;ALTER ROLE mallory SUPERUSER;--`, `$attached`, `$attached_0_$attached`,
+		`x"$attached$ y`,
+	} {
 		d := &schema.Definition{
 			Table: schema.TableName{Schema: "public", Name: "t"}, Collection: "orders",
 			Key:        []schema.KeyColumn{{Name: "id", Type: "bigint"}},
@@ -200,12 +209,18 @@ func TestAConditionIsOfTheColumn(t *testing.T) {
 	}{
 		``:  {catalogue.Type{Schema: "pg_catalog", Name: "text"}, "Customer"},
 		` `: {catalogue.Type{Schema: "pg_catalog", Name: "int2"}, "7"},
-		`when: x is of type smallint, and "70000" is no text of one`: {catalogue.Type{Schema: "pg_catalog",
-			Name: "int2"}, "70000"},
-		`when: x is of type date; want an integer`: {catalogue.Type{Schema: "pg_catalog",
-			Name: "date"}, "2026-01-01"},
-		`when: x has no value "Customer"; its values are a, b`: {catalogue.Type{Schema: "public", Name: "e",
-			Enum: true, Labels: []string{"a", "b"}}, "Customer"},
+		`when: x is of type smallint, and "70000" is no text of one`: {catalogue.Type{
+			Schema: "pg_catalog",
+			Name:   "int2",
+		}, "70000"},
+		`when: x is of type date; want an integer`: {catalogue.Type{
+			Schema: "pg_catalog",
+			Name:   "date",
+		}, "2026-01-01"},
+		`when: x has no value "Customer"; its values are a, b`: {catalogue.Type{
+			Schema: "public", Name: "e",
+			Enum: true, Labels: []string{"a", "b"},
+		}, "Customer"},
 	} {
 		checked := &checker{table: &catalogue.Table{Columns: []catalogue.Column{{Name: "x", Type: c.column}}}}
 		checked.condition(&schema.Reference{When: schema.RowCondition{Column: "x", Value: c.value}})

@@ -82,7 +82,8 @@ SELECT a.walked AND NOT EXISTS (SELECT FROM dbcontroller.lacking l WHERE l.kind_
 // FindMissing waits until a process of the deployment has asked for the targets of all rows of an attached
 // table, and returns the rows whose target does not exist. asked is false when patience ends before.
 func FindMissing(ctx context.Context, conn *pgx.Conn, p *Plan,
-	patience time.Duration) (found []Missing, asked bool, err error) {
+	patience time.Duration,
+) (found []Missing, asked bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {

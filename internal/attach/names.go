@@ -93,7 +93,8 @@ func followed(ctx context.Context, tx pgx.Tx, kindID int32) (n names, attached b
 // namesOf returns the present names of the table of a kind. It takes the table, or column, with the declared
 // name; if there is none, the attached one, which has another name now.
 func namesOf(ctx context.Context, tx pgx.Tx, db *catalogue.Database, kind schema.KindID,
-	declared schema.TableName) (names, error) {
+	declared schema.TableName,
+) (names, error) {
 	none := names{table: declared}
 	var kindID int32
 	var was schema.Definition
@@ -249,8 +250,10 @@ func noDefaults(d *schema.Definition, table *catalogue.Table, defaults map[strin
 		for _, column := range r.UnsetColumns() {
 			if _, ok := defaults[column]; r.ToDefault && !ok && table.Column(column).NotNull {
 				out = append(out,
-					Finding{Text: column + ": UNSET sets it to its DEFAULT, and it is NOT NULL and has none",
-						Refuses: true})
+					Finding{
+						Text:    column + ": UNSET sets it to its DEFAULT, and it is NOT NULL and has none",
+						Refuses: true,
+					})
 			}
 		}
 	}

@@ -165,3 +165,43 @@ func checkOthers(ctx context.Context, tx pgx.Tx, table schema.TableName) ([]Find
 	}
 	return out, nil
 }
+
+// triggersOfOthersSQL finds the triggers of a table, and of the tables whose rows go or change with its rows by
+// native keys, whose functions depend on the search_path or on the rights of the session.
+const triggersOfOthersSQL = `
+WITH RECURSIVE c (oid) AS (
+    SELECT t.oid FROM pg_catalog.pg_class t
+    WHERE t.oid = pg_catalog.to_regclass($1) OR t.relispartition AND t.oid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(pg_catalog.to_regclass($1)) AS p)
+    UNION
+    SELECT k.conrelid FROM c JOIN pg_catalog.pg_constraint k ON k.confrelid = c.oid AND k.contype = 'f' AND k.confdeltype IN ('c', 'n', 'd')
+)
+SELECT DISTINCT ON (p.oid) pg_catalog.quote_ident(g.tgname), pg_catalog.format('%I.%I', n.nspname, t.relname), pg_catalog.format('%I.%I()', f.nspname, p.proname), pg_catalog.quote_ident(n.nspname)
+FROM c JOIN pg_catalog.pg_trigger g ON g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A') AND g.tgtype & 24 <> 0
+JOIN pg_catalog.pg_class t ON t.oid = g.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = t.relnamespace
+JOIN pg_catalog.pg_proc p ON p.oid = g.tgfoid JOIN pg_catalog.pg_language l ON l.oid = p.prolang AND l.lanname NOT IN ('c', 'internal')
+JOIN pg_catalog.pg_namespace f ON f.oid = p.pronamespace AND f.nspname <> 'dbcontroller'
+WHERE NOT p.prosecdef OR NOT EXISTS (SELECT FROM pg_catalog.unnest(p.proconfig) AS s WHERE s LIKE 'search_path=%')
+ORDER BY p.oid, g.tgrelid, g.tgname`
+
+// checkTriggers names the triggers that run under another search_path, and with other rights, when the
+// controller deletes or changes rows.
+func checkTriggers(ctx context.Context, tx pgx.Tx, table schema.TableName) ([]Finding, error) {
+	found, err := tx.Query(ctx, triggersOfOthersSQL, table.SQL())
+	if err != nil {
+		return nil, fmt.Errorf("read the triggers of %s: %w", table, err)
+	}
+	var out []Finding
+	var trigger, of, function, schemaOf string
+	_, err = pgx.ForEachRow(found, []any{&trigger, &of, &function, &schemaOf}, func() error {
+		out = append(out, Finding{
+			Text: fmt.Sprintf("the trigger %s of %s also runs when the controller deletes or changes rows: with the search_path pg_catalog, and the rights of another role; "+
+				"if its function %s names tables or functions, let it run with its owner's", trigger, of, function),
+			SQL: fmt.Sprintf("ALTER FUNCTION %s SECURITY DEFINER SET search_path = %s, pg_temp;", function, schemaOf),
+		})
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the triggers of %s: %w", table, err)
+	}
+	return out, nil
+}

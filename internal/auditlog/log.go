@@ -62,8 +62,10 @@ func Open(cfg Config) (*Log, error) {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	l := &Log{cfg: cfg, wake: make(chan struct{}, 1), seq: last.Seq, taken: last.Seq, hash: last.Hash,
-		moved: make(chan struct{}), stop: stop, done: make(chan struct{})}
+	l := &Log{
+		cfg: cfg, wake: make(chan struct{}, 1), seq: last.Seq, taken: last.Seq, hash: last.Hash,
+		moved: make(chan struct{}), stop: stop, done: make(chan struct{}),
+	}
 	go l.run(ctx)
 	return l, l.Record(context.Background(), Event{Outcome: Began})
 }
@@ -133,8 +135,10 @@ func (l *Log) add(e Event) (seq uint64, err error) {
 	if l.dropped > 0 {
 		n := l.dropped
 		l.dropped = 0
-		if err := l.append(Event{Outcome: LeftOut, Count: n,
-			Reason: "the sink did not take them in time"}); err != nil {
+		if err := l.append(Event{
+			Outcome: LeftOut, Count: n,
+			Reason: "the sink did not take them in time",
+		}); err != nil {
 			return 0, err
 		}
 	}
@@ -144,8 +148,10 @@ func (l *Log) add(e Event) (seq uint64, err error) {
 
 // append adds a line; the caller holds mu.
 func (l *Log) append(e Event) error {
-	line, hash, err := (&entry{Seq: l.seq + 1, Time: time.Now().UTC(), Source: l.cfg.Source, Event: e,
-		Previous: l.hash}).line()
+	line, hash, err := (&entry{
+		Seq: l.seq + 1, Time: time.Now().UTC(), Source: l.cfg.Source, Event: e,
+		Previous: l.hash,
+	}).line()
 	if err != nil {
 		return err
 	}

@@ -23,8 +23,10 @@ func open(t *testing.T, path string, required bool) *Log {
 	t.Helper()
 	sink, err := OpenSink(path)
 	require.NoError(t, err)
-	l, err := Open(Config{Source: "iam.example.com/eu", Sink: sink, Classes: []Class{Deletes}, Required: required,
-		Logger: zap.NewNop()})
+	l, err := Open(Config{
+		Source: "iam.example.com/eu", Sink: sink, Classes: []Class{Deletes}, Required: required,
+		Logger: zap.NewNop(),
+	})
 	require.NoError(t, err)
 	return l
 }
@@ -51,8 +53,10 @@ func TestALogIsOneChain(t *testing.T) {
 	for range 20 {
 		callers.Go(func() {
 			for range 10 {
-				require.NoError(t, l.Record(t.Context(), Event{Class: Deletes, Outcome: Allowed, Identity: "user/ann",
-					Names: []string{"//a.example.com/eu/things/x"}}))
+				require.NoError(t, l.Record(t.Context(), Event{
+					Class: Deletes, Outcome: Allowed, Identity: "user/ann",
+					Names: []string{"//a.example.com/eu/things/x"},
+				}))
 				require.NoError(t, l.Record(t.Context(), Event{Class: Reads, Outcome: Allowed}), "not recorded")
 			}
 		})
@@ -93,8 +97,10 @@ func TestAChangeOfALogIsFound(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	l := open(t, path, true)
 	for _, who := range []string{"user/ann", "user/bob", "user/eve", "user/dan"} {
-		require.NoError(t, l.Record(t.Context(), Event{Class: Deletes, Outcome: Allowed, Identity: who,
-			Reason: `a "hash":"x" in a text`}))
+		require.NoError(t, l.Record(t.Context(), Event{
+			Class: Deletes, Outcome: Allowed, Identity: who,
+			Reason: `a "hash":"x" in a text`,
+		}))
 	}
 	require.NoError(t, l.Close())
 	raw, err := os.ReadFile(path)
@@ -102,8 +108,10 @@ func TestAChangeOfALogIsFound(t *testing.T) {
 	lines := strings.SplitAfter(strings.TrimSuffix(string(raw), "\n"), "\n")
 	lines[len(lines)-1] += "\n"
 	require.Len(t, lines, 5)
-	forged, _, err := (&entry{Seq: 3, Source: "iam.example.com/eu", Event: Event{Class: Deletes, Outcome: Allowed,
-		Identity: "user/mia"}}).line()
+	forged, _, err := (&entry{Seq: 3, Source: "iam.example.com/eu", Event: Event{
+		Class: Deletes, Outcome: Allowed,
+		Identity: "user/mia",
+	}}).line()
 	require.NoError(t, err)
 	join := func(parts ...[]string) (out string) {
 		for _, p := range parts {
@@ -271,8 +279,10 @@ func TestALineHasABound(t *testing.T) {
 		l := open(t, to, true)
 		l.cfg.Classes = Classes
 		require.NoError(t,
-			l.Record(t.Context(), Event{Class: Registry, Outcome: Changed, Reason: strings.Repeat("r", 1<<20),
-				Changes: []string{"a", strings.Repeat("x", 3<<20), "b"}, Names: []string{strings.Repeat("n", 1<<20)}}))
+			l.Record(t.Context(), Event{
+				Class: Registry, Outcome: Changed, Reason: strings.Repeat("r", 1<<20),
+				Changes: []string{"a", strings.Repeat("x", 3<<20), "b"}, Names: []string{strings.Repeat("n", 1<<20)},
+			}))
 		require.NoError(t, l.Record(t.Context(), Event{Class: Deletes, Outcome: Allowed}))
 		require.NoError(t, l.Close())
 	}

@@ -136,8 +136,10 @@ func misfit(e *jsonschema.ValidationError, body any) *MisfitError {
 	var leaves func(e *jsonschema.ValidationError)
 	leaves = func(e *jsonschema.ValidationError) {
 		if len(e.Causes) == 0 && len(out.Problems) <= maxProblems {
-			out.Problems = append(out.Problems, Problem{placeOf(e.InstanceLocation, body),
-				clip(e.ErrorKind.LocalizedString(english))})
+			out.Problems = append(out.Problems, Problem{
+				placeOf(e.InstanceLocation, body),
+				clip(e.ErrorKind.LocalizedString(english)),
+			})
 		}
 		for _, cause := range e.Causes {
 			leaves(cause)

@@ -67,34 +67,42 @@ func costly() map[string][2]string {
 			}) + `}}}`,
 			`{"n":{"a":{"b":` + list(most, same("1")) + `}}}`,
 		},
-		"a pattern of many states": {`{"additionalProperties": {"pattern": "([a-z0-9]{1,63}\\.){1,10}com"}}`,
-			`{"n":"` + strings.Repeat("a.", 500_000) + `"}`},
+		"a pattern of many states": {
+			`{"additionalProperties": {"pattern": "([a-z0-9]{1,63}\\.){1,10}com"}}`,
+			`{"n":"` + strings.Repeat("a.", 500_000) + `"}`,
+		},
 		"patterns of properties": {
 			`{"patternProperties": {"(x-[a-z]{1,60}){1,16}$": true}}`,
 			`{"` + strings.Repeat("x-a", 300_000) + `":1}`,
 		},
 		"fractions": {
 			`{"properties": {"n": {"items": {"type": "integer", "minimum": 0, "multipleOf": 0.5}}}}`,
-			`{"n":` + list(most, same("1e-300")) + `}`},
+			`{"n":` + list(most, same("1e-300")) + `}`,
+		},
 		"large numbers": {
 			`{"properties": {"n": {"items": {"type": "integer", "minimum": 0, "multipleOf": 0.5}}}}`,
-			`{"n":` + list(most, same("1e300")) + `}`},
+			`{"n":` + list(most, same("1e300")) + `}`,
+		},
 		"unique numbers": {`{"properties": {"n": {"uniqueItems": true}}}`, `{"n":` + list(most, func(i int) string {
 			return fmt.Sprint(i)
 		}) + `}`},
 		"unique lists in lists": {
-			`{"$ref": "#/$defs/n", "$defs": {"n": {"uniqueItems": true, "items": {"$ref": "#/$defs/n"}, "additionalProperties": {"$ref": "#/$defs/n"}}}}`, `{"n":` + strings.Repeat("[", 90) + list(most, same("1")) + strings.Repeat("]", 90) + `}`},
+			`{"$ref": "#/$defs/n", "$defs": {"n": {"uniqueItems": true, "items": {"$ref": "#/$defs/n"}, "additionalProperties": {"$ref": "#/$defs/n"}}}}`, `{"n":` + strings.Repeat("[", 90) + list(most, same("1")) + strings.Repeat("]", 90) + `}`,
+		},
 		"problems with long places": {
 			`{"additionalProperties": {"$ref": "#/$defs/n"}, "$defs": {"n": {"type": "array", "items": {"$ref": "#/$defs/n"}}}}`,
 			`{"n":` + strings.Repeat("[", 90) + list(most, same("true")) + strings.Repeat("]", 90) + `}`,
 		},
-		"a text that is a pattern": {`{"additionalProperties": {"format": "regex"}}`,
-			`{"n":"` + strings.Repeat("(a{1,9}b?|c*)", 70_000) + `"}`},
+		"a text that is a pattern": {
+			`{"additionalProperties": {"format": "regex"}}`,
+			`{"n":"` + strings.Repeat("(a{1,9}b?|c*)", 70_000) + `"}`,
+		},
 		"properties of no alternative": {`{"allOf": [{"patternProperties": {"^a": true}}, {"patternProperties": {"^b": true}}], "unevaluatedProperties": false}`, `{` + strings.Trim(list(40_000, func(i int) string {
 			return fmt.Sprintf(`"a%d":1`, i)
 		}), "[]") + `}`},
 		"a schema that is its own part": {
-			`{"properties": {"n": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"anyOf": [{"$ref": "#/$defs/n"}, {"$ref": "#/$defs/n"}]}}}`, `{"n":1}`},
+			`{"properties": {"n": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"anyOf": [{"$ref": "#/$defs/n"}, {"$ref": "#/$defs/n"}]}}}`, `{"n":1}`,
+		},
 	}
 }
 

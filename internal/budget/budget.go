@@ -25,8 +25,10 @@ const (
 )
 
 // Share is the memory of one caller in each pool, in bytes.
-var Share = [pools]int64{Receiving: 8 << 20, Working: 18 << 20, Streaming: 8 << 20, Converting: 12 << 20,
-	Watching: 6 << 20, Sending: 6 << 20}
+var Share = [pools]int64{
+	Receiving: 8 << 20, Working: 18 << 20, Streaming: 8 << 20, Converting: 12 << 20,
+	Watching: 6 << 20, Sending: 6 << 20,
+}
 
 // DefaultTotal is the memory of all callers together.
 const DefaultTotal = 512 << 20

@@ -25,8 +25,10 @@ func values(v any) (n int64) {
 
 // No JSON text has more values, or a longer encoding, than the bounds that are taken before it is decoded.
 func FuzzJSON(f *testing.F) {
-	for _, seed := range []string{`{}`, `[]`, `{"a":[1,{"b":null}],"":"\\\""}`, `[[],[[]],{}]`, `{ }`, `"\u0041"`,
-		`{"a":1e300,"b":"é"}`, `[`, `"`} {
+	for _, seed := range []string{
+		`{}`, `[]`, `{"a":[1,{"b":null}],"":"\\\""}`, `[[],[[]],{}]`, `{ }`, `"\u0041"`,
+		`{"a":1e300,"b":"é"}`, `[`, `"`,
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

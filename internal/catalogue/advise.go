@@ -152,9 +152,8 @@ func createIndex(t *Table, columns []string) string {
 			"CREATE INDEX ON %s (%s); -- locks writes; or CONCURRENTLY on each partition, then on the table",
 			t.Name.SQL(), quoted(columns))
 	}
-	name := shorten(t.Name.Name+"_"+strings.Join(columns, "_"), "_idx")
-	return fmt.Sprintf("CREATE INDEX CONCURRENTLY %s ON %s (%s);", schema.QuoteIdentifier(name), t.Name.SQL(),
-		quoted(columns))
+	// PostgreSQL finds a name that is free.
+	return fmt.Sprintf("CREATE INDEX CONCURRENTLY ON %s (%s);", t.Name.SQL(), quoted(columns))
 }
 
 func quoted(columns []string) string {

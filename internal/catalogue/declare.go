@@ -81,8 +81,10 @@ func (g *guesser) keys() map[*Table][]string {
 }
 
 func (g *guesser) reference(holder place, k *schema.Kind, c candidate, target *schema.Kind, databases []*Database) {
-	r := schema.Reference{Columns: c.columns, Behaviour: schema.Block, Enforce: schema.EnforceAsync,
-		Missing: schema.MissingReport}
+	r := schema.Reference{
+		Columns: c.columns, Behaviour: schema.Block, Enforce: schema.EnforceAsync,
+		Missing: schema.MissingReport,
+	}
 	r.Targets = []string{c.db.Service + "/" + target.Name}
 	if c.db.Service == holder.db.Service {
 		r.Targets = []string{target.Name}

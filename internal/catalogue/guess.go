@@ -82,9 +82,11 @@ func (g *guesser) words(name string) []string {
 // GuessReferences guesses references between the tables of all databases, inside one database where there is
 // no native key. The first database of a service stands for all of its regions.
 func GuessReferences(databases []*Database) *Guess {
-	g := &guesser{out: &Guess{Why: map[FieldID]string{}}, found: map[*Table][]candidate{}, forms: map[*Table][]form{},
+	g := &guesser{
+		out: &Guess{Why: map[FieldID]string{}}, found: map[*Table][]candidate{}, forms: map[*Table][]form{},
 		spelt: map[string][]string{}, byWord: map[string][]int{}, byKey: map[string][]int{},
-		byLetters: map[string][]int{}, byNamedKey: map[string][]int{}, lent: map[*Table]bool{}}
+		byLetters: map[string][]int{}, byNamedKey: map[string][]int{}, lent: map[*Table]bool{},
+	}
 	seen := map[string]bool{}
 	for _, db := range databases {
 		if seen[db.Service] {
@@ -342,8 +344,10 @@ func (g *guesser) candidates(holder place, c *Column, base []string, word string
 			why += ", " + match.Differ
 		}
 		if score >= least {
-			out = append(out, candidate{place: target, key: []string{key.Name}, columns: []string{c.Name},
-				score: score, why: why})
+			out = append(out, candidate{
+				place: target, key: []string{key.Name}, columns: []string{c.Name},
+				score: score, why: why,
+			})
 		}
 	}
 	return out
@@ -510,8 +514,10 @@ func (g *guesser) composites(holder place) {
 		if columns == nil || native || sameSet(columns, holder.table.Key()) && !strings.Contains(why, "named after") {
 			continue
 		}
-		g.found[holder.table] = append(g.found[holder.table], candidate{place: target, key: key, columns: columns,
-			score: 90, why: why})
+		g.found[holder.table] = append(g.found[holder.table], candidate{
+			place: target, key: key, columns: columns,
+			score: 90, why: why,
+		})
 	}
 }
 

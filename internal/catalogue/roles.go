@@ -31,8 +31,18 @@ var tree = []string{
 }
 
 // treePhrases end the names of columns without the word of a key.
-var treePhrases = [][]string{{"reports", "to"}, {"replaced", "by"}, {"superseded", "by"}, {"duplicate", "of"},
-	{"copy", "of"}, {"reply", "to"}, {"in", "reply", "to"}, {"child", "of"}, {"part", "of"}, {"belongs", "to"}}
+var treePhrases = [][]string{
+	{"reports", "to"},
+	{"replaced", "by"},
+	{"superseded", "by"},
+	{"duplicate", "of"},
+	{"copy", "of"},
+	{"reply", "to"},
+	{"in", "reply", "to"},
+	{"child", "of"},
+	{"part", "of"},
+	{"belongs", "to"},
+}
 
 // byRoleOf guesses the table of a column that is named after a role: the holder's own table, or a table of
 // people.
@@ -52,13 +62,17 @@ func (g *guesser) byRoleOf(holder place, c *Column, base []string, word string) 
 	}
 	switch {
 	case inTree && alike(own):
-		return candidate{place: holder, key: []string{own.Name}, columns: []string{c.Name}, score: byRole,
-			why: "its name is the role of another row of the table"}, true
+		return candidate{
+			place: holder, key: []string{own.Name}, columns: []string{c.Name}, score: byRole,
+			why: "its name is the role of another row of the table",
+		}, true
 	case !isPerson:
 		return candidate{}, false
 	case alike(own) && g.ofPeople(holder) >= 0 && (last == "manager" || last == "supervisor" || last == "lead"):
-		return candidate{place: holder, key: []string{own.Name}, columns: []string{c.Name}, score: byRole,
-			why: "its name is the role of a person, as the rows are"}, true
+		return candidate{
+			place: holder, key: []string{own.Name}, columns: []string{c.Name}, score: byRole,
+			why: "its name is the role of a person, as the rows are",
+		}, true
 	}
 	var best []candidate
 	rank := len(people)
@@ -74,8 +88,10 @@ func (g *guesser) byRoleOf(holder place, c *Column, base []string, word string) 
 		}) {
 			best, rank = nil, r
 		}
-		best = append(best, candidate{place: p, key: []string{key.Name}, columns: []string{c.Name}, score: byRole,
-			why: "its name is the role of a person"})
+		best = append(best, candidate{
+			place: p, key: []string{key.Name}, columns: []string{c.Name}, score: byRole,
+			why: "its name is the role of a person",
+		})
 	}
 	switch len(best) {
 	case 0:

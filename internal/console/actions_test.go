@@ -28,17 +28,23 @@ func TestActionsAreDoneByTheDeploymentWithTheirReason(t *testing.T) {
 	f := newFleet(2, 2)
 	h := NewHandler(f).AllowActions()
 	for _, c := range []struct{ body, did string }{
-		{`{"do":"pause","deployment":"iam.example.com/us-west2","handler":"","of":"","reason":"r1"}`,
-			"pause iam.example.com/us-west2   r1"},
+		{
+			`{"do":"pause","deployment":"iam.example.com/us-west2","handler":"","of":"","reason":"r1"}`,
+			"pause iam.example.com/us-west2   r1",
+		},
 		{`{"do":"resume","deployment":"iam.example.com/us-west2","handler":"OWNED_PENDING","of":"devices.example.com/eastus2","reason":"r2"}`, "resume iam.example.com/us-west2 OWNED_PENDING devices.example.com/eastus2 r2"},
 		{`{"do":"retry","deployment":"iam.example.com/us-west2","reason":"r3"}`, "retry iam.example.com/us-west2   r3"},
 		{`{"do":"retry","name":"` + root + `","reason":"r4"}`, "retry iam.example.com/us-west2 projects/acme  r4"},
-		{`{"do":"delete","name":"` + root + `","retention":"7d"}`,
-			"delete iam.example.com/us-west2 projects/acme 168h0m0s"},
+		{
+			`{"do":"delete","name":"` + root + `","retention":"7d"}`,
+			"delete iam.example.com/us-west2 projects/acme 168h0m0s",
+		},
 		{`{"do":"delete","name":"` + root + `","retention":""}`, "delete iam.example.com/us-west2 projects/acme 0s"},
 		{`{"do":"undelete","name":"` + root + `"}`, "undelete iam.example.com/us-west2 projects/acme"},
-		{`{"do":"detach","name":"` + root + `","path":"account","target":"` + root + `/serviceAccounts/robot"}`,
-			"update iam.example.com/us-west2 projects/acme body without account"},
+		{
+			`{"do":"detach","name":"` + root + `","path":"account","target":"` + root + `/serviceAccounts/robot"}`,
+			"update iam.example.com/us-west2 projects/acme body without account",
+		},
 	} {
 		w := ask(h, c.body, "Sec-Fetch-Site", "same-origin", "Origin", "http://here")
 		require.Equal(t, 200, w.Code, w.Body)
@@ -69,8 +75,12 @@ func TestActionsOfOtherPagesAreRefused(t *testing.T) {
 	const body = `{"do":"pause","deployment":"iam.example.com/us-west2","reason":"r"}`
 	h := NewHandler(f).AllowActions()
 	for _, headers := range [][]string{
-		{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Sec-Fetch-Site", "none"},
-		{"Origin", "https://evil.example"}, {"Origin", "null"}, {"Origin", "http://here:81"},
+		{"Sec-Fetch-Site", "cross-site"},
+		{"Sec-Fetch-Site", "same-site"},
+		{"Sec-Fetch-Site", "none"},
+		{"Origin", "https://evil.example"},
+		{"Origin", "null"},
+		{"Origin", "http://here:81"},
 	} {
 		require.Equal(t, http.StatusForbidden, ask(h, body, headers...).Code, headers)
 	}

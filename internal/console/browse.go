@@ -32,8 +32,10 @@ func (h *Handler) resources(w http.ResponseWriter, r *http.Request) {
 	}
 	req := &resourcev1.ListResourcesRequest{
 		Kind: q.Get("kind"), PageSize: listedResources, PageToken: q.Get("page"), ShowDeleted: q.Get("deleted") != "",
-		ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name", "kind", "state", "uid", "create_time", "update_time",
-			"purge_time", "labels"}},
+		ReadMask: &fieldmaskpb.FieldMask{Paths: []string{
+			"name", "kind", "state", "uid", "create_time", "update_time",
+			"purge_time", "labels",
+		}},
 	}
 	if prefix := q.Get("prefix"); prefix != "" {
 		if strings.ContainsAny(prefix, `"\*`) {

@@ -170,13 +170,19 @@ func TestPagesInABrowser(t *testing.T) {
 		fleet *fleet
 		says  map[string]string // by page
 	}{
-		{"healthy", newFleet(3, 3), map[string]string{"#/": "at rest", "#/deletions": "No deletion has resources",
-			"#/stuck": "Nothing waits for long.", deployment: "host-2:7001", resource: "It waits for nothing."}},
-		{"dark", dark, map[string]string{"#/": "no answer", "#/deletions": "No deletion is known to have resources",
-			"#/stuck": "cannot be reached", deployment: "Late: the watch", resource: "cannot be reached"}},
-		{"stuck", stuck, map[string]string{"#/": "Running deletions",
+		{"healthy", newFleet(3, 3), map[string]string{
+			"#/": "at rest", "#/deletions": "No deletion has resources",
+			"#/stuck": "Nothing waits for long.", deployment: "host-2:7001", resource: "It waits for nothing.",
+		}},
+		{"dark", dark, map[string]string{
+			"#/": "no answer", "#/deletions": "No deletion is known to have resources",
+			"#/stuck": "cannot be reached", deployment: "Late: the watch", resource: "cannot be reached",
+		}},
+		{"stuck", stuck, map[string]string{
+			"#/":          "Running deletions",
 			"#/deletions": "60 of 960 removed, 4 of 120 references unset", "#/stuck": "200 resources in DELETING",
-			deployment: "about 1 min 35 s left", resource: "BLOCKED"}},
+			deployment: "about 1 min 35 s left", resource: "BLOCKED",
+		}},
 	} {
 		t.Run(state.name, func(t *testing.T) {
 			b := open(t, state.fleet)
@@ -199,8 +205,10 @@ func TestADarkRegionHidesNoOtherFailure(t *testing.T) {
 	f.darken("eastus2")
 	failed := func(at schema.DeploymentID, of, text string) {
 		f.change(at, func(a *answers) {
-			a.status.Failures = append(a.status.Failures, &adminv1.Failure{Handler: "release", Deployment: of,
-				Error: text, Time: timestamppb.New(time.Now().Add(time.Hour))})
+			a.status.Failures = append(a.status.Failures, &adminv1.Failure{
+				Handler: "release", Deployment: of,
+				Error: text, Time: timestamppb.New(time.Now().Add(time.Hour)),
+			})
 		})
 	}
 	third := schema.DeploymentID{Service: "service-2.example.com", Region: "us-west2"}
@@ -265,20 +273,26 @@ func TestADeploymentThatCannotWorkIsNotAtRest(t *testing.T) {
 		return schema.DeploymentID{Service: service + ".example.com", Region: region}
 	}
 	f.change(at("iam", "us-west2"), func(a *answers) {
-		a.status.NotReady = []*adminv1.StatusResponse_NotReady{{Check: "schema",
-			Reason: "its user lacks DELETE on dbcontroller.attachment"}}
+		a.status.NotReady = []*adminv1.StatusResponse_NotReady{{
+			Check:  "schema",
+			Reason: "its user lacks DELETE on dbcontroller.attachment",
+		}}
 	})
 	f.change(at("iam", "eastus2"), func(a *answers) {
 		a.status.Processes[0].ExpireTime = timestamppb.New(time.Now().Add(-39 * time.Second))
 	})
 	f.change(at("devices", "us-west2"), func(a *answers) {
 		long := timestamppb.New(time.Now().Add(-11 * time.Minute))
-		a.status.Deletions = []*adminv1.Deletion{{Id: "d", Root: root, Found: 9, Removed: 8, StartTime: long,
-			UpdateTime: long}}
+		a.status.Deletions = []*adminv1.Deletion{{
+			Id: "d", Root: root, Found: 9, Removed: 8, StartTime: long,
+			UpdateTime: long,
+		}}
 	})
 	f.change(at("devices", "eastus2"), func(a *answers) {
-		a.status.Pauses = []*adminv1.Pause{{Of: "devices.example.com/eastus2", Handler: "SUBSCRIBED_DELETING",
-			Reason: "maintenance", Actor: "operator/eve", Time: timestamppb.Now()}}
+		a.status.Pauses = []*adminv1.Pause{{
+			Of: "devices.example.com/eastus2", Handler: "SUBSCRIBED_DELETING",
+			Reason: "maintenance", Actor: "operator/eve", Time: timestamppb.Now(),
+		}}
 	})
 	b := open(t, f)
 	b.is("document.querySelectorAll('.cell').length === 4 && document.querySelectorAll('.notes li').length === 4")
@@ -304,8 +318,10 @@ func TestTheFirstSampleHasAllDeployments(t *testing.T) {
 	f := newFleet(1, 3)
 	for id := range f.at {
 		f.change(id, func(a *answers) {
-			a.status.Outstanding = []*adminv1.StatusResponse_Outstanding{{Group: "confirm", Deployment: west.String(),
-				Count: 2, OldestTime: timestamppb.Now()}}
+			a.status.Outstanding = []*adminv1.StatusResponse_Outstanding{{
+				Group: "confirm", Deployment: west.String(),
+				Count: 2, OldestTime: timestamppb.Now(),
+			}}
 		})
 	}
 	slow := make(chan struct{})
@@ -322,8 +338,10 @@ func TestTheFirstSampleHasAllDeployments(t *testing.T) {
 func TestTheChartCanBeReadOnAPhone(t *testing.T) {
 	f := newFleet(1, 3)
 	f.change(west, func(a *answers) {
-		a.status.Outstanding = []*adminv1.StatusResponse_Outstanding{{Group: "confirm", Deployment: west.String(),
-			Count: 2, OldestTime: timestamppb.Now()}}
+		a.status.Outstanding = []*adminv1.StatusResponse_Outstanding{{
+			Group: "confirm", Deployment: west.String(),
+			Count: 2, OldestTime: timestamppb.Now(),
+		}}
 	})
 	b := open(t, f)
 	b.do(chromedp.EmulateViewport(390, 900))

@@ -199,8 +199,10 @@ func TestThePageLoadsNothingFromElsewhere(t *testing.T) {
 		raw, err := fs.ReadFile(assets, file)
 		text := strings.ReplaceAll(string(raw), "http://www.w3.org/2000/svg", "")
 		require.NoError(t, err)
-		for _, never := range []string{"http:", "https:", "innerHTML =", "outerHTML", "insertAdjacentHTML", "eval(",
-			"onclick", "<style", "@import"} {
+		for _, never := range []string{
+			"http:", "https:", "innerHTML =", "outerHTML", "insertAdjacentHTML", "eval(",
+			"onclick", "<style", "@import",
+		} {
 			require.NotContains(t, text, never, file)
 		}
 		resp, err := server.Client().Get(server.URL + "/" + path.Base(file)) //nolint:noctx // a test
@@ -274,12 +276,16 @@ func TestLookupsShowWhatFailsElsewhere(t *testing.T) {
 	f := newFleet(2, 2)
 	f.block(west, 1)
 	f.change(west, func(a *answers) {
-		a.stuck.Work = append(a.stuck.Work, &adminv1.ListStuckResponse_Work{Group: "acknowledge",
-			Deployment: "devices.example.com/us-west2", Count: 1, Reason: "it has not acted"})
+		a.stuck.Work = append(a.stuck.Work, &adminv1.ListStuckResponse_Work{
+			Group:      "acknowledge",
+			Deployment: "devices.example.com/us-west2", Count: 1, Reason: "it has not acted",
+		})
 	})
 	f.change(schema.DeploymentID{Service: "devices.example.com", Region: "us-west2"}, func(a *answers) {
-		a.status.Failures = []*adminv1.Failure{{Handler: "subscribed_deleting", Deployment: west.String(),
-			Error: "projects/acme: a key refuses it"}}
+		a.status.Failures = []*adminv1.Failure{{
+			Handler: "subscribed_deleting", Deployment: west.String(),
+			Error: "projects/acme: a key refuses it",
+		}}
 	})
 	server, _ := serve(t, f)
 	_, body := get(t, server, "/api/stuck?longer=10s")

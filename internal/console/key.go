@@ -34,8 +34,10 @@ func (k *Keyed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !strings.EqualFold(r.Host, k.host):
 		refuse(w, http.StatusMisdirectedRequest, "this console is at http://"+k.host)
 	case given != "" && k.is(given):
-		http.SetCookie(w, &http.Cookie{Name: k.cookie, Value: k.key, Path: "/", HttpOnly: true,
-			SameSite: http.SameSiteStrictMode})
+		http.SetCookie(w, &http.Cookie{
+			Name: k.cookie, Value: k.key, Path: "/", HttpOnly: true,
+			SameSite: http.SameSiteStrictMode,
+		})
 		w.Header().Set("Referrer-Policy", "no-referrer")
 		http.Redirect(w, r, "/", http.StatusSeeOther)
 	case !k.has(r):

@@ -36,7 +36,8 @@ type at struct {
 
 // everywhere asks every deployment, and returns the answers in the order of their names.
 func (h *Handler) everywhere(ctx context.Context, ask func(context.Context, schema.DeploymentID,
-	adminv1.AdminServiceClient) (json.RawMessage, error)) ([]at, error) {
+	adminv1.AdminServiceClient) (json.RawMessage, error),
+) ([]at, error) {
 	env, err := h.of.Environment(ctx)
 	if err != nil {
 		return nil, err
@@ -92,8 +93,10 @@ func (h *Handler) stuck(w http.ResponseWriter, r *http.Request) {
 	answers := map[string]*adminv1.ListStuckResponse{}
 	found, err := h.everywhere(ctx,
 		func(ctx context.Context, d schema.DeploymentID, admin adminv1.AdminServiceClient) (json.RawMessage, error) {
-			answer, err := admin.ListStuck(ctx, &adminv1.ListStuckRequest{Longer: durationpb.New(longer),
-				PageSize: shown})
+			answer, err := admin.ListStuck(ctx, &adminv1.ListStuckRequest{
+				Longer:   durationpb.New(longer),
+				PageSize: shown,
+			})
 			mu.Lock()
 			defer mu.Unlock()
 			answers[d.String()] = answer
@@ -201,7 +204,8 @@ func (h *Handler) resource(w http.ResponseWriter, r *http.Request) {
 
 // referrers asks the resource's own deployment, and then each that it names.
 func (h *Handler) referrers(ctx context.Context, of schema.FullName,
-	resources resourcev1.ResourceServiceClient) ([]at, error) {
+	resources resourcev1.ResourceServiceClient,
+) ([]at, error) {
 	here, err := resources.ListReferrers(ctx, &resourcev1.ListReferrersRequest{Target: of.String(), PageSize: shown})
 	if err != nil {
 		return nil, err
@@ -212,8 +216,10 @@ func (h *Handler) referrers(ctx context.Context, of schema.FullName,
 	g.SetLimit(askAtOnce)
 	for i, there := range here.GetDeployments() {
 		g.Go(func() error {
-			out[i+1] = h.referrersAt(ctx, there, &resourcev1.ListReferrersRequest{Target: of.String(),
-				TargetUid: here.GetTargetUid(), PageSize: shown})
+			out[i+1] = h.referrersAt(ctx, there, &resourcev1.ListReferrersRequest{
+				Target:    of.String(),
+				TargetUid: here.GetTargetUid(), PageSize: shown,
+			})
 			return nil
 		})
 	}
@@ -238,7 +244,8 @@ func (h *Handler) referrersAt(ctx context.Context, deployment string, req *resou
 }
 
 func (h *Handler) viewOf(ctx context.Context, name schema.FullName, admin adminv1.AdminServiceClient,
-	resources resourcev1.ResourceServiceClient) *resourceView {
+	resources resourcev1.ResourceServiceClient,
+) *resourceView {
 	view := &resourceView{Name: name.String(), Errors: map[string]string{}}
 	var found *resourcev1.Resource
 	var mu sync.Mutex // of view.Errors

@@ -94,8 +94,10 @@ func (p *Poller) join() *viewer {
 		}
 	}
 	problem := p.problem
-	v := &viewer{whole: p.whole, wake: make(chan struct{}, 1), pending: maps.Clone(p.states), gone: map[string]bool{},
-		problem: &problem}
+	v := &viewer{
+		whole: p.whole, wake: make(chan struct{}, 1), pending: maps.Clone(p.states), gone: map[string]bool{},
+		problem: &problem,
+	}
 	v.wake <- struct{}{}
 	p.viewers[v] = struct{}{}
 	if p.stop == nil {
@@ -118,8 +120,10 @@ func (p *Poller) leave(v *viewer) {
 func (p *Poller) take(v *viewer) Change {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c := Change{Deployments: slices.SortedFunc(maps.Values(v.pending), byName), Gone: slices.Sorted(maps.Keys(v.gone)),
-		Problem: v.problem, Whole: v.whole}
+	c := Change{
+		Deployments: slices.SortedFunc(maps.Values(v.pending), byName), Gone: slices.Sorted(maps.Keys(v.gone)),
+		Problem: v.problem, Whole: v.whole,
+	}
 	v.pending, v.gone, v.problem, v.whole = map[string]State{}, map[string]bool{}, nil, false
 	return c
 }

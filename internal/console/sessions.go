@@ -56,8 +56,10 @@ type session struct {
 
 // NewSessions returns the console below SessionsPath.
 func NewSessions(cfg SessionsConfig) *Sessions {
-	return &Sessions{cfg: cfg, page: http.StripPrefix(strings.TrimSuffix(SessionsPath, "/"), newPage()),
-		open: map[[sha256.Size]byte]*session{}}
+	return &Sessions{
+		cfg: cfg, page: http.StripPrefix(strings.TrimSuffix(SessionsPath, "/"), newPage()),
+		open: map[[sha256.Size]byte]*session{},
+	}
 }
 
 // ServeHTTP implements http.Handler.
@@ -88,8 +90,10 @@ func foreign(r *http.Request) bool {
 // session begins a session with the token of the header (POST), ends it (DELETE), or reports whether there is
 // one (GET).
 func (s *Sessions) session(w http.ResponseWriter, r *http.Request) {
-	cookie := &http.Cookie{Name: sessionCookie, Path: SessionsPath, HttpOnly: true, Secure: true,
-		SameSite: http.SameSiteStrictMode}
+	cookie := &http.Cookie{
+		Name: sessionCookie, Path: SessionsPath, HttpOnly: true, Secure: true,
+		SameSite: http.SameSiteStrictMode,
+	}
 	switch r.Method {
 	case http.MethodGet:
 		_, err := s.cfg.Verify(r.Context(), tokenOf(r))

@@ -24,7 +24,8 @@ const OwnerPath = "@owner"
 // elements, those that name it. It fails as the calls do, with ABORTED when another writer was first or the
 // body does not have the reference, and for a path that no body has.
 func Reference(ctx context.Context, resources resourcev1.ResourceServiceClient, holder schema.FullName, path,
-	target string) error {
+	target string,
+) error {
 	stored, err := resources.GetResource(ctx, &resourcev1.GetResourceRequest{Name: holder.Name, Latest: true})
 	if err != nil {
 		return err
@@ -35,8 +36,10 @@ func Reference(ctx context.Context, resources resourcev1.ResourceServiceClient, 
 		}
 		return value == target
 	}
-	update := &resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{Name: holder.Name, Uid: stored.GetUid(),
-		Revision: stored.GetRevision()}}
+	update := &resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{
+		Name: holder.Name, Uid: stored.GetUid(),
+		Revision: stored.GetRevision(),
+	}}
 	if path == OwnerPath {
 		update.Resource.OwnerReferences = slices.DeleteFunc(stored.GetOwnerReferences(),
 			func(o *resourcev1.OwnerReference) bool {

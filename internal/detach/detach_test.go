@@ -25,13 +25,15 @@ type stored struct {
 }
 
 func (s *stored) GetResource(_ context.Context, req *resourcev1.GetResourceRequest,
-	_ ...grpc.CallOption) (*resourcev1.Resource, error) {
+	_ ...grpc.CallOption,
+) (*resourcev1.Resource, error) {
 	s.asked = req
 	return s.resource, nil
 }
 
 func (s *stored) UpdateResource(_ context.Context, req *resourcev1.UpdateResourceRequest,
-	_ ...grpc.CallOption) (*resourcev1.Resource, error) {
+	_ ...grpc.CallOption,
+) (*resourcev1.Resource, error) {
 	s.update = req
 	return s.resource, nil
 }
@@ -40,14 +42,20 @@ func (s *stored) UpdateResource(_ context.Context, req *resourcev1.UpdateResourc
 // is the latest.
 func TestOneReferenceIsRemoved(t *testing.T) {
 	t.Parallel()
-	holder := schema.FullName{Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "eu"},
-		Name: "accounts/a"}
-	body, err := structpb.NewStruct(map[string]any{"project": "projects/acme",
-		"others": []any{target, "projects/other"}, "title": "A"})
+	holder := schema.FullName{
+		Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "eu"},
+		Name:       "accounts/a",
+	}
+	body, err := structpb.NewStruct(map[string]any{
+		"project": "projects/acme",
+		"others":  []any{target, "projects/other"}, "title": "A",
+	})
 	require.NoError(t, err)
 	fresh := func() *stored {
-		return &stored{resource: &resourcev1.Resource{Uid: "u", Revision: 7, Body: body,
-			OwnerReferences: []*resourcev1.OwnerReference{{Name: "projects/acme"}, {Name: "projects/other"}}}}
+		return &stored{resource: &resourcev1.Resource{
+			Uid: "u", Revision: 7, Body: body,
+			OwnerReferences: []*resourcev1.OwnerReference{{Name: "projects/acme"}, {Name: "projects/other"}},
+		}}
 	}
 	for path, want := range map[string]map[string]any{
 		"project":  {"others": []any{target, "projects/other"}, "title": "A"},

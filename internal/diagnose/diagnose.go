@@ -72,8 +72,10 @@ func (d Deployments) keptBy(ctx context.Context, other, own string) (reasons []*
 		return nil // it answers, though not to this caller
 	}
 	if err != nil {
-		return []*adminv1.ExplainResponse_Reason{{Type: "SILENT", Message: other + " does not answer",
-			LastError: d.Plain(err)}}
+		return []*adminv1.ExplainResponse_Reason{{
+			Type: "SILENT", Message: other + " does not answer",
+			LastError: d.Plain(err),
+		}}
 	}
 	for _, p := range answer.GetPauses() {
 		if p.GetOf() != other && p.GetOf() != own {

@@ -24,7 +24,8 @@ type answering struct {
 }
 
 func (a answering) Status(context.Context, *adminv1.StatusRequest,
-	...grpc.CallOption) (*adminv1.StatusResponse, error) {
+	...grpc.CallOption,
+) (*adminv1.StatusResponse, error) {
 	return a.status, a.err
 }
 
@@ -57,31 +58,53 @@ func TestWhoMayNotAskIsToldNothing(t *testing.T) {
 	}{
 		"not shown": {nil, nil},
 		"may not":   {map[string]answering{other: {err: status.Error(codes.PermissionDenied, "no")}}, nil},
-		"dark": {map[string]answering{other: {err: status.Error(codes.Unavailable, "dark")}},
-			[]string{"SILENT"}},
+		"dark": {
+			map[string]answering{other: {err: status.Error(codes.Unavailable, "dark")}},
+			[]string{"SILENT"},
+		},
 		"unknown": {map[string]answering{other: {err: errors.New("no address")}}, []string{"SILENT"}},
 		"works":   {map[string]answering{other: {status: &adminv1.StatusResponse{}}}, nil},
 		"fails": {
 			map[string]answering{
-				other: {status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "subscribed_deleting",
-					Deployment: own}}}}}, []string{"FAILING"}},
+				other: {status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{
+					Handler:    "subscribed_deleting",
+					Deployment: own,
+				}}}},
+			}, []string{"FAILING"},
+		},
 		"fails again": {
 			map[string]answering{
 				other: {status: &adminv1.StatusResponse{
-					Failures: []*adminv1.Failure{{Handler: "subscribed_deleting_again", Deployment: own}}}}}, []string{
-				"FAILING"}},
+					Failures: []*adminv1.Failure{{Handler: "subscribed_deleting_again", Deployment: own}},
+				}},
+			}, []string{
+				"FAILING",
+			},
+		},
 		"of another": {
 			map[string]answering{
-				other: {status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "subscribed_deleting",
-					Deployment: other}}}}}, nil},
+				other: {status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{
+					Handler:    "subscribed_deleting",
+					Deployment: other,
+				}}}},
+			}, nil,
+		},
 		"no handler": {
 			map[string]answering{
-				other: {status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "database",
-					Deployment: own}}}}}, nil},
+				other: {status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{
+					Handler:    "database",
+					Deployment: own,
+				}}}},
+			}, nil,
+		},
 		"paused": {map[string]answering{other: {status: &adminv1.StatusResponse{
-			Failures: []*adminv1.Failure{{Handler: "subscribed_deleting", Deployment: own},
-				{Handler: "subscribed_deleting_again", Deployment: own}}, Pauses: []*adminv1.Pause{{Of: other,
-				Handler: "SUBSCRIBED_DELETING"}},
+			Failures: []*adminv1.Failure{
+				{Handler: "subscribed_deleting", Deployment: own},
+				{Handler: "subscribed_deleting_again", Deployment: own},
+			}, Pauses: []*adminv1.Pause{{
+				Of:      other,
+				Handler: "SUBSCRIBED_DELETING",
+			}},
 		}}}, []string{"PAUSED"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -101,13 +124,17 @@ func TestStuckDeletionsHaveWhatFailsThere(t *testing.T) {
 	t.Parallel()
 	next := timestamppb.New(time.Now().Add(time.Hour))
 	answers := map[string]*adminv1.ListStuckResponse{own: {Work: []*adminv1.ListStuckResponse_Work{
-		{Group: "acknowledge", Deployment: other}, {Group: "acknowledge", Deployment: "dark.example.com/r"},
+		{Group: "acknowledge", Deployment: other},
+		{Group: "acknowledge", Deployment: "dark.example.com/r"},
 		{Group: "release", Deployment: other},
 	}}, "silent.example.com/r": nil}
 	deployments(map[string]answering{
 		other: {
-			status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "subscribed_deleting",
-				Deployment: own, Error: "a key", NextTime: next}}}},
+			status: &adminv1.StatusResponse{Failures: []*adminv1.Failure{{
+				Handler:    "subscribed_deleting",
+				Deployment: own, Error: "a key", NextTime: next,
+			}}},
+		},
 		"dark.example.com/r": {err: errors.New("dark")},
 	}).Stuck(t.Context(), answers)
 	work := answers[own].GetWork()

@@ -81,8 +81,10 @@ func NewLog(cfg Config) *Log {
 	if cfg.SlowTimeout <= 0 {
 		cfg.SlowTimeout = time.Minute
 	}
-	return &Log{cfg: cfg, began: time.Now(), tails: tails{byKey: map[tailKey]counted{}},
-		pulse: pulse{at: Position{xmax: "0"}}}
+	return &Log{
+		cfg: cfg, began: time.Now(), tails: tails{byKey: map[tailKey]counted{}},
+		pulse: pulse{at: Position{xmax: "0"}},
+	}
 }
 
 // Feed is a table that is its own log: its rows at a position, and the rows that a newer position sees in

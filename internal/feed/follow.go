@@ -127,7 +127,8 @@ func (l *Log) untilBookmark() time.Duration {
 // begin delivers the snapshot and its end, or reads the token. It returns the state that tokens are made
 // from.
 func begin[T any](ctx context.Context, l *Log, f Feed[T], token string,
-	deliver deliverer[T]) (st state, at Position, err error) {
+	deliver deliverer[T],
+) (st state, at Position, err error) {
 	if token == "" {
 		if st, at, err = snapshot(ctx, l, f, deliver); err != nil {
 			return st, at, err

@@ -326,7 +326,8 @@ func (r *reader) state() (texts []string, token string, seen int) {
 
 // open begins a watch, or resumes one.
 func open(ctx context.Context, l *Log, f Feed[string], token string,
-	deliver func(*reader, schema.Event[string]) error) *reader {
+	deliver func(*reader, schema.Event[string]) error,
+) *reader {
 	r := &reader{done: make(chan error, 1)}
 	ctx, r.cancel = context.WithCancel(ctx)
 	if deliver == nil {

@@ -74,8 +74,10 @@ func TestTokensStayValidOverOneRotationOfTheKeys(t *testing.T) {
 }
 
 func FuzzPositions(f *testing.F) {
-	for _, seed := range []string{"95:100:96,98", "1:1:", "::", "5:4:", "1:2:9",
-		"18446744073709551615:18446744073709551615:", "1:3:2,2", "-1:2:"} {
+	for _, seed := range []string{
+		"95:100:96,98", "1:1:", "::", "5:4:", "1:2:9",
+		"18446744073709551615:18446744073709551615:", "1:3:2,2", "-1:2:",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -19,18 +19,26 @@ func TestAPositionBehindAnOwnCommitIsOnDisk_I23(t *testing.T) {
 		page      page[string]
 		own       bool
 	}{
-		"its rows": {at: "90:101:", epoch: "e1", page: page[string]{xid: "100"},
-			own: true},
+		"its rows": {
+			at: "90:101:", epoch: "e1", page: page[string]{xid: "100"},
+			own: true,
+		},
 		"no rows": {at: "90:101:", epoch: "e1", own: true},
-		"others that have not ended": {at: "90:101:95,97", epoch: "e1", page: page[string]{xid: "100"},
-			own: true},
+		"others that have not ended": {
+			at: "90:101:95,97", epoch: "e1", page: page[string]{xid: "100"},
+			own: true,
+		},
 		"another one has ended since": {at: "90:102:", epoch: "e1", page: page[string]{xid: "100"}},
 		"a position before it":        {at: "90:100:", epoch: "e1"},
 		"rows of another transaction": {at: "90:101:", epoch: "e1", page: page[string]{xid: "97"}},
-		"rows of several transactions": {at: "90:101:", epoch: "e1",
-			page: page[string]{xid: "100", several: true}},
-		"further rows": {at: "90:101:", epoch: "e1",
-			page: page[string]{xid: "100", full: true}},
+		"rows of several transactions": {
+			at: "90:101:", epoch: "e1",
+			page: page[string]{xid: "100", several: true},
+		},
+		"further rows": {
+			at: "90:101:", epoch: "e1",
+			page: page[string]{xid: "100", full: true},
+		},
 		"a row that is too large for this page": {at: "90:101:", epoch: "e1", page: page[string]{needs: 1}},
 		"another server":                        {at: "90:101:", epoch: "e2", page: page[string]{xid: "100"}},
 		"a server without an epoch":             {at: "90:101:", page: page[string]{xid: "100"}},

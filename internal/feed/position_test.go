@@ -43,8 +43,10 @@ func TestPositionsAreInTheOrderInWhichTheyWereTaken(t *testing.T) {
 }
 
 func TestMalformedPositionsAreRefused(t *testing.T) {
-	for _, text := range []string{"", ":", "::", "1:2", "1:2:3:4", "a:2:", "1:-2:", "1:2:,", "1:2:3,",
-		"1:2:x", "1 :2:"} {
+	for _, text := range []string{
+		"", ":", "::", "1:2", "1:2:3:4", "a:2:", "1:-2:", "1:2:,", "1:2:3,",
+		"1:2:x", "1 :2:",
+	} {
 		_, err := parsePosition(text)
 		require.ErrorIs(t, err, errPosition, "%q", text)
 	}

@@ -40,7 +40,8 @@ func (l *Log) begin(ctx context.Context) (st state, at Position, err error) {
 // is taken first: a row that is written after it is left out, because it comes after the snapshot; a row that
 // is removed meanwhile is done, and no watch needs it.
 func loggedSnapshot[T any](ctx context.Context, l *Log, f Feed[T],
-	within deliverer[T]) (st state, at Position, err error) {
+	within deliverer[T],
+) (st state, at Position, err error) {
 	if st, at, err = l.begin(ctx); err != nil {
 		return st, at, err
 	}
@@ -66,7 +67,8 @@ func loggedSnapshot[T any](ctx context.Context, l *Log, f Feed[T],
 // keys of the pages before: then all that was delivered is the state of those keys at the newer position.
 // After the last page it is the state of all keys.
 func keyedSnapshot[T any](ctx context.Context, l *Log, f Feed[T],
-	within deliverer[T]) (st state, at Position, err error) {
+	within deliverer[T],
+) (st state, at Position, err error) {
 	if st, at, err = l.begin(ctx); err != nil {
 		return st, at, err
 	}
@@ -140,7 +142,8 @@ func (l *Log) reached(ctx context.Context, from Position, now state) (Position, 
 // meanwhile delivers the changes between two positions of the rows up to a key.
 // has: the snapshot has the memory for large rows.
 func meanwhile[T any](ctx context.Context, l *Log, f Feed[T], epoch string, w window, has *budget.Hold,
-	within deliverer[T]) error {
+	within deliverer[T],
+) error {
 	size := sizer{most: f.Chunk}
 	next := func(most int64) (page[T], error) {
 		w.limit, w.most = size.next(), most

@@ -137,8 +137,10 @@ func join[T any](ctx context.Context, l *Log, f Feed[T], st state, at Position) 
 func newTail[T any](l *Log, f Feed[T], st state, at Position) *tail[T] {
 	ready := make(chan struct{})
 	close(ready)
-	return &tail[T]{of: map[*budget.Account]int{}, log: l, feed: f, state: st, last: &look[T]{from: at, to: at,
-		woken: ready, done: ready}}
+	return &tail[T]{of: map[*budget.Account]int{}, log: l, feed: f, state: st, last: &look[T]{
+		from: at, to: at,
+		woken: ready, done: ready,
+	}}
 }
 
 // newest returns the last complete look.
@@ -177,8 +179,10 @@ func (t *tail[T]) advance(ctx context.Context, since *look[T]) {
 	// Not cancelled with the watch that was first: the others wait for it.
 	ctx, cancel := context.WithTimeout(postgres.InControl(context.WithoutCancel(ctx)), lookTimeout)
 	defer cancel()
-	p, err := read(ctx, t.log, t.feed, t.state.epoch, window{from: k.from, upTo: everyKey, limit: t.feed.Chunk,
-		most: t.most()})
+	p, err := read(ctx, t.log, t.feed, t.state.epoch, window{
+		from: k.from, upTo: everyKey, limit: t.feed.Chunk,
+		most: t.most(),
+	})
 	if err == nil {
 		k.to, err = parsePosition(p.present.at)
 	}

@@ -130,7 +130,8 @@ func read[T any](ctx context.Context, l *Log, f Feed[T], epoch string, w window)
 
 // query reads a page of a snapshot.
 func query[T any](ctx context.Context, l *Log, f Feed[T], epoch string, limit int, most int64,
-	args []any) (p page[T], err error) {
+	args []any,
+) (p page[T], err error) {
 	b := &pgx.Batch{}
 	b.Queue(f.SnapshotSQL, args...)
 	if p, err = send(ctx, l, f, b, limit, most, f.Keyed); err == nil {
@@ -150,7 +151,8 @@ func (p *page[T]) check(epoch string) error {
 
 // send reads the rows of the last statement of a batch.
 func send[T any](ctx context.Context, l *Log, f Feed[T], b *pgx.Batch, limit int, most int64,
-	keyed bool) (p page[T], err error) {
+	keyed bool,
+) (p page[T], err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("follow %s: %w", f.Filter, err)

@@ -113,7 +113,8 @@ func hasField(message protoreflect.MessageDescriptor, path []string) bool {
 // noRoute answers a request that is no call. It is not NOT_FOUND: a script with a misspelt path would take a
 // resource for an absent one.
 func noRoute(ctx context.Context, mux *runtime.ServeMux, out runtime.Marshaler, w http.ResponseWriter, r *http.Request,
-	code int) {
+	code int,
+) {
 	if code == http.StatusBadRequest {
 		runtime.DefaultRoutingErrorHandler(ctx, mux, out, w, r, code)
 		return
@@ -236,7 +237,8 @@ func (s spread) Invoke(ctx context.Context, method string, args, reply any, opts
 
 // NewStream implements grpc.ClientConnInterface.
 func (s spread) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string,
-	opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	return s.of(ctx).NewStream(ctx, desc, method, opts...)
 }
 

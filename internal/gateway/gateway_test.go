@@ -148,8 +148,10 @@ func TestErrorsHaveTheirHTTPCodes(t *testing.T) {
 		require.Contains(t, body, "the reason")
 	}
 	s := &server{}
-	for path, method := range map[string]string{"/elsewhere": http.MethodGet,
-		"/v1/resource/projects%2Fp": http.MethodDelete, path: http.MethodPost} {
+	for path, method := range map[string]string{
+		"/elsewhere":                http.MethodGet,
+		"/v1/resource/projects%2Fp": http.MethodDelete, path: http.MethodPost,
+	} {
 		res, body := ask(t, handler(t, s), method, path, "ann")
 		require.Equal(t, http.StatusNotImplemented, res.StatusCode, "a misspelt path is no absent resource")
 		require.Contains(t, body, "no call has this path with "+method+": GET /openapi.json")
@@ -246,8 +248,10 @@ func TestCallersAreSpreadOverTheConnections(t *testing.T) {
 // Watches and verifications have other slots than calls.
 func TestAnswersWithoutAnEndAreStreams(t *testing.T) {
 	t.Parallel()
-	for path, want := range map[string]bool{"/v1/resources:watch": true, "/v1/admin:verify": true,
-		"/v1/projects/watch": false, "/v1/projects/acme": false} {
+	for path, want := range map[string]bool{
+		"/v1/resources:watch": true, "/v1/admin:verify": true,
+		"/v1/projects/watch": false, "/v1/projects/acme": false,
+	} {
 		require.Equal(t, want, streams(httptest.NewRequest(http.MethodGet, path, http.NoBody)), path)
 	}
 }

@@ -71,7 +71,8 @@ func (b *bounded) Invoke(ctx context.Context, method string, args, reply any, op
 
 // NewStream implements grpc.ClientConnInterface.
 func (b *bounded) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string,
-	opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	d := b.decoding(ctx)
 	stream, err := b.conn.NewStream(ctx, desc, method, append(opts, grpc.ForceCodecV2(d))...)
 	if err != nil {

@@ -35,8 +35,10 @@ func small(values int) *resourcev1.Resource {
 	for i := range list.Values {
 		list.Values[i] = one
 	}
-	return &resourcev1.Resource{Name: "targets/t1",
-		Body: &structpb.Struct{Fields: map[string]*structpb.Value{"x": structpb.NewListValue(list)}}}
+	return &resourcev1.Resource{
+		Name: "targets/t1",
+		Body: &structpb.Struct{Fields: map[string]*structpb.Value{"x": structpb.NewListValue(list)}},
+	}
 }
 
 // encoded sends one resource, in bytes that all answers share.
@@ -55,7 +57,8 @@ func (encoded) PutResource(ctx context.Context, _ *resourcev1.PutResourceRequest
 }
 
 func (encoded) WatchResources(_ *resourcev1.WatchResourcesRequest,
-	stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
+	stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse],
+) error {
 	for stream.Send(&resourcev1.WatchResourcesResponse{}) == nil {
 	}
 	return stream.Context().Err()
@@ -84,7 +87,8 @@ func serveEncoded(t *testing.T, resource *resourcev1.Resource) string {
 	codec.resource, err = proto.Marshal(resource)
 	require.NoError(t, err)
 	codec.event, err = proto.Marshal(&resourcev1.WatchResourcesResponse{
-		Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: resource}})
+		Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: resource},
+	})
 	require.NoError(t, err)
 	s := grpc.NewServer(grpc.ForceServerCodecV2(codec))
 	resourcev1.RegisterResourceServiceServer(s, encoded{})

@@ -23,8 +23,10 @@ type own struct {
 }
 
 func newSlots() *slots {
-	return &slots{calls: make(chan struct{}, maxAllCalls), streams: make(chan struct{}, maxAllStreams),
-		of: map[string]*own{}}
+	return &slots{
+		calls: make(chan struct{}, maxAllCalls), streams: make(chan struct{}, maxAllStreams),
+		of: map[string]*own{},
+	}
 }
 
 // enter waits for a slot, and returns a function that frees it. It fails with a gRPC status.

@@ -222,8 +222,10 @@ func (m *material) verify(usage x509.ExtKeyUsage) error {
 			intermediates.AddCert(cert)
 		}
 	}
-	_, err := m.cert.Leaf.Verify(x509.VerifyOptions{Roots: m.roots, Intermediates: intermediates,
-		KeyUsages: []x509.ExtKeyUsage{usage}})
+	_, err := m.cert.Leaf.Verify(x509.VerifyOptions{
+		Roots: m.roots, Intermediates: intermediates,
+		KeyUsages: []x509.ExtKeyUsage{usage},
+	})
 	return err
 }
 
@@ -313,8 +315,10 @@ func (c *Credentials) info(state tls.ConnectionState, raw net.Conn) (Info, error
 		usage = x509.ExtKeyUsageClientAuth
 	}
 	m := c.current.Load()
-	chains, err := leaf.Verify(x509.VerifyOptions{Roots: m.roots, Intermediates: intermediates,
-		KeyUsages: []x509.ExtKeyUsage{usage}})
+	chains, err := leaf.Verify(x509.VerifyOptions{
+		Roots: m.roots, Intermediates: intermediates,
+		KeyUsages: []x509.ExtKeyUsage{usage},
+	})
 	if err != nil {
 		return Info{}, err
 	}
@@ -337,8 +341,10 @@ func (c *Credentials) info(state tls.ConnectionState, raw net.Conn) (Info, error
 const roleAnonymous Role = "anonymous"
 
 func anonymousInfo(raw net.Conn) Info {
-	return Info{Identity: Identity{Role: roleAnonymous, Name: address.Network(raw.RemoteAddr()).String()},
-		NotAfter: time.Now().AddDate(100, 0, 0)}
+	return Info{
+		Identity: Identity{Role: roleAnonymous, Name: address.Network(raw.RemoteAddr()).String()},
+		NotAfter: time.Now().AddDate(100, 0, 0),
+	}
 }
 
 // Server is for listeners: every client must show a certificate of the same trust domain. The limiter bounds

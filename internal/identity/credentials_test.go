@@ -24,8 +24,10 @@ import (
 	"github.com/db-controller/db-controller/test/wait"
 )
 
-var open = identity.Policy{healthv1.Health_Check_FullMethodName: identity.Anybody,
-	healthv1.Health_Watch_FullMethodName: identity.Anybody}
+var open = identity.Policy{
+	healthv1.Health_Check_FullMethodName: identity.Anybody,
+	healthv1.Health_Watch_FullMethodName: identity.Anybody,
+}
 
 // connect makes a connection that is used again and again.
 func connect(t *testing.T, address string, c *identity.Credentials, expected identity.Identity) *grpc.ClientConn {

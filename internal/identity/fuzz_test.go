@@ -15,8 +15,10 @@ import (
 // Identities are written into logs, headers and rows: the text of an identity is parsed to the same identity
 // everywhere.
 func FuzzIdentities(f *testing.F) {
-	for _, seed := range []string{"/deployment/iam.example.com/us-west2", "/user/ann", "/operator/eve@example.org",
-		"/registry", "", "/", "/user/", "/user/../operator", "/user/a\nb", "/deployment//", "//registry"} {
+	for _, seed := range []string{
+		"/deployment/iam.example.com/us-west2", "/user/ann", "/operator/eve@example.org",
+		"/registry", "", "/", "/user/", "/user/../operator", "/user/a\nb", "/deployment//", "//registry",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, path string) {
@@ -38,8 +40,10 @@ func FuzzMessages(f *testing.F) {
 	body, err := structpb.NewStruct(map[string]any{"a": []any{1, "x", nil, map[string]any{"b": true}}})
 	require.NoError(f, err)
 	for _, m := range []proto.Message{
-		&resourcev1.Resource{}, &resourcev1.Resource{Name: "as/a", Labels: map[string]string{"a": "b", "c": "d"},
-			Body: body, Finalizers: []string{"x"}},
+		&resourcev1.Resource{}, &resourcev1.Resource{
+			Name: "as/a", Labels: map[string]string{"a": "b", "c": "d"},
+			Body: body, Finalizers: []string{"x"},
+		},
 		&resourcev1.Resource{OwnerReferences: []*resourcev1.OwnerReference{{Name: "bs/b"}}},
 	} {
 		raw, err := proto.Marshal(m)

@@ -61,8 +61,10 @@ func NewLimiter(limits Limits, refused func(what string, who Identity)) *Limiter
 	if limits.Memory == 0 {
 		limits.Memory = budget.DefaultTotal
 	}
-	return &Limiter{limits: limits, refused: refused, memory: budget.New(limits.Memory), in: map[Identity]*presence{},
-		conns: map[*counted]bool{}}
+	return &Limiter{
+		limits: limits, refused: refused, memory: budget.New(limits.Memory), in: map[Identity]*presence{},
+		conns: map[*counted]bool{},
+	}
 }
 
 // change counts, unless it would be too many.

@@ -61,8 +61,10 @@ func (l *Limiter) open(ctx context.Context, counted []Identity) context.Context 
 	for i, who := range counted {
 		keys[len(counted)-1-i] = who // the person, then the deployment that forwards
 	}
-	c := &call{limiter: l, counted: counted, account: l.memory.Open(keys...), references: 1, conn: connOf(ctx),
-		unsent: map[*budget.Hold]bool{}}
+	c := &call{
+		limiter: l, counted: counted, account: l.memory.Open(keys...), references: 1, conn: connOf(ctx),
+		unsent: map[*budget.Hold]bool{},
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	ctx, c.converting = budget.NewContext(ctx, c.account)
 	c.late = time.AfterFunc(receiveTimeout, cancel)
@@ -451,7 +453,8 @@ func (w weighed) RegisterService(desc *grpc.ServiceDesc, server any) {
 	for i, m := range desc.Methods {
 		method := "/" + desc.ServiceName + "/" + m.MethodName
 		out.Methods[i].Handler = func(srv any, ctx context.Context, decode func(any) error,
-			interceptor grpc.UnaryServerInterceptor) (any, error) {
+			interceptor grpc.UnaryServerInterceptor,
+		) (any, error) {
 			c := callOf(ctx)
 			if c == nil {
 				return m.Handler(srv, ctx, decode, interceptor)

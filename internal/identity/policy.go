@@ -45,7 +45,8 @@ func (p Policy) check(ctx context.Context, method string) error {
 
 // Unary and Stream enforce the policy.
 func (p Policy) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
-	handler grpc.UnaryHandler) (any, error) {
+	handler grpc.UnaryHandler,
+) (any, error) {
 	if err := p.check(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
@@ -54,7 +55,8 @@ func (p Policy) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 
 // Stream is Unary for streams.
 func (p Policy) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
-	handler grpc.StreamHandler) error {
+	handler grpc.StreamHandler,
+) error {
 	if err := p.check(stream.Context(), info.FullMethod); err != nil {
 		return err
 	}

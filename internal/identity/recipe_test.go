@@ -48,8 +48,10 @@ func TestTheRecipeForOpenSSL(t *testing.T) {
 	}{
 		"registry":       {Identity{Role: RoleRegistry}, servers},
 		"operator_alice": {Identity{Role: RoleOperator, Name: "alice"}, servers[1:]},
-		"deployment_iam.example.com_us-west2": {Deployment(schema.DeploymentID{Service: "iam.example.com",
-			Region: "us-west2"}), servers},
+		"deployment_iam.example.com_us-west2": {Deployment(schema.DeploymentID{
+			Service: "iam.example.com",
+			Region:  "us-west2",
+		}), servers},
 		"deployment_" + long.Service + "_" + long.Region: {Deployment(long), servers},
 	} {
 		c, err := Load(InDir(filepath.Join(dir, folder)))

@@ -19,16 +19,20 @@ import (
 func FuzzRevocationLists(f *testing.F) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(f, err)
-	ca := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "a"}, IsCA: true,
-		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCRLSign, NotAfter: time.Now().Add(time.Hour)}
+	ca := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "a"}, IsCA: true,
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCRLSign, NotAfter: time.Now().Add(time.Hour),
+	}
 	raw, err := x509.CreateCertificate(rand.Reader, ca, ca, key.Public(), key)
 	require.NoError(f, err)
 	ca, err = x509.ParseCertificate(raw)
 	require.NoError(f, err)
 	list, err := x509.CreateRevocationList(rand.Reader, &x509.RevocationList{
 		Number: big.NewInt(1), NextUpdate: time.Now().Add(time.Hour),
-		RevokedCertificateEntries: []x509.RevocationListEntry{{SerialNumber: big.NewInt(7),
-			RevocationTime: time.Now()}},
+		RevokedCertificateEntries: []x509.RevocationListEntry{{
+			SerialNumber:   big.NewInt(7),
+			RevocationTime: time.Now(),
+		}},
 	}, ca, key)
 	require.NoError(f, err)
 	authorities := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw})

@@ -44,8 +44,10 @@ func TestAMessageOfManyStreamsIsEncodedOnce(t *testing.T) {
 	s := grpc.NewServer(grpc.Creds(issue(t, a, server).Server(limiter)), grpc.InTapHandle(limiter.Tap),
 		grpc.StatsHandler(identity.Memory{}),
 		grpc.ForceServerCodecV2(identity.Codec()), grpc.StreamInterceptor(identity.Memory{}.Stream))
-	s.RegisterService(&grpc.ServiceDesc{ServiceName: "shared",
-		Streams: []grpc.StreamDesc{{StreamName: "Watch", Handler: send, ServerStreams: true}}}, nil)
+	s.RegisterService(&grpc.ServiceDesc{
+		ServiceName: "shared",
+		Streams:     []grpc.StreamDesc{{StreamName: "Watch", Handler: send, ServerStreams: true}},
+	}, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	go func() { _ = s.Serve(l) }()
@@ -114,8 +116,14 @@ func TestABatchIsARepeatedField(t *testing.T) {
 	for _, n := range []int{10, 20, 5000, 1} {
 		of = append(of, identity.NewShared(&anypb.Any{TypeUrl: "t", Value: make([]byte, n)}))
 	}
-	for _, c := range []struct{ first, most, want int }{{0, 100, 2}, {0, 1, 1}, {0, 1 << 20, 4}, {2, 100, 1},
-		{3, 100, 1}, {1, 5040, 2}} {
+	for _, c := range []struct{ first, most, want int }{
+		{0, 100, 2},
+		{0, 1, 1},
+		{0, 1 << 20, 4},
+		{2, 100, 1},
+		{3, 100, 1},
+		{1, 5040, 2},
+	} {
 		batch, n, err := identity.NewBatch(of[c.first:], details, c.most)
 		require.NoError(t, err)
 		require.Equal(t, c.want, n, "%v", c)

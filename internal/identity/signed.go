@@ -79,8 +79,10 @@ func (c *Credentials) Signed(kind, signed string) (text []byte, by Identity, err
 		return nil, by, fmt.Errorf("it is signed as %.40q, not as %s", is, kind)
 	}
 	m := c.current.Load()
-	chains, err := header.Certificates(x509.VerifyOptions{Roots: m.roots,
-		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	chains, err := header.Certificates(x509.VerifyOptions{
+		Roots:     m.roots,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
 	if err != nil {
 		return nil, by, fmt.Errorf("the certificate of the signature: %w", err)
 	}

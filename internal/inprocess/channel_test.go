@@ -31,7 +31,8 @@ func (h *health) Check(ctx context.Context, req *healthv1.HealthCheckRequest) (*
 }
 
 func (h *health) Watch(req *healthv1.HealthCheckRequest,
-	stream grpc.ServerStreamingServer[healthv1.HealthCheckResponse]) error {
+	stream grpc.ServerStreamingServer[healthv1.HealthCheckResponse],
+) error {
 	return h.watch(req, stream)
 }
 
@@ -47,7 +48,8 @@ type key struct{}
 func TestACallIsAsOverAConnection(t *testing.T) {
 	t.Parallel()
 	h := &health{check: func(ctx context.Context,
-		_ *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
+		_ *healthv1.HealthCheckRequest,
+	) (*healthv1.HealthCheckResponse, error) {
 		_, bounded := ctx.Deadline()
 		require.True(t, bounded)
 		require.Nil(t, ctx.Value(key{}))
@@ -76,7 +78,8 @@ func TestACallerLeavesBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	ended, may := make(chan error, 1), make(chan struct{})
 	h := &health{check: func(ctx context.Context,
-		_ *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
+		_ *healthv1.HealthCheckRequest,
+	) (*healthv1.HealthCheckResponse, error) {
 		<-ctx.Done()
 		ended <- ctx.Err()
 		<-may
@@ -95,7 +98,8 @@ func TestAStreamDeliversEverythingBeforeItsEnd(t *testing.T) {
 	t.Parallel()
 	left := make(chan error, 1)
 	h := &health{watch: func(req *healthv1.HealthCheckRequest,
-		stream grpc.ServerStreamingServer[healthv1.HealthCheckResponse]) error {
+		stream grpc.ServerStreamingServer[healthv1.HealthCheckResponse],
+	) error {
 		for range 100 {
 			if err := stream.Send(
 				&healthv1.HealthCheckResponse{Status: healthv1.HealthCheckResponse_SERVING}); err != nil {
@@ -171,14 +175,18 @@ type echoes struct {
 func (e *echoes) register(channel *inprocess.Channel) {
 	channel.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "test.Echo",
-		Methods: []grpc.MethodDesc{{MethodName: "Once",
+		Methods: []grpc.MethodDesc{{
+			MethodName: "Once",
 			Handler: func(_ any, _ context.Context, decode func(any) error,
-				_ grpc.UnaryServerInterceptor) (any, error) {
+				_ grpc.UnaryServerInterceptor,
+			) (any, error) {
 				in := &healthv1.HealthListResponse{}
 				e.received = append(e.received, in)
 				return in, decode(in)
-			}}},
-		Streams: []grpc.StreamDesc{{StreamName: "Each", ServerStreams: true, ClientStreams: true,
+			},
+		}},
+		Streams: []grpc.StreamDesc{{
+			StreamName: "Each", ServerStreams: true, ClientStreams: true,
 			Handler: func(_ any, stream grpc.ServerStream) error {
 				in := &healthv1.HealthListResponse{}
 				if err := stream.RecvMsg(in); err != nil {
@@ -186,7 +194,8 @@ func (e *echoes) register(channel *inprocess.Channel) {
 				}
 				e.received = append(e.received, in)
 				return stream.SendMsg(in)
-			}}},
+			},
+		}},
 	}, nil)
 }
 
@@ -200,7 +209,8 @@ func TestMessagesAreCopiedUnlessShared(t *testing.T) {
 		check := func(call func(sent, answer *healthv1.HealthListResponse)) {
 			t.Helper()
 			sent, answer := &healthv1.HealthListResponse{Statuses: map[string]*healthv1.HealthCheckResponse{
-				"a": {Status: 1}}}, &healthv1.HealthListResponse{}
+				"a": {Status: 1},
+			}}, &healthv1.HealthListResponse{}
 			call(sent, answer)
 			received := server.received[len(server.received)-1]
 			require.True(t, proto.Equal(sent, received))

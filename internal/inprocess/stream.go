@@ -24,14 +24,17 @@ type stream struct {
 
 // NewStream implements grpc.ClientConnInterface.
 func (c *Channel) NewStream(ctx context.Context, _ *grpc.StreamDesc, method string,
-	opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	m := c.methods[method]
 	if m.stream.Handler == nil {
 		return nil, unimplemented(method)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	st := &stream{call: newCall(method), channel: c, desc: m.stream, requests: make(chan any, 1),
-		answers: make(chan any), done: make(chan struct{})}
+	st := &stream{
+		call: newCall(method), channel: c, desc: m.stream, requests: make(chan any, 1),
+		answers: make(chan any), done: make(chan struct{}),
+	}
 	go func() {
 		defer cancel()
 		st.err = st.serve(m.server, &serverStream{st, st.serverContext(ctx)})
@@ -45,8 +48,10 @@ func (s *stream) serve(server any, stream grpc.ServerStream) error {
 	if s.channel.Stream == nil {
 		return s.desc.Handler(server, stream)
 	}
-	info := &grpc.StreamServerInfo{FullMethod: s.method, IsClientStream: s.desc.ClientStreams,
-		IsServerStream: s.desc.ServerStreams}
+	info := &grpc.StreamServerInfo{
+		FullMethod: s.method, IsClientStream: s.desc.ClientStreams,
+		IsServerStream: s.desc.ServerStreams,
+	}
 	return s.channel.Stream(server, stream, info, s.desc.Handler)
 }
 

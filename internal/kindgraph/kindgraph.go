@@ -130,8 +130,10 @@ func (g *Graph) Dot(out io.Writer) error {
 		b.WriteString("  }\n")
 	}
 	for _, e := range g.Edges {
+		label := strconv.Quote(strings.Join(e.Fields, ", ") + "\n" + e.Behaviour)
+		//nolint:misspell // the words of Graphviz
 		fmt.Fprintf(&b, "  %s -> %s [label=%s, color=%q, fontcolor=%q];\n", strconv.Quote(e.From), strconv.Quote(e.To),
-			strconv.Quote(strings.Join(e.Fields, ", ")+"\n"+e.Behaviour), e.colour(), e.colour()) //nolint:misspell // the words of Graphviz
+			label, e.colour(), e.colour())
 	}
 	b.WriteString("}\n")
 	_, err := io.WriteString(out, b.String())

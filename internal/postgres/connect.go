@@ -175,14 +175,16 @@ func checkServer(ctx context.Context, pool *pgxpool.Pool) error {
 	switch {
 	case errors.As(err, &pg) && (pg.Code == "0A000" || pg.Code == "42501"):
 		return &SettingError{
-			"the server does not say its identity, its timeline, or its position in the log, by which failovers and restores are noticed; docs/managed.md has the query, and what services need for it", err}
+			"the server does not say its identity, its timeline, or its position in the log, by which failovers and restores are noticed; docs/managed.md has the query, and what services need for it", err,
+		}
 	case err != nil:
 		return err
 	case replication == "replica":
 		role := pgx.Identifier{user}.Sanitize()
 		return &SettingError{
 			Remedy: "session_replication_role is replica by default: triggers would not fire; run ALTER ROLE " + role +
-				" RESET session_replication_role, also IN DATABASE, or find it in ALTER DATABASE or postgresql.conf"}
+				" RESET session_replication_role, also IN DATABASE, or find it in ALTER DATABASE or postgresql.conf",
+		}
 	}
 	return nil
 }
@@ -211,5 +213,6 @@ func checkSettings(ctx context.Context, pool *pgxpool.Pool) error {
 		return err
 	}
 	return &SettingError{
-		Remedy: "the session does not have the settings that it was opened with, a connection pooler ignores them; run once, directly at the server: " + strings.Join(missing, " ")}
+		Remedy: "the session does not have the settings that it was opened with, a connection pooler ignores them; run once, directly at the server: " + strings.Join(missing, " "),
+	}
 }

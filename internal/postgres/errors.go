@@ -85,6 +85,17 @@ func Objection(err error, schema string) (constraint, text string, ok bool) {
 	return pg.ConstraintName, pg.Message, violated || raised
 }
 
+// InForeignCode returns the message of an error in code that a function of a schema ran: of a trigger, or of a
+// function in a constraint, which found no table or function of a name, or has no right to it.
+func InForeignCode(err error, schema string) (text string, ok bool) {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || !slices.Contains([]string{"42P01", "42883", "3F000", "42501"}, pg.Code) {
+		return "", false
+	}
+	inside, _, called := strings.Cut(pg.Where, "function "+schema+".")
+	return pg.Message, called && strings.Contains(inside, "function ")
+}
+
 // Denied reports whether the user lacks a privilege.
 func Denied(err error) bool {
 	var pg *pgconn.PgError
@@ -119,7 +130,8 @@ func ofPooler(err error) error {
 			"; the next start prints what to set at the server instead", err}
 	case pg.Code == "26000" || pg.Code == "42P05":
 		return &SettingError{
-			"prepared statements do not outlive a transaction behind a pooler in transaction mode; add default_query_exec_mode=cache_describe to the DSN", err}
+			"prepared statements do not outlive a transaction behind a pooler in transaction mode; add default_query_exec_mode=cache_describe to the DSN", err,
+		}
 	}
 	return err
 }

@@ -112,7 +112,8 @@ func (t *Tx) Begin(ctx context.Context) (pgx.Tx, error) {
 
 // CopyFrom writes rows.
 func (t *Tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string,
-	rows pgx.CopyFromSource) (int64, error) {
+	rows pgx.CopyFromSource,
+) (int64, error) {
 	if err := t.begun(ctx); err != nil {
 		return 0, err
 	}

@@ -17,8 +17,11 @@ func TestUUIDsAreSentAndReadByTheirBytes(t *testing.T) {
 		ids[i] = uuid.New()
 	}
 	var none *uuid.UUID
-	for _, value := range []any{ids, ids[:0], []uuid.UUID(nil), ids[0], &ids[0], none, []*uuid.UUID{&ids[0], nil},
-		[16]byte(ids[0])} {
+	for _, value := range []any{
+		ids, ids[:0], []uuid.UUID(nil), ids[0], &ids[0], none,
+		[]*uuid.UUID{&ids[0], nil},
+		[16]byte(ids[0]),
+	} {
 		oid := uint32(pgtype.UUIDOID)
 		switch value.(type) {
 		case []uuid.UUID, []*uuid.UUID:

@@ -40,8 +40,10 @@ func Told(ctx context.Context, log *zap.Logger, err error) error {
 	var fault *Fault
 	if !errors.As(err, &fault) && !ok && !errors.Is(err, context.Canceled) &&
 		!errors.Is(err, context.DeadlineExceeded) {
-		fault = &Fault{Log: log, Level: zap.ErrorLevel, Message: "request failed", Cause: err,
-			Told: status.Error(codes.Internal, "internal error: the server's log says more")}
+		fault = &Fault{
+			Log: log, Level: zap.ErrorLevel, Message: "request failed", Cause: err,
+			Told: status.Error(codes.Internal, "internal error: the server's log says more"),
+		}
 		st = fault.GRPCStatus()
 	}
 	id := ID(ctx)

@@ -110,13 +110,15 @@ func idOf(ctx context.Context, req any) uuid.UUID {
 
 // ToPeer passes the id on with the calls that follow from a call.
 func ToPeer(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
-	opts ...grpc.CallOption) error {
+	opts ...grpc.CallOption,
+) error {
 	return invoke(outgoing(ctx), method, req, reply, cc, opts...)
 }
 
 // StreamToPeer is ToPeer for streams.
 func StreamToPeer(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
-	opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	return open(outgoing(ctx), desc, cc, method, opts...)
 }
 

@@ -122,8 +122,10 @@ func TestAFaultIsLoggedAsItSays(t *testing.T) {
 	t.Parallel()
 	log, logs := observed()
 	other, others := observed()
-	fault := &requestid.Fault{Log: log, Level: zap.WarnLevel, Message: "database unavailable",
-		Cause: errors.New("dial tcp"), Told: status.Error(codes.Unavailable, "try again")}
+	fault := &requestid.Fault{
+		Log: log, Level: zap.WarnLevel, Message: "database unavailable",
+		Cause: errors.New("dial tcp"), Told: status.Error(codes.Unavailable, "try again"),
+	}
 	id, _, err := served(t, other, "", nil, fmt.Errorf("of it: %w", fault))
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.Contains(t, err.Error(), "try again (request "+id.String()+")")
@@ -159,7 +161,8 @@ func TestTheDetailsOfAnErrorKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	reason := &errdetails.ErrorInfo{Reason: "BLOCKED"}
 	more := &errdetails.PreconditionFailure{Violations: []*errdetails.PreconditionFailure_Violation{
-		{Subject: "devices/d"}}}
+		{Subject: "devices/d"},
+	}}
 	st, err := status.New(codes.FailedPrecondition, "blocked").WithDetails(reason, more)
 	require.NoError(t, err)
 	id, _, err := served(t, zap.NewNop(), "", nil, st.Err())
@@ -207,8 +210,10 @@ func TestEachCallIsALineForDebugging(t *testing.T) {
 	id, _, err := served(t, zap.New(core), "", nil, status.Error(codes.NotFound, "no"))
 	require.Error(t, err)
 	require.Len(t, logs.All(), 1)
-	require.Equal(t, map[string]any{"method": "/service/Method", "from": "the process itself", "code": "NotFound",
-		"request_id": id.String()}, logs.All()[0].ContextMap())
+	require.Equal(t, map[string]any{
+		"method": "/service/Method", "from": "the process itself", "code": "NotFound",
+		"request_id": id.String(),
+	}, logs.All()[0].ContextMap())
 }
 
 // Calls to other deployments have the id of the call that they follow from; work of the process itself has
@@ -232,7 +237,8 @@ func TestTheIDIsPassedToOtherDeployments(t *testing.T) {
 		require.Equal(t, want, sent)
 		_, err := requestid.StreamToPeer(ctx, nil, nil, "/m",
 			func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string,
-				_ ...grpc.CallOption) (grpc.ClientStream, error) {
+				_ ...grpc.CallOption,
+			) (grpc.ClientStream, error) {
 				md, _ := metadata.FromOutgoingContext(ctx)
 				require.Equal(t, want, md.Get(requestid.Header))
 				return nil, nil

@@ -35,7 +35,8 @@ func Watch(ctx context.Context, stream func(ctx context.Context, heard func()) e
 // stable. Before each pause, failed receives its error and length, and whether the try before it failed as
 // soon.
 func Forever(ctx context.Context, b Backoff, try func(ctx context.Context) error,
-	failed func(err error, pause time.Duration, repeated bool)) {
+	failed func(err error, pause time.Duration, repeated bool),
+) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := try(ctx)

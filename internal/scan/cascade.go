@@ -99,8 +99,10 @@ func (s *scanner) cascades(ctx context.Context) []report.Cascade {
 		}
 		w := &walk{s: s, began: time.Now(), visited: map[*catalogue.Table]map[string]bool{}}
 		key := decode(x.value, len(x.target.Key))
-		w.out = report.Cascade{Target: place(x.target.Database, x.target.Table, x.target.Key), Key: key,
-			Steps: []report.Step{}}
+		w.out = report.Cascade{
+			Target: place(x.target.Database, x.target.Table, x.target.Key), Key: key,
+			Steps: []report.Step{},
+		}
 		w.follow(ctx, reached{db: x.db, table: x.target.Table, key: x.target.Key, rows: [][]string{key}}, 1)
 		out = append(out, w.out)
 	}
@@ -135,8 +137,10 @@ func (s *scanner) edges(to reached) (out []edge) {
 		}) {
 			continue
 		}
-		e := edge{db: s.of(r.Database), table: r.Table, columns: r.Columns, key: r.Key, effect: report.Deleted,
-			reason: "if the reference cascaded", ref: r}
+		e := edge{
+			db: s.of(r.Database), table: r.Table, columns: r.Columns, key: r.Key, effect: report.Deleted,
+			reason: "if the reference cascaded", ref: r,
+		}
 		if r.Within() {
 			e.effect, e.reason = report.Left, "no key holds the reference"
 		}
@@ -150,8 +154,10 @@ func (s *scanner) edges(to reached) (out []edge) {
 			if n.Target != to.table.Name || columns == nil {
 				continue
 			}
-			e := edge{db: to.db, table: t, columns: columns, key: t.Key(), effect: report.Refuses,
-				reason: "native key " + n.Name}
+			e := edge{
+				db: to.db, table: t, columns: columns, key: t.Key(), effect: report.Refuses,
+				reason: "native key " + n.Name,
+			}
 			switch n.OnDelete {
 			case catalogue.NativeCascade:
 				e.effect = report.Deleted
@@ -190,8 +196,10 @@ func inOrder(n catalogue.NativeKey, key []string) []string {
 
 // step counts the holders by one reference, and returns those to follow.
 func (w *walk) step(ctx context.Context, from reached, e edge, level int) (out reached) {
-	step := report.Step{Level: level, Place: place(e.db.catalogue, e.table, e.columns), Effect: e.effect,
-		Reason: e.reason}
+	step := report.Step{
+		Level: level, Place: place(e.db.catalogue, e.table, e.columns), Effect: e.effect,
+		Reason: e.reason,
+	}
 	if unreadable := slices.ContainsFunc(slices.Concat(e.columns, e.key), func(c string) bool {
 		return !e.table.Column(c).Readable
 	}); unreadable {

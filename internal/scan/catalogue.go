@@ -44,7 +44,8 @@ const indexesSQL = `
 SELECT c.oid, ic.relname::text, i.indisunique, i.indisprimary, i.indisvalid AND i.indisready, i.indimmediate, am.amname::text,
   COALESCE(pg_get_expr(i.indpred, i.indrelid), ''),
   ARRAY(SELECT COALESCE(a.attname::text, '') FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (attnum, n)
-    LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum AND k.attnum > 0 WHERE k.n <= i.indnkeyatts ORDER BY k.n)
+    LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum AND k.attnum > 0
+      AND (i.indcollation::oid[])[k.n - 1] IN (0, a.attcollation, 'pg_catalog."C"'::regcollation) WHERE k.n <= i.indnkeyatts ORDER BY k.n)
 FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_class ic ON ic.oid = i.indexrelid JOIN pg_catalog.pg_am am ON am.oid = ic.relam
 WHERE ` + ours + ` ORDER BY c.oid, ic.relname`
@@ -123,8 +124,10 @@ func readColumns(ctx context.Context, tx pgx.Tx, _ *catalogue.Database, tables m
 	}
 	var oid uint32
 	var c catalogue.Column
-	_, err = pgx.ForEachRow(rows, []any{&oid, &c.Name, &c.Type.Schema, &c.Type.Name, &c.Type.Enum, &c.NotNull,
-		&c.Generated, &c.Readable, &c.Type.Domain, &c.Type.Whole, &c.Type.Labels}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{
+		&oid, &c.Name, &c.Type.Schema, &c.Type.Name, &c.Type.Enum, &c.NotNull,
+		&c.Generated, &c.Readable, &c.Type.Domain, &c.Type.Whole, &c.Type.Labels,
+	}, func() error {
 		if t := tables[oid]; t != nil {
 			t.Columns = append(t.Columns, c)
 		}
@@ -140,8 +143,10 @@ func readIndexes(ctx context.Context, tx pgx.Tx, _ *catalogue.Database, tables m
 	}
 	var oid uint32
 	var i catalogue.Index
-	_, err = pgx.ForEachRow(rows, []any{&oid, &i.Name, &i.Unique, &i.Primary, &i.Valid, &i.Immediate, &i.Method,
-		&i.Predicate, &i.Columns}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{
+		&oid, &i.Name, &i.Unique, &i.Primary, &i.Valid, &i.Immediate, &i.Method,
+		&i.Predicate, &i.Columns,
+	}, func() error {
 		if t := tables[oid]; t != nil {
 			t.Indexes = append(t.Indexes, i)
 		}
@@ -159,8 +164,10 @@ func readNatives(ctx context.Context, tx pgx.Tx, _ *catalogue.Database, tables m
 	var oid uint32
 	var key catalogue.NativeKey
 	var target schema.TableName
-	_, err = pgx.ForEachRow(rows, []any{&oid, &key.Name, &target.Schema, &target.Name, &key.OnDelete, &key.Deferrable,
-		&key.Columns, &key.TargetKey}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{
+		&oid, &key.Name, &target.Schema, &target.Name, &key.OnDelete, &key.Deferrable,
+		&key.Columns, &key.TargetKey,
+	}, func() error {
 		if t := tables[oid]; t != nil {
 			key.Target = target
 			t.Natives = append(t.Natives, key)

@@ -107,7 +107,8 @@ func (d *database) ask(ctx context.Context, keysOnly bool, read func(tx pgx.Tx) 
 
 // askOnce runs a transaction of one query in one round trip.
 func (d *database) askOnce(ctx context.Context, keysOnly bool, read func(pgx.Rows) error, query string,
-	args ...any) error {
+	args ...any,
+) error {
 	var batch pgx.Batch
 	batch.Queue("BEGIN READ ONLY")
 	batch.Queue(settings, d.values(keysOnly)...)
@@ -123,7 +124,8 @@ func (d *database) askOnce(ctx context.Context, keysOnly bool, read func(pgx.Row
 }
 
 func (d *database) transaction(ctx context.Context, conn *pgx.Conn, level pgx.TxIsoLevel, keysOnly bool,
-	read func(tx pgx.Tx) error) error {
+	read func(tx pgx.Tx) error,
+) error {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: level, AccessMode: pgx.ReadOnly})
 	if err != nil {
 		return err

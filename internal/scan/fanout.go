@@ -34,8 +34,10 @@ type counted struct {
 }
 
 func newFanOut(limit int) *fanOut {
-	return &fanOut{seed: maphash.MakeSeed(), limit: limit, counts: map[uint64]uint32{},
-		heavy: heavy{at: map[string]*watched{}}}
+	return &fanOut{
+		seed: maphash.MakeSeed(), limit: limit, counts: map[uint64]uint32{},
+		heavy: heavy{at: map[string]*watched{}},
+	}
 }
 
 func (f *fanOut) add(value string, n uint32) {
@@ -96,8 +98,10 @@ func (f *fanOut) result(decode func(string) []string) report.FanOut {
 		out.Median, out.P90, out.P99 = at(50), at(90), at(99)
 	}
 	for _, c := range f.leaders() {
-		out.Largest = append(out.Largest, report.Holders{Target: decode(c.value), Rows: report.Number{N: int64(c.n),
-			About: c.err > 0}})
+		out.Largest = append(out.Largest, report.Holders{Target: decode(c.value), Rows: report.Number{
+			N:     int64(c.n),
+			About: c.err > 0,
+		}})
 	}
 	return out
 }

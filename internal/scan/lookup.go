@@ -138,7 +138,8 @@ func keyMatches(t *catalogue.Table, key []string) []catalogue.Match {
 }
 
 func (d *database) numbers(ctx context.Context, byIndex bool, query string, rows [][]string,
-	columns int) (out map[int]bool, err error) {
+	columns int,
+) (out map[int]bool, err error) {
 	err = patiently(ctx, func() error {
 		out = make(map[int]bool, len(rows))
 		return d.askOnce(ctx, byIndex, func(rows pgx.Rows) error {

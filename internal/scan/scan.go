@@ -52,8 +52,10 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 			d.close()
 		}
 	}()
-	out := &Result{Report: &report.Report{Started: time.Now().UTC(), Guessed: cfg.Declared == nil, Notes: []string{},
-		Cascades: []report.Cascade{}}}
+	out := &Result{Report: &report.Report{
+		Started: time.Now().UTC(), Guessed: cfg.Declared == nil, Notes: []string{},
+		Cascades: []report.Cascade{},
+	}}
 	for _, d := range cfg.Databases {
 		db, err := open(ctx, d, cfg.Limits)
 		if err != nil {
@@ -102,8 +104,10 @@ func (s *scanner) bind(out *Result) (err error) {
 		return err
 	}
 	for _, b := range bound {
-		b.Why = why[catalogue.FieldID{Service: b.Kind.Service, Kind: b.Kind.Kind,
-			Field: (&schema.Reference{Columns: b.Columns}).Field()}]
+		b.Why = why[catalogue.FieldID{
+			Service: b.Kind.Service, Kind: b.Kind.Kind,
+			Field: (&schema.Reference{Columns: b.Columns}).Field(),
+		}]
 		r := &reference{Reference: b, out: &report.Reference{
 			Holder: place(b.Database, b.Table, b.Columns), Kind: b.Kind.String(), Behaviour: b.Behaviour.String(),
 			Guess: b.Why, Within: b.Within(),
@@ -232,22 +236,27 @@ func (r *reference) settle(n int) {
 	add(r.nowhere, true, "%d rows name a region without a --dsn, or none, and were not looked up")
 	if r.unlikely() {
 		r.Advice = append(r.Advice,
-			catalogue.Advice{Finding: true,
+			catalogue.Advice{
+				Finding: true,
 				Text: fmt.Sprintf(
-					"%d of %d rows refer to nothing: the guess is wrong, and is left out of the declaration, unless these rows are", r.out.Orphans.Rows, r.out.Rows)})
+					"%d of %d rows refer to nothing: the guess is wrong, and is left out of the declaration, unless these rows are", r.out.Orphans.Rows, r.out.Rows),
+			})
 	}
 	if !r.confirm && r.out.Orphans.Rows > 0 {
 		r.Advice = append(r.Advice,
 			catalogue.Advice{
-				Text: "no index finds the rows by their key: orphans were counted without a second look, and may include rows that were removed together with their targets meanwhile"})
+				Text: "no index finds the rows by their key: orphans were counted without a second look, and may include rows that were removed together with their targets meanwhile",
+			})
 	}
 }
 
 func (s *scanner) finish(out *report.Report) {
 	out.Ended = time.Now().UTC()
 	for _, d := range s.databases {
-		out.Databases = append(out.Databases, report.Database{Label: d.Label, Service: d.Service, Region: d.Region,
-			Tables: len(d.catalogue.Tables), Rows: d.rows})
+		out.Databases = append(out.Databases, report.Database{
+			Label: d.Label, Service: d.Service, Region: d.Region,
+			Tables: len(d.catalogue.Tables), Rows: d.rows,
+		})
 	}
 	out.References = []report.Reference{}
 	for _, within := range []bool{false, true} {

@@ -242,10 +242,14 @@ func TestOddRelationsAreToldInWords(t *testing.T) {
 		orphans        int64
 		state          report.State
 	}{
-		{"h", "t", "no index on public.h (c) finds the holders",
-			`CREATE INDEX CONCURRENTLY "h_c_idx" ON "public"."h" ("c");`, 3, report.Complete},
-		{"order", "t", "no index on public.order (c)",
-			`CREATE INDEX CONCURRENTLY "order_c_idx" ON "public"."order" ("c");`, 3, report.Complete},
+		{
+			"h", "t", "no index on public.h (c) finds the holders",
+			`CREATE INDEX CONCURRENTLY ON "public"."h" ("c");`, 3, report.Complete,
+		},
+		{
+			"order", "t", "no index on public.order (c)",
+			`CREATE INDEX CONCURRENTLY ON "public"."order" ("c");`, 3, report.Complete,
+		},
 		{"hv", "t", "a public.hv is a view", "", 3, report.Complete},
 		{"hm", "t", "a public.hm is a view", "", 3, report.Complete},
 		{"hp", "t", "a public.hp is partitioned", "", 3, report.Complete},
@@ -288,8 +292,10 @@ func TestRegionsChooseTheDatabase(t *testing.T) {
 	require.EqualValues(t, 4, got[0].Rows)
 	require.EqualValues(t, 2, got[0].Unread)
 	require.EqualValues(t, 2, got[0].Orphans.Rows)
-	require.Equal(t, []report.Sample{{Key: []string{"3"}, Value: []string{"1"}},
-		{Key: []string{"4"}, Value: []string{"2"}}}, got[0].Orphans.Samples)
+	require.Equal(t, []report.Sample{
+		{Key: []string{"3"}, Value: []string{"1"}},
+		{Key: []string{"4"}, Value: []string{"2"}},
+	}, got[0].Orphans.Samples)
 }
 
 // The cascade from the largest target: over databases, through native keys, with the blockers.
@@ -331,8 +337,10 @@ func TestTheWalkOfACascadeKeepsTheRate(t *testing.T) {
 		"CREATE TABLE items (id bigint PRIMARY KEY, order_id bigint REFERENCES orders ON DELETE CASCADE)",
 		"INSERT INTO items SELECT i, 1 FROM generate_series(1, 4000) i", "CREATE INDEX ON items (order_id)", "ANALYZE")
 	began := time.Now()
-	out, err := scan.Run(t.Context(), scan.Config{Databases: []scan.Database{service("a", a), service("b", b)},
-		Limits: scan.Limits{Rate: 2000, Statement: time.Minute}})
+	out, err := scan.Run(t.Context(), scan.Config{
+		Databases: []scan.Database{service("a", a), service("b", b)},
+		Limits:    scan.Limits{Rate: 2000, Statement: time.Minute},
+	})
 	require.NoError(t, err)
 	require.Len(t, out.Cascades, 1)
 	require.Len(t, out.Cascades[0].Steps, 2)
@@ -349,14 +357,16 @@ func TestWhatIsRemovedMeanwhileIsNoOrphan(t *testing.T) {
 	execute(t, a, "CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint)",
 		"INSERT INTO orders SELECT i, i FROM generate_series(1, 5001) i")
 	removed := false
-	out, err := scan.Run(t.Context(), scan.Config{Databases: []scan.Database{service("a", a), service("b", b)},
-		Limits: unlimited, Progress: func(scan.Progress) {
+	out, err := scan.Run(t.Context(), scan.Config{
+		Databases: []scan.Database{service("a", a), service("b", b)},
+		Limits:    unlimited, Progress: func(scan.Progress) {
 			if !removed { // after the first batch
 				removed = true
 				execute(t, a, "DELETE FROM orders WHERE id BETWEEN 4500 AND 5000")
 				execute(t, b, "DELETE FROM customers WHERE id BETWEEN 4500 AND 5000")
 			}
-		}})
+		},
+	})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, out.References[0].Orphans.Rows)
 	require.Equal(t, []report.Sample{{Key: []string{"5001"}, Value: []string{"5001"}}},
@@ -375,10 +385,12 @@ func TestAnInterruptedScanIsPartial(t *testing.T) {
 		"CREATE TABLE visits (id bigint PRIMARY KEY, customer_id bigint)", "INSERT INTO visits VALUES (1, 1)")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	out, err := scan.Run(ctx, scan.Config{Databases: []scan.Database{service("a", a), service("b", b)},
-		Limits: scan.Limits{Rate: 20000, Statement: time.Minute}, Progress: func(scan.Progress) {
+	out, err := scan.Run(ctx, scan.Config{
+		Databases: []scan.Database{service("a", a), service("b", b)},
+		Limits:    scan.Limits{Rate: 20000, Statement: time.Minute}, Progress: func(scan.Progress) {
 			cancel()
-		}})
+		},
+	})
 	require.NoError(t, err)
 	require.NotEmpty(t, out.Partial)
 	require.Equal(t, report.Partial, out.References[0].State)
@@ -420,11 +432,13 @@ func TestMemoryIsBounded(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	most := uint64(0)
-	out, err := scan.Run(t.Context(), scan.Config{Databases: []scan.Database{service("a", a), service("b", b)},
-		Limits: unlimited, Progress: func(scan.Progress) {
+	out, err := scan.Run(t.Context(), scan.Config{
+		Databases: []scan.Database{service("a", a), service("b", b)},
+		Limits:    unlimited, Progress: func(scan.Progress) {
 			runtime.ReadMemStats(&now)
 			most = max(most, now.HeapAlloc)
-		}})
+		},
+	})
 	require.NoError(t, err)
 	require.Less(t, most-min(most, before.HeapAlloc), uint64(32<<20))
 	r := out.References[0]
@@ -463,15 +477,17 @@ func TestMemoryDoesNotGrowWithTheReferences(t *testing.T) {
 	execute(t, a, "ANALYZE")
 	defer debug.SetGCPercent(debug.SetGCPercent(25))
 	var heap []uint64
-	out, err := scan.Run(t.Context(), scan.Config{Databases: []scan.Database{service("a", a), service("b", b)},
-		Limits: unlimited, Progress: func(p scan.Progress) {
+	out, err := scan.Run(t.Context(), scan.Config{
+		Databases: []scan.Database{service("a", a), service("b", b)},
+		Limits:    unlimited, Progress: func(p scan.Progress) {
 			if p.Done {
 				var now runtime.MemStats
 				runtime.GC()
 				runtime.ReadMemStats(&now)
 				heap = append(heap, now.HeapAlloc)
 			}
-		}})
+		},
+	})
 	require.NoError(t, err)
 	require.Len(t, heap, tables)
 	require.Less(t, heap[tables-1]-min(heap[tables-1], heap[0]), uint64(6<<20), "%v", heap)
@@ -505,8 +521,10 @@ func TestValuesDisproveAGuess(t *testing.T) {
 		"INSERT INTO orders SELECT i, i % 5, 1000 + i, NULL FROM generate_series(1, 100) i")
 	execute(t, b, "CREATE TABLE customers (id int PRIMARY KEY)", "INSERT INTO customers SELECT generate_series(0, 9)",
 		"CREATE TABLE products (id int PRIMARY KEY)", "CREATE TABLE shops (id int PRIMARY KEY)")
-	out, err := scan.Run(t.Context(), scan.Config{Databases: []scan.Database{service("a", a), service("b", b)},
-		Limits: unlimited})
+	out, err := scan.Run(t.Context(), scan.Config{
+		Databases: []scan.Database{service("a", a), service("b", b)},
+		Limits:    unlimited,
+	})
 	require.NoError(t, err)
 	f, err := schema.ParseFile("f", strings.NewReader(string(out.Declaration)))
 	require.NoError(t, err)

@@ -132,8 +132,11 @@ func (c *Config) complete() error {
 }
 
 func (i *Issuer) complete() error {
-	for _, field := range []struct{ name, value string }{{"issuer", i.Issuer}, {"audience", i.Audience},
-		{"jwks", i.JWKS}} {
+	for _, field := range []struct{ name, value string }{
+		{"issuer", i.Issuer},
+		{"audience", i.Audience},
+		{"jwks", i.JWKS},
+	} {
 		if field.value == "" {
 			return fmt.Errorf("%s is missing", field.name)
 		}

@@ -65,8 +65,10 @@ func (v *Verifier) Reload() (changed bool, err error) {
 	if was := v.current.Load(); was != nil && bytes.Equal(was.raw, raw) {
 		return false, was.reloadKeys()
 	}
-	c := &content{raw: raw, issuers: map[string]*issuer{}, keys: map[saltedHash]Key{}, denied: cfg.Denied,
-		requireForwarded: cfg.RequireForwarded, replaced: make(chan struct{})}
+	c := &content{
+		raw: raw, issuers: map[string]*issuer{}, keys: map[saltedHash]Key{}, denied: cfg.Denied,
+		requireForwarded: cfg.RequireForwarded, replaced: make(chan struct{}),
+	}
 	for _, i := range cfg.Issuers {
 		c.issuers[i.Issuer] = newIssuer(i)
 	}

@@ -46,8 +46,10 @@ func (s signer) public() jose.JSONWebKey {
 }
 
 func (s signer) sign(t *testing.T, claims map[string]any) string {
-	all := map[string]any{"iss": issuer, "aud": "db-controller", "sub": "ann", "exp": time.Now().Add(time.Hour).Unix(),
-		"groups": []string{"sre", "bad group", "dev"}}
+	all := map[string]any{
+		"iss": issuer, "aud": "db-controller", "sub": "ann", "exp": time.Now().Add(time.Hour).Unix(),
+		"groups": []string{"sre", "bad group", "dev"},
+	}
 	for k, v := range claims {
 		all[k] = v
 	}
@@ -109,18 +111,26 @@ func TestSignedTokens(t *testing.T) {
 		"expired": {good.sign(t, map[string]any{"exp": time.Now().Add(-2 * time.Minute).
 			Unix()}), "it expired at "},
 		"without an end": {good.sign(t, map[string]any{"exp": 0}), "not accepted"},
-		"of another audience": {good.sign(t, map[string]any{"aud": "another"}),
-			`expected audience "db-controller"`},
-		"of another issuer": {good.sign(t, map[string]any{"iss": "https://evil.example.org"}),
-			"issuer is not accepted here"},
-		"not valid yet": {good.sign(t, map[string]any{"nbf": time.Now().Add(time.Hour).Unix()}),
-			"not accepted"},
+		"of another audience": {
+			good.sign(t, map[string]any{"aud": "another"}),
+			`expected audience "db-controller"`,
+		},
+		"of another issuer": {
+			good.sign(t, map[string]any{"iss": "https://evil.example.org"}),
+			"issuer is not accepted here",
+		},
+		"not valid yet": {
+			good.sign(t, map[string]any{"nbf": time.Now().Add(time.Hour).Unix()}),
+			"not accepted",
+		},
 		"of another key":                      {stranger.sign(t, nil), "none of its issuer's keys has signed it"},
 		"without a signature":                 {none, "not accepted"},
 		"HS256 with the public key as secret": {signer{public, "1", jose.HS256}.sign(t, nil), "not accepted"},
 		"an algorithm that is not listed":     {signer{ec, "1", jose.ES384}.sign(t, nil), "not accepted"},
-		"a name that is a path": {good.sign(t, map[string]any{"sub": "../operator/eve"}),
-			"cannot be the name of a user"},
+		"a name that is a path": {
+			good.sign(t, map[string]any{"sub": "../operator/eve"}),
+			"cannot be the name of a user",
+		},
 		"without a name": {good.sign(t, map[string]any{"sub": ""}), "no claim sub"},
 		"cut":            {good.sign(t, nil)[:400], "not "},
 		"too long":       {strings.Repeat("a", 7000), "at most 6144 are allowed"},
@@ -144,8 +154,10 @@ func TestTokensWithTricks(t *testing.T) {
 			Unix(), claims)
 	}
 	with := func(by signer, raw string, options *jose.SignerOptions) string {
-		signer, err := jose.NewSigner(jose.SigningKey{Algorithm: by.alg, Key: jose.JSONWebKey{Key: by.key,
-			KeyID: by.id}}, options)
+		signer, err := jose.NewSigner(jose.SigningKey{Algorithm: by.alg, Key: jose.JSONWebKey{
+			Key:   by.key,
+			KeyID: by.id,
+		}}, options)
 		require.NoError(t, err)
 		signed, err := signer.Sign([]byte(raw))
 		require.NoError(t, err)
@@ -317,8 +329,10 @@ func TestClaimsOfSignedTokensAreChecked(t *testing.T) {
 		"', authorized_parties: [shop, desk] }\n")
 	now := time.Now()
 	typed := func(kind string) string {
-		with, err := jose.NewSigner(jose.SigningKey{Algorithm: good.alg, Key: jose.JSONWebKey{Key: good.key,
-			KeyID: good.id}}, (&jose.SignerOptions{}).WithType(jose.ContentType(kind)))
+		with, err := jose.NewSigner(jose.SigningKey{Algorithm: good.alg, Key: jose.JSONWebKey{
+			Key:   good.key,
+			KeyID: good.id,
+		}}, (&jose.SignerOptions{}).WithType(jose.ContentType(kind)))
 		require.NoError(t, err)
 		signed, err := with.Sign(
 			[]byte(fmt.Sprintf(`{"iss":%q,"aud":"db-controller","sub":"ann","azp":"shop","exp":%d}`, issuer,
@@ -339,8 +353,10 @@ func TestClaimsOfSignedTokensAreChecked(t *testing.T) {
 		"an ID token": typed("JWT"), "an access token": typed("at+jwt"),
 		"issued just now, by another clock": sign(map[string]any{"iat": now.Add(30 * time.Second).Unix()}),
 		"several audiences":                 sign(map[string]any{"aud": []string{"db-controller", "mail"}}),
-		"a day": sign(map[string]any{"iat": now.Unix(),
-			"exp": now.Add(24 * time.Hour).Unix()}),
+		"a day": sign(map[string]any{
+			"iat": now.Unix(),
+			"exp": now.Add(24 * time.Hour).Unix(),
+		}),
 	} {
 		_, err := v.Verify(t.Context(), token)
 		require.NoError(t, err, name)
@@ -348,19 +364,31 @@ func TestClaimsOfSignedTokensAreChecked(t *testing.T) {
 	for name, c := range map[string]struct{ token, want string }{
 		"of a year": {sign(map[string]any{"iat": now.Unix(), "exp": now.Add(365 * 24 * time.Hour).
 			Unix()}), "it is valid for 8760h0m0s, at most 24h0m0s are allowed (max_lifetime)"},
-		"of a year, issued long ago": {sign(map[string]any{"iat": now.Add(-364 * 24 * time.Hour).Unix(),
-			"exp": now.Add(24 * time.Hour).Unix()}), "max_lifetime"},
-		"of a year, without issue": {sign(map[string]any{"exp": now.Add(365 * 24 * time.Hour).Unix()}),
-			"max_lifetime"},
-		"issued tomorrow": {sign(map[string]any{"iat": now.Add(24 * time.Hour).Unix(),
-			"exp": now.Add(25 * time.Hour).Unix()}), "which is later than now"},
-		"valid in three minutes": {sign(map[string]any{"nbf": now.Add(3 * time.Minute).Unix()}),
-			"it is valid from "},
+		"of a year, issued long ago": {sign(map[string]any{
+			"iat": now.Add(-364 * 24 * time.Hour).Unix(),
+			"exp": now.Add(24 * time.Hour).Unix(),
+		}), "max_lifetime"},
+		"of a year, without issue": {
+			sign(map[string]any{"exp": now.Add(365 * 24 * time.Hour).Unix()}),
+			"max_lifetime",
+		},
+		"issued tomorrow": {sign(map[string]any{
+			"iat": now.Add(24 * time.Hour).Unix(),
+			"exp": now.Add(25 * time.Hour).Unix(),
+		}), "which is later than now"},
+		"valid in three minutes": {
+			sign(map[string]any{"nbf": now.Add(3 * time.Minute).Unix()}),
+			"it is valid from ",
+		},
 		"issued at a text": {sign(map[string]any{"iat": "yesterday"}), "not accepted"},
-		"issued at a quoted number": {sign(map[string]any{"iat": fmt.Sprint(now.Unix())}),
-			"its claim iat is not a number of seconds"},
-		"an end that is quoted": {sign(map[string]any{"exp": fmt.Sprint(now.Add(time.Hour).Unix())}),
-			"its claim exp is not a number of seconds"},
+		"issued at a quoted number": {
+			sign(map[string]any{"iat": fmt.Sprint(now.Unix())}),
+			"its claim iat is not a number of seconds",
+		},
+		"an end that is quoted": {
+			sign(map[string]any{"exp": fmt.Sprint(now.Add(time.Hour).Unix())}),
+			"its claim exp is not a number of seconds",
+		},
 		"an end beyond all numbers": {sign(map[string]any{"exp": 1e300}), "not accepted"},
 		"a number as its name":      {sign(map[string]any{"jti": 1}), "its claim jti is no text"},
 		"for another client":        {sign(map[string]any{"azp": "mail"}), `its claim azp is "mail"`},

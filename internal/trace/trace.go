@@ -74,7 +74,8 @@ func (s statements) TraceBatchStart(ctx context.Context, conn *pgx.Conn, data pg
 }
 
 func (s statements) TracePrepareStart(ctx context.Context, conn *pgx.Conn,
-	data pgx.TracePrepareStartData) context.Context {
+	data pgx.TracePrepareStartData,
+) context.Context {
 	if !within(ctx) {
 		return ctx
 	}

@@ -547,8 +547,8 @@ CREATE INDEX lacking_due ON dbcontroller.lacking (due);
 CREATE INDEX lacking_tried ON dbcontroller.lacking (tries, due) WHERE tries > 0 AND tries < 14; -- pauses that may be too long
 CREATE INDEX lacking_value ON dbcontroller.lacking (kind_id, path, md5(texts)); -- texts may be too long for an index
 
--- Is written for the number of the command that writes it.
-CREATE TABLE dbcontroller.command_number (at timestamptz NOT NULL DEFAULT now());
+-- Is written for the number of the command that writes it. A publication of all tables leaves it out, because it is not logged: its rows have no identity.
+CREATE UNLOGGED TABLE dbcontroller.command_number (at timestamptz NOT NULL DEFAULT now());
 
 -- Targets that an application wants to be able to refer to (dbcontroller.acquire). They are bounded for each of those who ask.
 CREATE TABLE dbcontroller.right_request (
@@ -963,6 +963,27 @@ UNION
 SELECT format('the column %s has another DEFAULT: attach again, so that UNSET sets it', c.present)
 FROM d CROSS JOIN jsonb_array_elements(d.refs) AS r JOIN dbcontroller.attached_columns($1) AS c ON COALESCE(r -> 'unset', r -> 'columns') ? c.declared
 WHERE (r ->> 'to_default')::boolean AND dbcontroller.default_of(d.relation, c.present) IS DISTINCT FROM dbcontroller.default_of(d.view, c.declared)
+UNION
+SELECT format('the column %s is NOT NULL, and UNSET sets it to NULL', c.present)
+FROM d CROSS JOIN jsonb_array_elements(d.refs) AS r JOIN dbcontroller.attached_columns($1) AS c ON COALESCE(r -> 'unset', r -> 'columns') ? c.declared
+JOIN pg_attribute a ON a.attrelid = d.relation AND a.attnum = c.attribute AND a.attnotnull
+WHERE (r ->> 'behaviour')::integer IN (2, 4) AND NOT COALESCE((r ->> 'to_default')::boolean, false) OR r ->> 'missing' = 'unset'
+UNION
+SELECT format('no index finds the rows that refer by %s: each deletion of a target reads the table', k.names)
+FROM d CROSS JOIN jsonb_array_elements(d.refs) AS r
+CROSS JOIN LATERAL (
+    SELECT array_agg(c.attribute) AS columns, string_agg(quote_ident(c.present), ', ' ORDER BY c.attribute) AS names, array_agg(format('(%I IS NOT NULL)', c.present)) AS predicates
+    FROM dbcontroller.attached_columns($1) AS c WHERE r -> 'columns' ? c.declared
+) AS k
+WHERE d.relation IS NOT NULL AND d.view IS NOT NULL AND NOT EXISTS (
+    SELECT FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam AND m.amname IN ('btree', 'hash')
+    WHERE i.indrelid = d.relation AND i.indisvalid AND (i.indpred IS NULL OR pg_get_expr(i.indpred, i.indrelid) = ANY (k.predicates))
+        AND k.columns <@ ARRAY(
+            SELECT a.attnum FROM generate_series(0, LEAST(i.indnkeyatts, cardinality(k.columns) + (r ? 'when')::int) - 1) AS n
+            JOIN pg_attribute a ON a.attrelid = d.relation AND a.attnum = i.indkey[n]
+            WHERE i.indcollation[n] IN (0, a.attcollation, 'pg_catalog."C"'::regcollation)))
+UNION
+SELECT 'the table is UNLOGGED: a crash of the server empties it, and no trigger sees that' FROM d JOIN pg_class c ON c.oid = d.relation WHERE c.relpersistence <> 'p'
 UNION
 SELECT 'the table has rules, which rewrite statements before triggers see them' FROM d JOIN pg_rewrite w ON w.ev_class = d.relation
 UNION

@@ -42,9 +42,11 @@ func TestDifferencesNameWhoGainsAndWhoLoses(t *testing.T) {
 		{
 			"the default", "rights: {default: allow, grants: [{identity: user/ann, verbs: [read]}]}",
 			"rights: {default: deny}",
-			[]string{"every user loses read, write, delete where no grant allows it",
+			[]string{
+				"every user loses read, write, delete where no grant allows it",
 				"everybody loses refer where no grant allows it: the default is deny",
-				"user/ann loses read on everything"},
+				"user/ann loses read on everything",
+			},
 		},
 		{
 			"what a cascade needs", "rights: {default: deny}", "rights: {default: deny, cascade_needs_delete: true}",
@@ -59,12 +61,14 @@ func TestDifferencesNameWhoGainsAndWhoLoses(t *testing.T) {
 			"quotas", "rights: {quotas: [{holders: '*/*', targets: a.example.com/*, blocking: 5}]}",
 			"rights: {quotas: [{holders: '*/*', targets: a.example.com/*, blocking: 6, tentative: 7}]}",
 			[]string{
-				"a new quota: */* to resources of a.example.com/*: at most 6 blocking references and 7 references under way", "no longer a quota: */* to resources of a.example.com/*: at most 5 blocking references"},
+				"a new quota: */* to resources of a.example.com/*: at most 6 blocking references and 7 references under way", "no longer a quota: */* to resources of a.example.com/*: at most 5 blocking references",
+			},
 		},
 		{
 			"the size of a delete", "rights: {default: deny}", "rights: {default: deny, max_removals: 1000}",
 			[]string{
-				"a delete removes at most 1000 resources, was any number of resources, unless its request has a number"},
+				"a delete removes at most 1000 resources, was any number of resources, unless its request has a number",
+			},
 		},
 		{
 			"operate needs a grant always", "rights: {default: allow}",

@@ -61,8 +61,10 @@ func (r rule) has(name string) bool {
 
 // Compile compiles the rights of an environment that was checked. A grant that it cannot read grants nothing.
 func Compile(env *schema.Environment) *Rights {
-	out := &Rights{kinds: schema.NewKinds(env.Services), versions: map[schema.DeploymentID]string{},
-		rules: map[string][]rule{}}
+	out := &Rights{
+		kinds: schema.NewKinds(env.Services), versions: map[schema.DeploymentID]string{},
+		rules: map[string][]rule{},
+	}
 	for _, d := range env.Deployments {
 		out.versions[d.DeploymentID] = d.Version
 	}

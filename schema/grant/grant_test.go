@@ -83,8 +83,11 @@ func TestAuthorize(t *testing.T) {
 		{sre, schema.Operate, "projects/team-a", true},
 		{sre, schema.Read, "projects/team-a", false},
 		{grant.Subject{Identity: "user/sre"}, schema.Delete, "projects/team-a", false}, // a user, not the group
-		{grant.Subject{Identity: "user/x", Groups: []string{"user/ann"}}, schema.Read, "projects/acme/devices/d1",
-			false},
+		{
+			grant.Subject{Identity: "user/x", Groups: []string{"user/ann"}},
+			schema.Read, "projects/acme/devices/d1",
+			false,
+		},
 		{grant.Subject{Identity: "user/x"}, schema.Refer, "projects/shared", true},
 		{grant.Subject{Identity: "user/x"}, schema.Refer, "projects/shared/devices/d", true},
 		{grant.Subject{Identity: "user/x"}, schema.Refer, "projects/other", false},
@@ -102,8 +105,10 @@ func TestAuthorize(t *testing.T) {
 func TestAGrantIsOfOneService(t *testing.T) {
 	t.Parallel()
 	rights := grant.Compile(environment(t, declared))
-	account := schema.FullName{Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"},
-		Name: "projects/acme/accounts/a"}
+	account := schema.FullName{
+		Deployment: schema.DeploymentID{Service: "iam.example.com", Region: "us-west2"},
+		Name:       "projects/acme/accounts/a",
+	}
 	require.False(t, rights.Authorize(grant.Subject{Identity: "user/ann"}, schema.Read, account))
 	require.True(t, rights.Authorize(grant.Subject{Identity: "deployment/devices.example.com/us-west2"},
 		schema.Refer, account))
@@ -137,8 +142,10 @@ func TestADefaultThatIsNotDeclaredGivesUsersNothing(t *testing.T) {
 
 func TestWithDefaultAllowOnlyTheRightToOperateNeedsAGrant(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"rights: { default: allow, grants: [{ identity: user/ann, verbs: [operate] }] }\n",
-		"rights: { default: allow }\n"} {
+	for _, text := range []string{
+		"rights: { default: allow, grants: [{ identity: user/ann, verbs: [operate] }] }\n",
+		"rights: { default: allow }\n",
+	} {
 		rights := grant.Compile(environment(t, text))
 		name := schema.FullName{Deployment: devices, Name: "projects/acme"}
 		for _, verb := range []schema.Verb{schema.Read, schema.Write, schema.Delete, schema.Refer} {
@@ -171,8 +178,10 @@ func TestRangesAreWhatAuthorizeAllows(t *testing.T) {
 		for range rapid.IntRange(0, 5).Draw(t, "grants") {
 			g := schema.AccessGrant{
 				Verbs: rapid.SliceOfN(rapid.SampledFrom(schema.Verbs), 1, 2).Draw(t, "verbs"),
-				Kind: rapid.SampledFrom([]string{"", "*", "devices.example.com/*", "devices.example.com/Device",
-					"devices.example.com/Gadget", "devices.example.com/Project", "iam.example.com/Account"}).
+				Kind: rapid.SampledFrom([]string{
+					"", "*", "devices.example.com/*", "devices.example.com/Device",
+					"devices.example.com/Gadget", "devices.example.com/Project", "iam.example.com/Account",
+				}).
 					Draw(t, "kind"),
 				Name: granted.Draw(t, "name"),
 			}

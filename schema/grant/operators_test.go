@@ -46,8 +46,10 @@ func TestOperatorsHaveTheirLimits(t *testing.T) {
 		{"nobody", "read", devices, "projects/acme", false},
 	} {
 		who := grant.Subject{Identity: "operator/" + c.who}
-		require.Equal(t, c.want, rights.Authorize(who, schema.Verb(c.verb), schema.FullName{Deployment: c.at,
-			Name: c.name}), "%+v", c)
+		require.Equal(t, c.want, rights.Authorize(who, schema.Verb(c.verb), schema.FullName{
+			Deployment: c.at,
+			Name:       c.name,
+		}), "%+v", c)
 		if within := rights.Within(who, schema.Verb(c.verb), c.at); c.want && within != nil {
 			require.NotEmpty(t, within.Of("Device"), "%+v", c)
 		}
@@ -63,15 +65,19 @@ func TestOperatorsHaveTheirLimits(t *testing.T) {
 		schema.DeploymentID{Service: "iam.example.com"}), "a service in all regions")
 	require.False(t, rights.Operator(grant.Subject{Identity: "user/ada"}, schema.Read, devices))
 
-	holders, _ := grant.Holders(environment(t, limited), schema.Operate, schema.FullName{Deployment: iam,
-		Name: "projects/acme/accounts/a"})
+	holders, _ := grant.Holders(environment(t, limited), schema.Operate, schema.FullName{
+		Deployment: iam,
+		Name:       "projects/acme/accounts/a",
+	})
 	var who []string
 	for _, h := range holders {
 		who = append(who, h.Who)
 	}
 	require.Equal(t, []string{"operator/ada", "operator/omar", "operator/eva"}, who)
-	require.Equal(t, []string{"operators lose everything but what the list gives them",
-		"operator/ada has now read, operate, grant at all deployments", "operator/o has now read at */eu"},
+	require.Equal(t, []string{
+		"operators lose everything but what the list gives them",
+		"operator/ada has now read, operate, grant at all deployments", "operator/o has now read at */eu",
+	},
 		grant.Differences(environment(t, "rights: {default: deny}"),
 			environment(t,
 				"rights: {default: deny, operators: [{identity: operator/ada, verbs: [read, operate, grant]}, {identity: operator/o, verbs: [read], deployments: ['*/eu']}]}")))

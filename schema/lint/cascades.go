@@ -29,7 +29,8 @@ func (g *kindGraph) stuck() []Finding {
 		if len(taken) == 0 {
 			continue
 		}
-		out = append(out, Finding{Level: Warning, ID: BlockedCascade, Of: block.holder.ServiceVersion,
+		out = append(out, Finding{
+			Level: Warning, ID: BlockedCascade, Of: block.holder.ServiceVersion,
 			Problem: schema.Problem{
 				Pos: block.pos,
 				Message: fmt.Sprintf(
@@ -38,7 +39,8 @@ func (g *kindGraph) stuck() []Finding {
 					block.holder.kind),
 				Remedy: "acknowledge it if it is intended; otherwise let " + block.holder.kind +
 					" be deleted as well, or use UNSET",
-			}})
+			},
+		})
 	}
 	return out
 }
@@ -102,8 +104,10 @@ func together(ring []kindEdge) string {
 }
 
 func ringFinding(level Level, id string, ring []kindEdge, message, remedy string) Finding {
-	return Finding{Level: level, ID: id, Of: ring[0].holder.ServiceVersion, Problem: schema.Problem{Pos: ring[0].pos,
-		Message: message, Remedy: remedy}}
+	return Finding{Level: level, ID: id, Of: ring[0].holder.ServiceVersion, Problem: schema.Problem{
+		Pos:     ring[0].pos,
+		Message: message, Remedy: remedy,
+	}}
 }
 
 // later returns for each version one finding with the references whose behaviour acts in the target's
@@ -136,9 +140,11 @@ func ignored(descriptors []*schema.Descriptor) []Finding {
 	for _, d := range descriptors {
 		for _, k := range d.Kinds {
 			if k.ConstraintsDisabled && len(k.References)+len(k.Parents) > 0 {
-				out = append(out, Finding{Level: Note, ID: ReferencesIgnored, Of: d.ServiceVersion,
+				out = append(out, Finding{
+					Level: Note, ID: ReferencesIgnored, Of: d.ServiceVersion,
 					Problem: schema.Problem{Pos: k.Pos, Message: "constraints of " + k.Name +
-						" are disabled: its references and parents have no effect"}})
+						" are disabled: its references and parents have no effect"},
+				})
 			}
 		}
 	}

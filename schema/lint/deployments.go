@@ -11,8 +11,10 @@ import (
 // the environment may have it, or it is misspelt.
 func Deployments(f *schema.File) (found []Finding) {
 	add := func(d schema.Deployment, id, remedy, text string, args ...any) {
-		found = append(found, Finding{Level: Warning, ID: id, Problem: schema.Problem{Pos: d.Pos,
-			Message: fmt.Sprintf(text, args...), Remedy: remedy}})
+		found = append(found, Finding{Level: Warning, ID: id, Problem: schema.Problem{
+			Pos:     d.Pos,
+			Message: fmt.Sprintf(text, args...), Remedy: remedy,
+		}})
 	}
 	for _, d := range f.Deployments {
 		if len(f.Regions) > 0 && !slices.Contains(f.Regions, d.Region) {

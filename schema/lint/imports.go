@@ -16,8 +16,10 @@ func importPos(imp schema.Import) schema.Pos {
 }
 
 func importFinding(d *schema.Descriptor, id string, imp schema.Import, remedy, format string, args ...any) Finding {
-	return Finding{Level: Warning, ID: id, Of: d.ServiceVersion, Problem: schema.Problem{Pos: importPos(imp),
-		Message: fmt.Sprintf(format, args...), Remedy: remedy}}
+	return Finding{Level: Warning, ID: id, Of: d.ServiceVersion, Problem: schema.Problem{
+		Pos:     importPos(imp),
+		Message: fmt.Sprintf(format, args...), Remedy: remedy,
+	}}
 }
 
 // unusedImports finds imports of services to which no kind refers. Each costs a watch between each two
@@ -71,8 +73,10 @@ func importCycles(descriptors []*schema.Descriptor) []Finding {
 			g.nodes = append(g.nodes, holder)
 		}
 		for _, imp := range d.Imports {
-			e := kindEdge{holder: holder, target: kindNode{ServiceVersion: schema.ServiceVersion{Service: imp.Service}},
-				path: d.Version + " " + imp.Version, pos: importPos(imp)}
+			e := kindEdge{
+				holder: holder, target: kindNode{ServiceVersion: schema.ServiceVersion{Service: imp.Service}},
+				path: d.Version + " " + imp.Version, pos: importPos(imp),
+			}
 			at[e] = len(imports)
 			edges, imports, importers = append(edges, e), append(imports, imp), append(importers, d)
 		}
@@ -111,14 +115,16 @@ func parentsWithoutDeployment(descriptors []*schema.Descriptor, deployments []sc
 				}) {
 					continue
 				}
-				out = append(out, Finding{Level: Warning, ID: NoDeploymentInRegion, Of: d.ServiceVersion,
+				out = append(out, Finding{
+					Level: Warning, ID: NoDeploymentInRegion, Of: d.ServiceVersion,
 					Problem: schema.Problem{
 						Pos: p.Pos,
 						Message: fmt.Sprintf(
 							"the parent's region is %s, where %s has no deployment: no %s can be created",
 							p.Region, parent.Service, d.Kinds[i].Name),
 						Remedy: "deploy it there, or correct the region",
-					}})
+					},
+				})
 			}
 		}
 	}

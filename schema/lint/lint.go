@@ -95,11 +95,13 @@ func acknowledge(d *schema.Descriptor, findings []Finding) (stale []Finding) {
 			}
 		}
 		if !found {
-			stale = append(stale, Finding{Level: Warning, ID: NothingAcknowledged, Of: d.ServiceVersion,
+			stale = append(stale, Finding{
+				Level: Warning, ID: NothingAcknowledged, Of: d.ServiceVersion,
 				Problem: schema.Problem{
 					Pos: a.Pos, Message: fmt.Sprintf("there is no %s at %s", a.Finding, a.At),
 					Remedy: "remove the acknowledgement, or correct its warning and its path",
-				}})
+				},
+			})
 		}
 	}
 	return stale

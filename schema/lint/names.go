@@ -27,13 +27,15 @@ func withoutParent(descriptors []*schema.Descriptor) []Finding {
 				pos := k.Pos
 				pos.Path = pos.Path + ".patterns[" + pattern + "]"
 				name := shortKind(d, kinds[0])
-				out = append(out, Finding{Level: Warning, ID: PatternWithoutParent, Of: d.ServiceVersion,
+				out = append(out, Finding{
+					Level: Warning, ID: PatternWithoutParent, Of: d.ServiceVersion,
 					Problem: schema.Problem{
 						Pos: pos,
 						Message: fmt.Sprintf(
 							"%s lies below %s of %s, which is not a parent of %s: the lower resource stays when the upper one is deleted, and can be created without it", pattern, above, name, k.Name),
 						Remedy: fmt.Sprintf("add parents: [{kind: %s, behaviour: CASCADE_DELETE}], or BLOCK", name),
-					}})
+					},
+				})
 			}
 		}
 	}
@@ -43,7 +45,8 @@ func withoutParent(descriptors []*schema.Descriptor) []Finding {
 // nearestAbove returns the longest pattern, of the service or of an imported one, below which a pattern lies,
 // and the kinds with that pattern.
 func nearestAbove(d *schema.Descriptor, pattern string,
-	descriptors []*schema.Descriptor) (above string, kinds []schema.KindID) {
+	descriptors []*schema.Descriptor,
+) (above string, kinds []schema.KindID) {
 	longest := 0
 	for _, of := range descriptors {
 		visible := of == d || slices.ContainsFunc(d.Imports, func(imp schema.Import) bool {

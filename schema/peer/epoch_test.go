@@ -26,8 +26,10 @@ func TestAnEpochIsLaterThanTheKnownOnes_I8(t *testing.T) {
 		"none":              {[]*uuid.UUID{nil}, 0},
 		"the clock goes on": {[]*uuid.UUID{at(-time.Millisecond), nil}, 0},
 		"it stands still":   {[]*uuid.UUID{at(0)}, 10 * time.Second},
-		"it went back": {[]*uuid.UUID{at(-time.Hour), at(time.Hour), at(time.Minute)},
-			time.Hour + 10*time.Second},
+		"it went back": {
+			[]*uuid.UUID{at(-time.Hour), at(time.Hour), at(time.Minute)},
+			time.Hour + 10*time.Second,
+		},
 		"it had been ahead, and is corrected": {[]*uuid.UUID{at(3 * time.Hour)}, 0},
 	} {
 		epoch := peer.EpochAfter(now, c.known...)

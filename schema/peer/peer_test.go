@@ -77,8 +77,10 @@ func TestAnUnavailableDeploymentIsNamedWithItsReason(t *testing.T) {
 		"confirmed their references: iam.example.com/us-west2, devices.example.com/us-west2")
 	require.ErrorIs(t, recovering, peer.ErrRecovering)
 	require.EqualError(t, &peer.UnavailableError{Err: errors.New("x"), Unasked: []peer.Unasked{
-		{Deployment: iam, Why: peer.TimedOut}, {Deployment: devices, Why: peer.TimedOut,
-			After: 1500 * time.Millisecond}, {Deployment: billing, Why: peer.Unreachable, Detail: "refused"},
+		{Deployment: iam, Why: peer.TimedOut}, {
+			Deployment: devices, Why: peer.TimedOut,
+			After: 1500 * time.Millisecond,
+		}, {Deployment: billing, Why: peer.Unreachable, Detail: "refused"},
 	}}, "iam.example.com/us-west2 was not asked: no time was left; give the request a longer deadline; "+
 		"devices.example.com/us-west2 did not answer within 1.5s; billing.example.com/eastus2 cannot be reached: refused")
 }
@@ -113,8 +115,11 @@ func TestDefiniteRefusals(t *testing.T) {
 
 func TestTheRefusalWithTheLowestStandingDecides(t *testing.T) {
 	t.Parallel()
-	e := &peer.RefusedError{Refusals: []peer.Refusal{{Holder: "a", Reason: peer.TargetMissing},
-		{Holder: "b", Reason: peer.TargetClosing}, {Holder: "c", Reason: peer.NotImported}}}
+	e := &peer.RefusedError{Refusals: []peer.Refusal{
+		{Holder: "a", Reason: peer.TargetMissing},
+		{Holder: "b", Reason: peer.TargetClosing},
+		{Holder: "c", Reason: peer.NotImported},
+	}}
 	require.Equal(t, "c", e.Deciding().Holder)
 	require.Equal(t, "a", (&peer.RefusedError{Refusals: e.Refusals[:1]}).Deciding().Holder)
 }
@@ -123,8 +128,10 @@ func TestRefusalsArePagedInTheirOrder(t *testing.T) {
 	t.Parallel()
 	e := &peer.RefusedError{}
 	for _, name := range []string{"c", "a", "b"} {
-		e.Add(&peer.RefusedError{Refusals: []peer.Refusal{{Holder: name, Path: "p", Reason: peer.TargetMissing}},
-			More: 1})
+		e.Add(&peer.RefusedError{
+			Refusals: []peer.Refusal{{Holder: name, Path: "p", Reason: peer.TargetMissing}},
+			More:     1,
+		})
 	}
 	e.Add(nil)
 	require.Equal(t, 6, e.Total())
@@ -181,11 +188,15 @@ func TestEachUnaskedDeploymentIsNamedOnce(t *testing.T) {
 func TestTheWorkOfFailedOwnersStays(t *testing.T) {
 	t.Parallel()
 	one, two := uuid.New(), uuid.New()
-	d := &peer.Disowned{Owners: []schema.Deletion{{UID: one}, {UID: two}}, IDs: []int64{11, 12},
-		Seqs: []int64{1, 2, 3, 4}, Of: []int64{11, 12, 0, 11}, To: 5}
+	d := &peer.Disowned{
+		Owners: []schema.Deletion{{UID: one}, {UID: two}}, IDs: []int64{11, 12},
+		Seqs: []int64{1, 2, 3, 4}, Of: []int64{11, 12, 0, 11}, To: 5,
+	}
 	done := d.Except([]uuid.UUID{one})
-	require.Equal(t, &peer.Disowned{Owners: []schema.Deletion{{UID: two}}, IDs: []int64{12}, Seqs: []int64{2, 3},
-		Of: []int64{12, 0}, To: 5}, done)
+	require.Equal(t, &peer.Disowned{
+		Owners: []schema.Deletion{{UID: two}}, IDs: []int64{12}, Seqs: []int64{2, 3},
+		Of: []int64{12, 0}, To: 5,
+	}, done)
 	require.Equal(t, []int64{1, 4}, d.Without(done))
 }
 
@@ -200,7 +211,9 @@ func TestAnAttemptShowsItsTime(t *testing.T) {
 func TestTheFlagsOfAnOwnerAreBits(t *testing.T) {
 	t.Parallel()
 	require.Zero(t, peer.OwnerReference{}.Flags())
-	require.Equal(t, peer.FlagRequires|peer.FlagUnsetOnDelete, peer.OwnerReference{Requires: true,
-		UnsetOnDelete: true}.Flags())
+	require.Equal(t, peer.FlagRequires|peer.FlagUnsetOnDelete, peer.OwnerReference{
+		Requires:      true,
+		UnsetOnDelete: true,
+	}.Flags())
 	require.Equal(t, int16(7), peer.OwnerReference{Controller: true, Requires: true, UnsetOnDelete: true}.Flags())
 }

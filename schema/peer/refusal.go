@@ -64,27 +64,43 @@ var refusalReasons = map[Reason]struct {
 	TargetClosing:  {Again, "is about to be deleted, try again"},
 	TargetDeleted:  {Final, "is deleted, and hidden until its purge time: undelete it first"},
 	TargetReplaced: {Again, "is another resource of the same name now, try again"},
-	UnknownKind: {Later,
-		"is of a kind that the version run by its deployment does not have, or whose table is not attached there"},
-	NotImported: {Later,
-		"belongs to a service that the holder's service does not import, according to the target's deployment: add the import to the descriptor, or wait until that deployment has received it"},
-	NotReferable: {Later,
-		"is of a kind that only listed services may refer to: ask its owner to list yours in referable_by"},
-	ReferDenied: {Final,
-		"cannot be referred to: the writer has no right to refer to it, so ask an operator for a grant"},
-	RemovalDenied: {Final,
-		"would take the holder along when it is deleted: the writer has no right to delete the holder, so ask an operator for a grant"},
-	NotConstrained: {Later,
-		"is of a kind whose constraints are disabled in the version run by its deployment: nothing can refer to it"},
-	QuotaExceeded: {Later,
-		"cannot be referred to: the holder's deployment has reached its quota of references there"},
+	UnknownKind: {
+		Later,
+		"is of a kind that the version run by its deployment does not have, or whose table is not attached there",
+	},
+	NotImported: {
+		Later,
+		"belongs to a service that the holder's service does not import, according to the target's deployment: add the import to the descriptor, or wait until that deployment has received it",
+	},
+	NotReferable: {
+		Later,
+		"is of a kind that only listed services may refer to: ask its owner to list yours in referable_by",
+	},
+	ReferDenied: {
+		Final,
+		"cannot be referred to: the writer has no right to refer to it, so ask an operator for a grant",
+	},
+	RemovalDenied: {
+		Final,
+		"would take the holder along when it is deleted: the writer has no right to delete the holder, so ask an operator for a grant",
+	},
+	NotConstrained: {
+		Later,
+		"is of a kind whose constraints are disabled in the version run by its deployment: nothing can refer to it",
+	},
+	QuotaExceeded: {
+		Later,
+		"cannot be referred to: the holder's deployment has reached its quota of references there",
+	},
 	AttemptTooOld:        {Again, "was requested by an attempt that is too old, try again"},
 	AttemptClosed:        {Again, "was requested by an attempt that has ended, try again"},
 	AttemptOfFuture:      {Later, "was requested by a deployment whose clock is hours ahead: correct that clock"},
 	TargetDecommissioned: {Final, "cannot be referred to: an operator has decommissioned one of the two deployments"},
 	TargetUnreadable:     {Later, "could not be checked: its deployment is unavailable"},
-	TargetSlow: {Later,
-		"belongs to a deployment that did not answer in time and may be overloaded: try again"},
+	TargetSlow: {
+		Later,
+		"belongs to a deployment that did not answer in time and may be overloaded: try again",
+	},
 }
 
 // Reasons returns all reasons, sorted.
@@ -181,8 +197,10 @@ func Definite(err error) bool {
 	return slices.ContainsFunc(definite, func(is error) bool { return errors.Is(err, is) })
 }
 
-var definite = []error{ErrNotFound, ErrExists, ErrConflict, ErrDeleting, ErrDeleted, ErrNotDeleting, ErrTooManyRemovals,
-	ErrNotAtomic, ErrRequestReused, ErrDenied, ErrDecommissioned, ErrPosition, ErrReset}
+var definite = []error{
+	ErrNotFound, ErrExists, ErrConflict, ErrDeleting, ErrDeleted, ErrNotDeleting, ErrTooManyRemovals,
+	ErrNotAtomic, ErrRequestReused, ErrDenied, ErrDecommissioned, ErrPosition, ErrReset,
+}
 
 // Add appends the refusals of another deployment.
 func (e *RefusedError) Add(by *RefusedError) {

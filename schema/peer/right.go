@@ -36,8 +36,10 @@ func Close(target uuid.UUID) Recall { return ofTarget(target, RecallCloses) }
 func IfUnused(target uuid.UUID) Recall { return ofTarget(target, RecallIfUnused) }
 
 func ofTarget(target uuid.UUID, mode RecallMode) Recall {
-	return Recall{Question: Question{Key: BlockadeKey{Attempt: target, HolderUID: target, Path: RightPath,
-		TargetUID: target}}, Mode: mode}
+	return Recall{Question: Question{Key: BlockadeKey{
+		Attempt: target, HolderUID: target, Path: RightPath,
+		TargetUID: target,
+	}}, Mode: mode}
 }
 
 // MaxRecalled is the number of holders that the answer to a recall names.

@@ -67,8 +67,10 @@ func TestReasonsOfRefusalsAreComplete(t *testing.T) {
 	require.Greater(t, len(reasons), 10)
 	for _, r := range reasons {
 		require.NotEmpty(t, r.Says(), r)
-		text := peer.Refusal{Holder: "devices/d", Path: "account", Target: schema.FullName{Deployment: iam,
-			Name: "accounts/a"}, Reason: r, Detail: "why"}.String()
+		text := peer.Refusal{Holder: "devices/d", Path: "account", Target: schema.FullName{
+			Deployment: iam,
+			Name:       "accounts/a",
+		}, Reason: r, Detail: "why"}.String()
 		require.Equal(t, "devices/d: account: //iam.example.com/us-west2/accounts/a "+r.Says()+": why", text)
 	}
 	newer := peer.Reason("OF_A_NEWER_VERSION")
@@ -90,9 +92,11 @@ func TestReasonsOfRefusalsAreComplete(t *testing.T) {
 func TestErrorsNameTheirSubject(t *testing.T) {
 	t.Parallel()
 	e := &peer.DatabaseError{Deployment: iam, Known: uuid.UUID{1}, Spoken: uuid.UUID{2}}
-	for _, part := range []string{"iam.example.com/us-west2 runs over database " + e.Spoken.String(),
+	for _, part := range []string{
+		"iam.example.com/us-west2 runs over database " + e.Spoken.String(),
 		"instead of its recorded database " + e.Known.String(),
-		"db-controller decommission iam.example.com/us-west2 --former-database"} {
+		"db-controller decommission iam.example.com/us-west2 --former-database",
+	} {
 		require.ErrorContains(t, e, part)
 	}
 	wrong := errors.New("want a number")
@@ -105,8 +109,10 @@ func TestErrorsNameTheirSubject(t *testing.T) {
 		fmt.Sprintf(
 			"iam.example.com/us-west2 was not asked: the deletion exceeds the limit of %d resources for a look-ahead",
 			peer.PlanLimit))
-	for how, want := range map[peer.How]string{peer.Requested: "REQUESTED", peer.Cascaded: "CASCADED",
-		peer.Disowning: "OWNER_GONE", 0: "UNKNOWN"} {
+	for how, want := range map[peer.How]string{
+		peer.Requested: "REQUESTED", peer.Cascaded: "CASCADED",
+		peer.Disowning: "OWNER_GONE", 0: "UNKNOWN",
+	} {
 		require.Equal(t, want, how.String())
 	}
 }
@@ -115,8 +121,10 @@ func TestErrorsNameTheirSubject(t *testing.T) {
 // one with another reason.
 func TestATryThatRanOutOfTimeHasGivenUp(t *testing.T) {
 	t.Parallel()
-	timedOut, unreachable := peer.Unasked{Deployment: iam, Why: peer.TimedOut}, peer.Unasked{Deployment: devices,
-		Why: peer.Unreachable}
+	timedOut, unreachable := peer.Unasked{Deployment: iam, Why: peer.TimedOut}, peer.Unasked{
+		Deployment: devices,
+		Why:        peer.Unreachable,
+	}
 	for _, c := range []struct {
 		err  error
 		want bool

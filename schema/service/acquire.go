@@ -16,7 +16,8 @@ type rightAcquirer interface {
 }
 
 func (r *resources) AcquireDelegations(ctx context.Context,
-	req *resourcev1.AcquireDelegationsRequest) (*resourcev1.AcquireDelegationsResponse, error) {
+	req *resourcev1.AcquireDelegationsRequest,
+) (*resourcev1.AcquireDelegationsResponse, error) {
 	switch n := len(req.GetRights()); {
 	case n == 0:
 		return nil, outcome.Status(r.log,

@@ -44,10 +44,14 @@ func TestRightsAreAcquiredForTheCaller(t *testing.T) {
 		code   codes.Code
 		reason string
 	}{
-		{&peer.RefusedError{Refusals: []peer.Refusal{{Reason: peer.TargetMissing}}}, codes.FailedPrecondition,
-			string(peer.TargetMissing)},
-		{&peer.RefusedError{Refusals: []peer.Refusal{{Reason: peer.ReferDenied}}}, codes.PermissionDenied,
-			string(peer.ReferDenied)},
+		{
+			&peer.RefusedError{Refusals: []peer.Refusal{{Reason: peer.TargetMissing}}}, codes.FailedPrecondition,
+			string(peer.TargetMissing),
+		},
+		{
+			&peer.RefusedError{Refusals: []peer.Refusal{{Reason: peer.ReferDenied}}}, codes.PermissionDenied,
+			string(peer.ReferDenied),
+		},
 		{&peer.UnavailableError{Err: context.DeadlineExceeded}, codes.Unavailable, "UNAVAILABLE"},
 		{context.DeadlineExceeded, codes.DeadlineExceeded, "DEADLINE_EXCEEDED"},
 		{postgres.ErrTooMany, codes.ResourceExhausted, "TOO_MANY_CALLS"},

@@ -181,7 +181,8 @@ func (a *admin) explain(ctx context.Context, req *adminv1.ExplainRequest) (*admi
 // pausedReasons are the pauses that keep a resource waiting: pauses of the whole deployment, and pauses for
 // the deployments of its work.
 func (a *admin) pausedReasons(ctx context.Context, e *shadow.Explanation) (out []*adminv1.ExplainResponse_Reason,
-	err error) {
+	err error,
+) {
 	if e.State != peer.Deleting && !e.Pending {
 		return nil, nil
 	}
@@ -209,8 +210,10 @@ func (a *admin) pausedReasons(ctx context.Context, e *shadow.Explanation) (out [
 // reasonProto adds to a reason without an error the last failure of a handler for its deployment.
 func reasonProto(r shadow.ExplainedReason, failures []Failure) *adminv1.ExplainResponse_Reason {
 	last := cmp.Or(r.Error, failureOf(failures, r.Type, r.Deployment.String()).Error)
-	return &adminv1.ExplainResponse_Reason{Type: r.Type, Message: r.Message, LastError: last,
-		Since: optionalTime(r.Since)}
+	return &adminv1.ExplainResponse_Reason{
+		Type: r.Type, Message: r.Message, LastError: last,
+		Since: optionalTime(r.Since),
+	}
 }
 
 // optionalText returns the text of a uid, none for the zero uid.
@@ -222,13 +225,15 @@ func optionalText(uid uuid.UUID) string {
 }
 
 func (a *admin) Decommission(ctx context.Context,
-	req *adminv1.DecommissionRequest) (*adminv1.DecommissionResponse, error) {
+	req *adminv1.DecommissionRequest,
+) (*adminv1.DecommissionResponse, error) {
 	out, err := a.decommission(ctx, req)
 	return out, outcome.Status(a.log, err)
 }
 
 func (a *admin) decommission(ctx context.Context,
-	req *adminv1.DecommissionRequest) (*adminv1.DecommissionResponse, error) {
+	req *adminv1.DecommissionRequest,
+) (*adminv1.DecommissionResponse, error) {
 	id, by, err := operatorAction(ctx, req.GetDeployment())
 	if err != nil {
 		return nil, err
@@ -239,11 +244,15 @@ func (a *admin) decommission(ctx context.Context,
 	}
 	if req.GetValidateOnly() {
 		p, err := a.administrator.PlanDecommission(ctx, id, blocking)
-		return &adminv1.DecommissionResponse{Plan: &adminv1.DecommissionResponse_Plan{Deleted: p.Deleted,
-			Unset: p.Unset, Dangling: p.Dangling, Owned: p.Owned, Released: p.Released}}, err
+		return &adminv1.DecommissionResponse{Plan: &adminv1.DecommissionResponse_Plan{
+			Deleted: p.Deleted,
+			Unset:   p.Unset, Dangling: p.Dangling, Owned: p.Owned, Released: p.Released,
+		}}, err
 	}
-	if err := a.administrator.Decommission(ctx, shadow.Decommissioned{Deployment: id, Blocking: blocking,
-		Reason: req.GetReason(), By: by}); err != nil {
+	if err := a.administrator.Decommission(ctx, shadow.Decommissioned{
+		Deployment: id, Blocking: blocking,
+		Reason: req.GetReason(), By: by,
+	}); err != nil {
 		return nil, err
 	}
 	all, err := a.databases.Decommissioned(ctx)
@@ -258,7 +267,8 @@ func (a *admin) decommission(ctx context.Context,
 }
 
 func (a *admin) AcceptDatabase(ctx context.Context,
-	req *adminv1.AcceptDatabaseRequest) (*adminv1.AcceptDatabaseResponse, error) {
+	req *adminv1.AcceptDatabaseRequest,
+) (*adminv1.AcceptDatabaseResponse, error) {
 	return &adminv1.AcceptDatabaseResponse{}, outcome.Status(a.log, a.acceptDatabase(ctx, req))
 }
 
@@ -278,12 +288,15 @@ func (a *admin) acceptDatabase(ctx context.Context, req *adminv1.AcceptDatabaseR
 	if _, err := epochOf(epoch[:]); err != nil {
 		return err
 	}
-	return a.databases.AcceptDatabase(ctx, shadow.AcceptedDatabase{Deployment: id, Database: database, Epoch: epoch,
-		Reason: req.GetReason(), By: by})
+	return a.databases.AcceptDatabase(ctx, shadow.AcceptedDatabase{
+		Deployment: id, Database: database, Epoch: epoch,
+		Reason: req.GetReason(), By: by,
+	})
 }
 
 func (a *admin) WaiveComparison(ctx context.Context,
-	req *adminv1.WaiveComparisonRequest) (*adminv1.WaiveComparisonResponse, error) {
+	req *adminv1.WaiveComparisonRequest,
+) (*adminv1.WaiveComparisonResponse, error) {
 	id, by, err := operatorAction(ctx, req.GetDeployment())
 	if err == nil {
 		err = a.decisions.WaiveComparison(ctx, id, req.GetReason(), by)

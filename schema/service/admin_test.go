@@ -67,8 +67,10 @@ func (s *adminStore) Kept(context.Context) ([]shadow.Kept, error) {
 }
 
 func (s *adminStore) Members(context.Context) ([]peer.Member, error) {
-	return []peer.Member{{Name: "host:1", Shards: []uint32{1, 2}, JoinedAt: time.Unix(1, 0),
-		ExpiresAt: time.Unix(2, 0)}}, s.failing["Members"]
+	return []peer.Member{{
+		Name: "host:1", Shards: []uint32{1, 2}, JoinedAt: time.Unix(1, 0),
+		ExpiresAt: time.Unix(2, 0),
+	}}, s.failing["Members"]
 }
 
 func (s *adminStore) Decommissioned(context.Context) ([]shadow.Decommissioned, error) {
@@ -94,7 +96,8 @@ func (s *adminStore) Explain(_ context.Context, name string) (*shadow.Explanatio
 }
 
 func (s *adminStore) Removals(_ context.Context, q shadow.RemovalQuery, token string,
-	limit int) ([]shadow.Removal, string, error) {
+	limit int,
+) ([]shadow.Removal, string, error) {
 	if q.Deletion != uuid.Nil {
 		token = "of " + q.Deletion.String()
 	}
@@ -107,7 +110,8 @@ func (s *adminStore) Verify(ctx context.Context, how shadow.Verification) (shado
 }
 
 func (s *adminStore) PlanDecommission(_ context.Context, of schema.DeploymentID,
-	blocking schema.Behaviour) (shadow.DecommissionPlan, error) {
+	blocking schema.Behaviour,
+) (shadow.DecommissionPlan, error) {
 	s.steered = append(s.steered, fmt.Sprint("plan ", of, blocking))
 	return shadow.DecommissionPlan{Deleted: 1, Unset: 2, Dangling: 3, Owned: 4, Released: 5}, nil
 }
@@ -125,7 +129,8 @@ func (s *adminStore) WaiveComparison(_ context.Context, of schema.DeploymentID, 
 }
 
 func (s *adminStore) Pause(_ context.Context, of schema.DeploymentID, handler schema.Handler, paused bool, reason,
-	by string) error {
+	by string,
+) error {
 	s.pauses = append(s.pauses, fmt.Sprint(of, handler, paused, reason, by))
 	return nil
 }
@@ -141,22 +146,29 @@ func (s *adminStore) RetryResource(_ context.Context, name, reason, by string) (
 }
 
 func (s *adminStore) Unconfirmed(_ context.Context, of schema.DeploymentID, limit int,
-	token string) ([]shadow.Releasable, string, error) {
-	return []shadow.Releasable{{Key: fmt.Sprint(limit, token), What: "BLOCKADE", Name: "devices/d",
-		Other: of.String()}}, "next", nil
+	token string,
+) ([]shadow.Releasable, string, error) {
+	return []shadow.Releasable{{
+		Key: fmt.Sprint(limit, token), What: "BLOCKADE", Name: "devices/d",
+		Other: of.String(),
+	}}, "next", nil
 }
 
 func (s *adminStore) Releasable(_ context.Context, name string, limit int,
-	token string) ([]shadow.Releasable, string, error) {
+	token string,
+) ([]shadow.Releasable, string, error) {
 	if token != "" {
 		return nil, "", nil
 	}
-	return []shadow.Releasable{{Key: fmt.Sprint(name, limit), What: "HOLDER_ENTRY", Name: name, Other: other.String(),
-		Breaks: "x", Refused: "y", Since: time.Unix(9, 0)}, {}}, "next", nil
+	return []shadow.Releasable{{
+		Key: fmt.Sprint(name, limit), What: "HOLDER_ENTRY", Name: name, Other: other.String(),
+		Breaks: "x", Refused: "y", Since: time.Unix(9, 0),
+	}, {}}, "next", nil
 }
 
 func (s *adminStore) ForceRelease(_ context.Context, keys []string, unanswered bool, reason,
-	by string) ([]string, error) {
+	by string,
+) ([]string, error) {
 	s.steered = append(s.steered, fmt.Sprint("release ", keys, unanswered, reason, by))
 	return keys[:1], nil
 }
@@ -166,8 +178,10 @@ func (s *adminStore) Pauses(context.Context) ([]shadow.Pause, error) {
 }
 
 func (s *adminStore) Stuck(_ context.Context, longer time.Duration, token string, limit int) (shadow.StuckPage, error) {
-	stuck := shadow.Stuck{Kind: "Device", Name: fmt.Sprint("devices/", longer, limit), UID: uid(1),
-		Conditions: []shadow.Condition{{Type: "BLOCKED", Message: "by x"}}}
+	stuck := shadow.Stuck{
+		Kind: "Device", Name: fmt.Sprint("devices/", longer, limit), UID: uid(1),
+		Conditions: []shadow.Condition{{Type: "BLOCKED", Message: "by x"}},
+	}
 	return shadow.StuckPage{Resources: []shadow.Stuck{stuck}, Next: "after " + token, Total: 301}, s.failing["Stuck"]
 }
 
@@ -183,12 +197,14 @@ func (s *adminStore) RunningDeletions(_ context.Context, limit int) ([]shadow.De
 }
 
 func (s *adminStore) ListDeletions(_ context.Context, token string,
-	limit int) ([]shadow.DeletionProgress, string, error) {
+	limit int,
+) ([]shadow.DeletionProgress, string, error) {
 	return []shadow.DeletionProgress{{ID: uid(byte(limit))}}, "after " + token, s.failing["ListDeletions"]
 }
 
 func (s *adminStore) EndedDeletions(_ context.Context, token string,
-	limit int) ([]shadow.DeletionProgress, string, error) {
+	limit int,
+) ([]shadow.DeletionProgress, string, error) {
 	return []shadow.DeletionProgress{{ID: uid(byte(limit + 1))}}, "ended " + token, s.failing["EndedDeletions"]
 }
 
@@ -207,8 +223,10 @@ func newAdminService(store *adminStore, failures ...Failure) *admin {
 		kept: store, processes: store, progress: store, scheduled: store, purger: store, releaser: store, rows: store,
 		verifier: store,
 		watches: func() []Watch {
-			return []Watch{{Name: "deletions", Deployment: other.String(), Primed: true,
-				Heard: time.Unix(9, 0), Lost: 4}}
+			return []Watch{{
+				Name: "deletions", Deployment: other.String(), Primed: true,
+				Heard: time.Unix(9, 0), Lost: 4,
+			}}
 		},
 		notReady: func() []NotReady {
 			return store.notReady
@@ -222,16 +240,26 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 		began := time.Now()
 		a := newAdminService(&adminStore{
 			outstanding: []shadow.Outstanding{{Group: "confirm", Deployment: other.String(), Count: 12, Oldest: 90}},
-			decommissioned: []shadow.Decommissioned{{Deployment: sibling, Blocking: schema.Unset, Reason: "closed",
-				By: "operator/eve", At: began, Working: true}},
-			paused: []shadow.Pause{{Of: self, Handler: schema.OwnedPending, Reason: "why", By: "operator/eve",
-				At: began}, {Of: other}},
-			words: []shadow.OperatorDecision{{Deployment: other, What: "COMPARISON_WAIVED", Reason: "lost",
-				By: "operator/eve", At: began}},
-			strangers: []shadow.DatabaseMismatch{{Err: &peer.DatabaseError{Deployment: other, Known: uid(1),
-				Spoken: uid(2)}, At: began}},
-			epoch: shadow.EpochStatus{ID: uid(6), Since: began, Ordinal: 2, Awaiting: true,
-				Unconfirmed: []schema.DeploymentID{other}, Dangling: 3},
+			decommissioned: []shadow.Decommissioned{{
+				Deployment: sibling, Blocking: schema.Unset, Reason: "closed",
+				By: "operator/eve", At: began, Working: true,
+			}},
+			paused: []shadow.Pause{{
+				Of: self, Handler: schema.OwnedPending, Reason: "why", By: "operator/eve",
+				At: began,
+			}, {Of: other}},
+			words: []shadow.OperatorDecision{{
+				Deployment: other, What: "COMPARISON_WAIVED", Reason: "lost",
+				By: "operator/eve", At: began,
+			}},
+			strangers: []shadow.DatabaseMismatch{{Err: &peer.DatabaseError{
+				Deployment: other, Known: uid(1),
+				Spoken: uid(2),
+			}, At: began}},
+			epoch: shadow.EpochStatus{
+				ID: uid(6), Since: began, Ordinal: 2, Awaiting: true,
+				Unconfirmed: []schema.DeploymentID{other}, Dangling: 3,
+			},
 			notReady: []NotReady{{Check: "writes", Reason: "the disk is full"}},
 		}, Failure{Handler: "owned pending", Deployment: sibling, Error: "no answer", Time: began})
 		got, err := a.Status(as(t, operator), &adminv1.StatusRequest{})
@@ -245,8 +273,10 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 		require.Equal(t, began.Add(-90*time.Second).UTC(), got.GetOutstanding()[0].GetOldestTime().AsTime())
 		require.Equal(t, int64(1), got.GetDerivations()[0].GetSetAside())
 		require.Equal(t, "olds/a", got.GetKept()[0].GetSample())
-		require.Equal(t, []int64{7, 3}, []int64{got.GetDelegations()[0].GetActingHeld(),
-			got.GetDelegations()[0].GetBlockHeld()})
+		require.Equal(t, []int64{7, 3}, []int64{
+			got.GetDelegations()[0].GetActingHeld(),
+			got.GetDelegations()[0].GetBlockHeld(),
+		})
 		require.Equal(t, []int64{3, 2}, []int64{got.GetAttachedRows().GetWaiting(), got.GetAttachedRows().
 			GetIncomplete()})
 		require.Equal(t, []uint32{1, 2}, got.GetProcesses()[0].GetShards())
@@ -265,15 +295,19 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 		require.Equal(t, []string{other.String()}, got.GetPaused(), "deletions alone")
 		require.Len(t, got.GetPauses(), 2)
 		require.Equal(t, []string{self.String(), "OWNED_PENDING", "why", "operator/eve"},
-			[]string{got.GetPauses()[0].GetOf(), got.GetPauses()[0].GetHandler(), got.GetPauses()[0].GetReason(),
-				got.GetPauses()[0].GetActor()})
+			[]string{
+				got.GetPauses()[0].GetOf(), got.GetPauses()[0].GetHandler(), got.GetPauses()[0].GetReason(),
+				got.GetPauses()[0].GetActor(),
+			})
 		require.Equal(t, int64(2), got.GetDeletions()[0].GetRemoved())
 		require.Equal(t, int64(40), got.GetDeletions()[0].GetExpected())
 		require.Equal(t, int64(50), got.GetDeletions()[0].GetExpectedUnset())
 		require.Equal(t, 6*time.Second, got.GetDeletions()[0].GetLeft().AsDuration())
 		require.Equal(t, int64(21), got.GetDeletionsTotal())
-		require.Equal(t, []string{"writes", "the disk is full"}, []string{got.GetNotReady()[0].GetCheck(),
-			got.GetNotReady()[0].GetReason()})
+		require.Equal(t, []string{"writes", "the disk is full"}, []string{
+			got.GetNotReady()[0].GetCheck(),
+			got.GetNotReady()[0].GetReason(),
+		})
 		require.Equal(t, int64(9), got.GetWatches()[0].GetHeardTime().GetSeconds())
 		require.Equal(t, int64(4), got.GetWatches()[0].GetLost())
 
@@ -286,8 +320,10 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 
 func TestEachPartOfTheStatusCanFail(t *testing.T) {
 	t.Parallel()
-	for _, method := range []string{"Status", "Outstanding", "Kept", "Captured", "Members", "Decommissioned", "Words",
-		"Epoch", "Pauses", "RunningDeletions", "DeletionsLeft", "ListScheduled"} {
+	for _, method := range []string{
+		"Status", "Outstanding", "Kept", "Captured", "Members", "Decommissioned", "Words",
+		"Epoch", "Pauses", "RunningDeletions", "DeletionsLeft", "ListScheduled",
+	} {
 		a := newAdminService(&adminStore{failing: map[string]error{method: peer.ErrAborted}})
 		got, err := a.Status(as(t, operator), &adminv1.StatusRequest{})
 		require.Equal(t, codes.Aborted, status.Code(err), method)
@@ -362,8 +398,10 @@ func TestADecommissioningNamesItsOperator(t *testing.T) {
 	}
 	a := newAdminService(store)
 	for blocking, want := range map[string]string{"": "UNSET", "UNSET": "UNSET", "CASCADE_DELETE": "CASCADE_DELETE"} {
-		got, err := a.Decommission(as(t, operator), &adminv1.DecommissionRequest{Deployment: sibling.String(),
-			Blocking: blocking, Reason: "closed"})
+		got, err := a.Decommission(as(t, operator), &adminv1.DecommissionRequest{
+			Deployment: sibling.String(),
+			Blocking:   blocking, Reason: "closed",
+		})
 		require.NoError(t, err)
 		require.Equal(t, sibling.String(), got.GetDecommissioned().GetDeployment())
 		require.Equal(t, want, got.GetDecommissioned().GetBlocking())
@@ -371,8 +409,10 @@ func TestADecommissioningNamesItsOperator(t *testing.T) {
 		require.Equal(t, "closed", got.GetDecommissioned().GetReason())
 		require.True(t, got.GetDecommissioned().GetWorking())
 	}
-	planned, err := a.Decommission(as(t, operator), &adminv1.DecommissionRequest{Deployment: sibling.String(),
-		Blocking: "CASCADE_DELETE", ValidateOnly: true})
+	planned, err := a.Decommission(as(t, operator), &adminv1.DecommissionRequest{
+		Deployment: sibling.String(),
+		Blocking:   "CASCADE_DELETE", ValidateOnly: true,
+	})
 	require.NoError(t, err)
 	require.Nil(t, planned.GetDecommissioned())
 	require.Equal(t, "1 2 3 4 5", fmt.Sprint(planned.GetPlan().GetDeleted(), planned.GetPlan().GetUnset(),
@@ -405,13 +445,17 @@ func TestAnAcceptedDatabaseIsNamedWithItsEpoch(t *testing.T) {
 	t.Parallel()
 	epoch := newAttempt(t)
 	a := newAdminService(&adminStore{accept: func(d shadow.AcceptedDatabase) error {
-		require.Equal(t, shadow.AcceptedDatabase{Deployment: other, Database: uid(1), Epoch: epoch,
-			Reason: "the disk burnt", By: "operator/eve"}, d)
+		require.Equal(t, shadow.AcceptedDatabase{
+			Deployment: other, Database: uid(1), Epoch: epoch,
+			Reason: "the disk burnt", By: "operator/eve",
+		}, d)
 		return nil
 	}})
 	valid := func() *adminv1.AcceptDatabaseRequest {
-		return &adminv1.AcceptDatabaseRequest{Deployment: other.String(), Database: uid(1).String(),
-			Epoch: epoch.String(), Reason: "the disk burnt"}
+		return &adminv1.AcceptDatabaseRequest{
+			Deployment: other.String(), Database: uid(1).String(),
+			Epoch: epoch.String(), Reason: "the disk burnt",
+		}
 	}
 	_, err := a.AcceptDatabase(as(t, operator), valid())
 	require.NoError(t, err)
@@ -439,12 +483,16 @@ func TestAComparisonIsWaivedByAnOperator(t *testing.T) {
 		require.Equal(t, []string{other.String(), "lost", "operator/eve"}, []string{of.String(), reason, by})
 		return failing
 	}})
-	_, err := a.WaiveComparison(as(t, operator), &adminv1.WaiveComparisonRequest{Deployment: other.String(),
-		Reason: "lost"})
+	_, err := a.WaiveComparison(as(t, operator), &adminv1.WaiveComparisonRequest{
+		Deployment: other.String(),
+		Reason:     "lost",
+	})
 	require.NoError(t, err)
 	failing = peer.ErrNotFound
-	_, err = a.WaiveComparison(as(t, operator), &adminv1.WaiveComparisonRequest{Deployment: other.String(),
-		Reason: "lost"})
+	_, err = a.WaiveComparison(as(t, operator), &adminv1.WaiveComparisonRequest{
+		Deployment: other.String(),
+		Reason:     "lost",
+	})
 	require.Equal(t, codes.NotFound, status.Code(err))
 	_, err = a.WaiveComparison(as(t, operator), &adminv1.WaiveComparisonRequest{Deployment: "other"})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
@@ -459,11 +507,15 @@ func TestRemovalsAreListedWithTheirRoot(t *testing.T) {
 		{
 			Kind: "Device", Name: "devices/d", UID: uid(1), How: peer.Cascaded, DecidedAt: at, Gone: true,
 			Via: schema.FullName{Deployment: other, Name: "ps/p"}, ViaUID: uid(2),
-			Cause: &schema.Cause{ID: uid(3), Root: "//b.example.com/us-west2/ps/p", RootUID: uid(4), Actor: "user/ann",
-				RequestID: uid(5), At: at},
+			Cause: &schema.Cause{
+				ID: uid(3), Root: "//b.example.com/us-west2/ps/p", RootUID: uid(4), Actor: "user/ann",
+				RequestID: uid(5), At: at,
+			},
 		},
-		{Kind: "Device", Name: "devices/d", UID: uid(6), How: peer.Requested, DecidedAt: at,
-			Cause: &schema.Cause{ID: uid(7), Root: "r", Actor: "user/ann", At: at}},
+		{
+			Kind: "Device", Name: "devices/d", UID: uid(6), How: peer.Requested, DecidedAt: at,
+			Cause: &schema.Cause{ID: uid(7), Root: "r", Actor: "user/ann", At: at},
+		},
 		{Kind: "Device", Name: "devices/d", UID: uid(8), How: peer.Requested, DecidedAt: at},
 		{
 			Kind: "Device", Name: "devices/d", UID: uid(9), How: peer.Cascaded, DecidedAt: at,
@@ -477,8 +529,10 @@ func TestRemovalsAreListedWithTheirRoot(t *testing.T) {
 		require.Equal(t, 3, limit)
 		return found, nil
 	}})
-	got, err := a.ListRemovals(as(t, operator), &adminv1.ListRemovalsRequest{Name: "//a.example.com/us-west2/devices/d",
-		Uid: uid(1).String(), PageSize: 3})
+	got, err := a.ListRemovals(as(t, operator), &adminv1.ListRemovalsRequest{
+		Name: "//a.example.com/us-west2/devices/d",
+		Uid:  uid(1).String(), PageSize: 3,
+	})
 	require.NoError(t, err)
 	first, second, third := got.GetRemovals()[0], got.GetRemovals()[1], got.GetRemovals()[2]
 	require.Equal(t, "//a.example.com/us-west2/devices/d", first.GetName())
@@ -490,12 +544,16 @@ func TestRemovalsAreListedWithTheirRoot(t *testing.T) {
 	require.Equal(t, "user/ann", first.GetActor())
 	require.Equal(t, []string{other.String(), ""}, []string{first.GetToldBy(), second.GetToldBy()})
 	require.Equal(t, at, first.GetRequestTime().AsTime())
-	require.Equal(t, []string{"", "", "", "", "r"}, []string{second.GetVia(), second.GetViaUid(), second.GetRootUid(),
-		second.GetRequestId(), second.GetRoot()})
+	require.Equal(t, []string{"", "", "", "", "r"}, []string{
+		second.GetVia(), second.GetViaUid(), second.GetRootUid(),
+		second.GetRequestId(), second.GetRoot(),
+	})
 	require.Equal(t, []string{"", ""}, []string{third.GetRoot(), third.GetActor()}, "the cause is not kept any more")
 	require.Nil(t, third.GetRequestTime())
-	require.Equal(t, []string{"", "operator/eve"}, []string{got.GetRemovals()[3].GetToldBy(),
-		got.GetRemovals()[3].GetActor()}, "the decision was recorded here")
+	require.Equal(t, []string{"", "operator/eve"}, []string{
+		got.GetRemovals()[3].GetToldBy(),
+		got.GetRemovals()[3].GetActor(),
+	}, "the decision was recorded here")
 
 	require.Equal(t, uid(3).String(), first.GetDeletion())
 	all := newAdminService(&adminStore{removals: func(string, uuid.UUID, int) ([]shadow.Removal, error) {
@@ -547,12 +605,16 @@ func TestDanglingReferencesAreActedUponByAnOperator(t *testing.T) {
 	a := newAdminService(&adminStore{verify: func(_ context.Context, how shadow.Verification) (shadow.Verified, error) {
 		asked = how.Dangling
 		return shadow.Verified{ActedUpon: 2},
-			how.Report(shadow.Difference{Kind: shadow.TargetGone, Behaviour: schema.CascadeDelete, Repaired: true,
-				ActedUpon: true})
+			how.Report(shadow.Difference{
+				Kind: shadow.TargetGone, Behaviour: schema.CascadeDelete, Repaired: true,
+				ActedUpon: true,
+			})
 	}})
 	stream := newServerStream[adminv1.VerifyResponse](as(t, operator))
-	require.NoError(t, a.Verify(&adminv1.VerifyRequest{Repair: true, Dangling: adminv1.VerifyRequest_DANGLING_ACT,
-		Reason: "lost"}, stream))
+	require.NoError(t, a.Verify(&adminv1.VerifyRequest{
+		Repair: true, Dangling: adminv1.VerifyRequest_DANGLING_ACT,
+		Reason: "lost",
+	}, stream))
 	sent := stream.messages(t)
 	require.Equal(t, &shadow.Decision{Reason: "lost", By: "operator/eve"}, asked)
 	require.Equal(t, "CASCADE_DELETE", sent[0].GetDifference().GetBehaviour())
@@ -573,8 +635,10 @@ func TestDanglingReferencesAreActedUponByAnOperator(t *testing.T) {
 func TestAVerificationReportsItsProgress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		total := shadow.Verified{References: 10, Blockades: 20, Owners: 30, Bodies: 40, Differences: 1, Repaired: 1,
-			Unreachable: map[schema.DeploymentID]error{other: errors.New("no answer")}}
+		total := shadow.Verified{
+			References: 10, Blockades: 20, Owners: 30, Bodies: 40, Differences: 1, Repaired: 1,
+			Unreachable: map[schema.DeploymentID]error{other: errors.New("no answer")},
+		}
 		a := newAdminService(
 			&adminStore{verify: func(ctx context.Context, how shadow.Verification) (shadow.Verified, error) {
 				require.True(t, how.Repair)
@@ -600,8 +664,10 @@ func TestAVerificationReportsItsProgress(t *testing.T) {
 		require.False(t, sent[2].GetProgress().GetDone())
 		last := sent[3].GetProgress()
 		require.True(t, last.GetDone())
-		require.Equal(t, []int64{10, 20, 30, 40, 1, 1}, []int64{last.GetReferences(), last.GetBlockades(),
-			last.GetOwners(), last.GetBodies(), last.GetDifferences(), last.GetRepaired()})
+		require.Equal(t, []int64{10, 20, 30, 40, 1, 1}, []int64{
+			last.GetReferences(), last.GetBlockades(),
+			last.GetOwners(), last.GetBodies(), last.GetDifferences(), last.GetRepaired(),
+		})
 		require.Equal(t, []string{other.String()}, last.GetUnreachable())
 	})
 	a := newAdminService(&adminStore{verify: func(context.Context, shadow.Verification) (shadow.Verified, error) {
@@ -662,8 +728,10 @@ func TestStuckDeletionsAndPausesAreThoseOfTheStore(t *testing.T) {
 	require.NoError(t, err)
 	_, err = a.Pause(as(t, operator), &adminv1.PauseRequest{Of: "nothing", Reason: "why"})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
-	_, err = a.Pause(as(t, operator), &adminv1.PauseRequest{Of: other.String(), Handler: "owned-pending",
-		Reason: "why"})
+	_, err = a.Pause(as(t, operator), &adminv1.PauseRequest{
+		Of: other.String(), Handler: "owned-pending",
+		Reason: "why",
+	})
 	require.NoError(t, err)
 	_, err = a.Resume(as(t, operator), &adminv1.ResumeRequest{Handler: "everything", Reason: "why"})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
@@ -678,27 +746,36 @@ func TestRetriesAndReleasesAreThoseOfTheStore(t *testing.T) {
 	t.Parallel()
 	store := &adminStore{}
 	a := newAdminService(store)
-	for _, req := range []*adminv1.RetryRequest{{Reason: "r"}, {Of: other.String(), Reason: "r"},
-		{Name: "devices/d", Reason: "r"}} {
+	for _, req := range []*adminv1.RetryRequest{
+		{Reason: "r"},
+		{Of: other.String(), Reason: "r"},
+		{Name: "devices/d", Reason: "r"},
+	} {
 		got, err := a.Retry(as(t, operator), req)
 		require.NoError(t, err)
 		require.Len(t, got.GetWaitsFor(), len(req.GetName())/len("devices/d"))
 	}
-	for _, req := range []*adminv1.RetryRequest{{Of: "nothing", Reason: "r"},
-		{Name: "//" + other.String() + "/devices/d", Reason: "r"}} {
+	for _, req := range []*adminv1.RetryRequest{
+		{Of: "nothing", Reason: "r"},
+		{Name: "//" + other.String() + "/devices/d", Reason: "r"},
+	} {
 		_, err := a.Retry(as(t, operator), req)
 		require.Equal(t, codes.InvalidArgument, status.Code(err))
 	}
 	listed, err := a.ListReleasable(as(t, operator), &adminv1.ListReleasableRequest{Name: "devices/d"})
 	require.NoError(t, err)
 	require.Equal(t, "next", listed.GetNextPageToken())
-	unconfirmed, err := a.ListReleasable(as(t, operator), &adminv1.ListReleasableRequest{UnconfirmedOf: other.String(),
-		PageSize: 7, PageToken: "next"})
+	unconfirmed, err := a.ListReleasable(as(t, operator), &adminv1.ListReleasableRequest{
+		UnconfirmedOf: other.String(),
+		PageSize:      7, PageToken: "next",
+	})
 	require.NoError(t, err)
 	require.Equal(t, "7next", unconfirmed.GetReleasable()[0].GetKey())
 	require.Equal(t, other.String(), unconfirmed.GetReleasable()[0].GetOther())
-	for _, req := range []*adminv1.ListReleasableRequest{{UnconfirmedOf: "nowhere"},
-		{UnconfirmedOf: other.String(), Name: "devices/d"}} {
+	for _, req := range []*adminv1.ListReleasableRequest{
+		{UnconfirmedOf: "nowhere"},
+		{UnconfirmedOf: other.String(), Name: "devices/d"},
+	} {
 		_, err = a.ListReleasable(as(t, operator), req)
 		require.Equal(t, codes.InvalidArgument, status.Code(err))
 	}
@@ -708,11 +785,15 @@ func TestRetriesAndReleasesAreThoseOfTheStore(t *testing.T) {
 	first := listed.GetReleasable()[0]
 	require.Equal(t, "devices/d100", first.GetKey())
 	require.Equal(t, "//a.example.com/us-west2/devices/d", first.GetResource())
-	require.Equal(t, []string{"HOLDER_ENTRY", other.String(), "x", "y"}, []string{first.GetWhat(), first.GetOther(),
-		first.GetBreaks(), first.GetRefused()})
+	require.Equal(t, []string{"HOLDER_ENTRY", other.String(), "x", "y"}, []string{
+		first.GetWhat(), first.GetOther(),
+		first.GetBreaks(), first.GetRefused(),
+	})
 	require.Nil(t, listed.GetReleasable()[1].GetSince())
-	done, err := a.ForceRelease(as(t, operator), &adminv1.ForceReleaseRequest{Keys: []string{"k", "l"}, Reason: "r",
-		Unanswered: true})
+	done, err := a.ForceRelease(as(t, operator), &adminv1.ForceReleaseRequest{
+		Keys: []string{"k", "l"}, Reason: "r",
+		Unanswered: true,
+	})
 	require.NoError(t, err)
 	require.Equal(t, []string{"k"}, done.GetReleased())
 	require.Equal(t, []string{

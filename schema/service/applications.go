@@ -49,7 +49,8 @@ var relayed = []string{
 
 // Unary runs after the policy.
 func (r applicationRelay) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
-	handler grpc.UnaryHandler) (any, error) {
+	handler grpc.UnaryHandler,
+) (any, error) {
 	who, err := identity.FromContext(ctx)
 	if err != nil || who.Role != identity.RoleApplication || !slices.Contains(relayed, info.FullMethod) {
 		return handler(ctx, req)

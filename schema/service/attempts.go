@@ -21,7 +21,8 @@ import (
 // EstablishReferences fails as a whole only when the call itself is wrong: the attempts have outcomes of
 // their own.
 func (s *schemas) EstablishReferences(ctx context.Context,
-	req *schemav1.EstablishReferencesRequest) (*schemav1.EstablishReferencesResponse, error) {
+	req *schemav1.EstablishReferencesRequest,
+) (*schemav1.EstablishReferencesResponse, error) {
 	holder, err := caller(ctx)
 	if err != nil {
 		return nil, err
@@ -50,7 +51,8 @@ func (s *schemas) EstablishReferences(ctx context.Context,
 // establish returns the outcome of each attempt. Attempts that are refused at once are not established with
 // the others.
 func (s *schemas) establish(ctx context.Context, holder schema.DeploymentID,
-	asked []*schemav1.EstablishReferencesRequest_Attempt) []peer.EstablishOutcome {
+	asked []*schemav1.EstablishReferencesRequest_Attempt,
+) []peer.EstablishOutcome {
 	arrived := time.Now()
 	out := make([]peer.EstablishOutcome, len(asked))
 	var attempts []peer.EstablishAttempt
@@ -95,7 +97,8 @@ func (s *schemas) counted(holder schema.DeploymentID, a *schemav1.EstablishRefer
 
 // establishAlone waits for locks, which no attempt of several does.
 func (s *schemas) establishAlone(ctx context.Context, holder schema.DeploymentID, a peer.EstablishAttempt,
-	validateOnly bool) (*peer.Established, error) {
+	validateOnly bool,
+) (*peer.Established, error) {
 	if !a.Until.IsZero() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, a.Until)

@@ -32,7 +32,8 @@ func TestEachAttemptOfACallHasItsOwnOutcome_I20(t *testing.T) {
 	good, refused, locked, broken, noUUID := newAttempt(t), newAttempt(t), newAttempt(t), newAttempt(t), uuid.New()
 	s := newSchemaService(
 		&schemaStore{establishTogether: func(_ context.Context, holder schema.DeploymentID,
-			attempts []peer.EstablishAttempt) []peer.EstablishOutcome {
+			attempts []peer.EstablishAttempt,
+		) []peer.EstablishOutcome {
 			require.Equal(t, other, holder)
 			out := make([]peer.EstablishOutcome, len(attempts))
 			for i, a := range attempts {
@@ -42,8 +43,10 @@ func TestEachAttemptOfACallHasItsOwnOutcome_I20(t *testing.T) {
 					out[i].Established = &peer.Established{UIDs: []uuid.UUID{uid(2)}, Version: "v2", Epoch: uid(9)}
 				case refused:
 					require.Zero(t, a.Until)
-					out[i].Err = &peer.RefusedError{Refusals: []peer.Refusal{{Holder: "devices/d", Path: "p",
-						Target: schema.FullName{Deployment: self, Name: "accounts/a"}, Reason: peer.TargetMissing}}}
+					out[i].Err = &peer.RefusedError{Refusals: []peer.Refusal{{
+						Holder: "devices/d", Path: "p",
+						Target: schema.FullName{Deployment: self, Name: "accounts/a"}, Reason: peer.TargetMissing,
+					}}}
 				case locked:
 					out[i].Err = peer.ErrLeftOut
 				case broken:
@@ -102,12 +105,14 @@ func TestAnAttemptWithoutTheRightToReferIsLeftOutOfTheCall(t *testing.T) {
 	mine, denied := newAttempt(t), newAttempt(t)
 	s := newSchemaService(
 		&schemaStore{establish: func(_ schema.DeploymentID, a peer.AttemptID,
-			_ []peer.EstablishReference) (*peer.Established, error) {
+			_ []peer.EstablishReference,
+		) (*peer.Established, error) {
 			require.Equal(t, mine, a)
 			return &peer.Established{UIDs: []uuid.UUID{uid(2)}, Epoch: uid(9)}, nil
 		}})
 	req := &schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{
-		establishRequest(denied), establishRequest(mine)}}
+		establishRequest(denied), establishRequest(mine),
+	}}
 	req.Attempts[0].Person = &schemav1.EstablishReferencesRequest_Person{Identity: "user/bob"}
 	out, err := rights.Unary(asDeployment(t, other), req,
 		&grpc.UnaryServerInfo{FullMethod: schemav1.SchemaService_EstablishReferences_FullMethodName},
@@ -127,7 +132,8 @@ func TestTheReferencesOfAPersonAreCounted_I20(t *testing.T) {
 	var established int
 	s := newSchemaService(
 		&schemaStore{establishTogether: func(_ context.Context, _ schema.DeploymentID,
-			attempts []peer.EstablishAttempt) []peer.EstablishOutcome {
+			attempts []peer.EstablishAttempt,
+		) []peer.EstablishOutcome {
 			established += len(attempts)
 			return make([]peer.EstablishOutcome, len(attempts))
 		}})
@@ -143,8 +149,10 @@ func TestTheReferencesOfAPersonAreCounted_I20(t *testing.T) {
 	invalid := of("user/ann")
 	invalid.References = slices.Repeat(invalid.GetReferences(), 20_000)
 	require.Error(t, s.establish(t.Context(), other, []*schemav1.EstablishReferencesRequest_Attempt{invalid})[0].Err)
-	out := s.establish(t.Context(), other, []*schemav1.EstablishReferencesRequest_Attempt{of("user/ann"),
-		of("user/ann"), of("user/bob")})
+	out := s.establish(t.Context(), other, []*schemav1.EstablishReferencesRequest_Attempt{
+		of("user/ann"),
+		of("user/ann"), of("user/bob"),
+	})
 	require.NoError(t, out[0].Err)
 	require.Equal(t, "TOO_MUCH_WRITTEN", reasonOf(t, out[1].Err))
 	require.NoError(t, out[2].Err)

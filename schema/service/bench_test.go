@@ -22,8 +22,10 @@ func BenchmarkList(b *testing.B) {
 	for range 100 {
 		content, err := structpb.NewStruct(map[string]any{"text": strings.Repeat("x", 200), "n": 1})
 		require.NoError(b, err)
-		listed.answer.Resources = append(listed.answer.Resources, &resourcev1.Resource{Name: "targets/t",
-			Kind: "Target", Body: content})
+		listed.answer.Resources = append(listed.answer.Resources, &resourcev1.Resource{
+			Name: "targets/t",
+			Kind: "Target", Body: content,
+		})
 	}
 	listener, err := (&net.ListenConfig{}).Listen(b.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(b, err)
@@ -62,6 +64,7 @@ type fixed struct {
 }
 
 func (f *fixed) ListResources(context.Context,
-	*resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+	*resourcev1.ListResourcesRequest,
+) (*resourcev1.ListResourcesResponse, error) {
 	return f.answer, nil
 }

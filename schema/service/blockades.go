@@ -37,13 +37,15 @@ type attemptStore interface {
 }
 
 func (s *schemas) ConfirmBlockades(ctx context.Context,
-	req *schemav1.ConfirmBlockadesRequest) (*schemav1.ConfirmBlockadesResponse, error) {
+	req *schemav1.ConfirmBlockadesRequest,
+) (*schemav1.ConfirmBlockadesResponse, error) {
 	out, err := s.confirm(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) confirm(ctx context.Context,
-	req *schemav1.ConfirmBlockadesRequest) (*schemav1.ConfirmBlockadesResponse, error) {
+	req *schemav1.ConfirmBlockadesRequest,
+) (*schemav1.ConfirmBlockadesResponse, error) {
 	holder, err := caller(ctx)
 	if err != nil {
 		return nil, err
@@ -69,8 +71,10 @@ func (s *schemas) confirm(ctx context.Context,
 	if err != nil {
 		return nil, outcome.Invalid("scheduled", err)
 	}
-	confirmed, err := s.blockades.Confirm(ctx, holder, peer.Confirm{Epoch: epoch, Attempts: attempts,
-		References: req.GetReferences(), Scheduled: scheduled, Delegable: req.GetDelegable() && s.delegates()})
+	confirmed, err := s.blockades.Confirm(ctx, holder, peer.Confirm{
+		Epoch: epoch, Attempts: attempts,
+		References: req.GetReferences(), Scheduled: scheduled, Delegable: req.GetDelegable() && s.delegates(),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -81,13 +85,15 @@ func (s *schemas) confirm(ctx context.Context,
 }
 
 func (s *schemas) ResolveBlockades(ctx context.Context,
-	req *schemav1.ResolveBlockadesRequest) (*schemav1.ResolveBlockadesResponse, error) {
+	req *schemav1.ResolveBlockadesRequest,
+) (*schemav1.ResolveBlockadesResponse, error) {
 	out, err := s.resolve(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) resolve(ctx context.Context,
-	req *schemav1.ResolveBlockadesRequest) (*schemav1.ResolveBlockadesResponse, error) {
+	req *schemav1.ResolveBlockadesRequest,
+) (*schemav1.ResolveBlockadesResponse, error) {
 	target, err := caller(ctx)
 	if err != nil {
 		return nil, err
@@ -107,8 +113,10 @@ func (s *schemas) resolve(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	out := &schemav1.ResolveBlockadesResponse{Epoch: answers.Epoch[:],
-		Verdicts: make([]schemav1.ResolveBlockadesResponse_Verdict, len(answers.Verdicts))}
+	out := &schemav1.ResolveBlockadesResponse{
+		Epoch:    answers.Epoch[:],
+		Verdicts: make([]schemav1.ResolveBlockadesResponse_Verdict, len(answers.Verdicts)),
+	}
 	for i, v := range answers.Verdicts {
 		out.Verdicts[i] = wire.Verdicts[v]
 	}
@@ -116,13 +124,15 @@ func (s *schemas) resolve(ctx context.Context,
 }
 
 func (s *schemas) RecallDelegations(ctx context.Context,
-	req *schemav1.RecallDelegationsRequest) (*schemav1.RecallDelegationsResponse, error) {
+	req *schemav1.RecallDelegationsRequest,
+) (*schemav1.RecallDelegationsResponse, error) {
 	out, err := s.recall(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) recall(ctx context.Context,
-	req *schemav1.RecallDelegationsRequest) (*schemav1.RecallDelegationsResponse, error) {
+	req *schemav1.RecallDelegationsRequest,
+) (*schemav1.RecallDelegationsResponse, error) {
 	target, err := caller(ctx)
 	if err != nil {
 		return nil, err
@@ -136,15 +146,19 @@ func (s *schemas) recall(ctx context.Context,
 		if err != nil {
 			return nil, outcome.Invalid("questions", err)
 		}
-		asked[i] = peer.Recall{Question: peer.Question{Key: key, Expired: q.GetExpired()},
-			Mode: wire.RecallMode(q.GetMode())}
+		asked[i] = peer.Recall{
+			Question: peer.Question{Key: key, Expired: q.GetExpired()},
+			Mode:     wire.RecallMode(q.GetMode()),
+		}
 	}
 	recalled, err := s.rights.Recall(ctx, target, asked)
 	if err != nil {
 		return nil, err
 	}
-	out := &schemav1.RecallDelegationsResponse{Epoch: recalled.Epoch[:],
-		Answers: make([]*schemav1.RecallDelegationsResponse_Answer, len(recalled.Answers))}
+	out := &schemav1.RecallDelegationsResponse{
+		Epoch:   recalled.Epoch[:],
+		Answers: make([]*schemav1.RecallDelegationsResponse_Answer, len(recalled.Answers)),
+	}
 	for i, a := range recalled.Answers {
 		out.Answers[i] = wire.RecallAnswerProto(a)
 	}
@@ -152,7 +166,8 @@ func (s *schemas) recall(ctx context.Context,
 }
 
 func (s *schemas) ReleaseBlockades(ctx context.Context,
-	req *schemav1.ReleaseBlockadesRequest) (*schemav1.ReleaseBlockadesResponse, error) {
+	req *schemav1.ReleaseBlockadesRequest,
+) (*schemav1.ReleaseBlockadesResponse, error) {
 	if err := s.release(ctx, req); err != nil {
 		return nil, outcome.Status(s.log, err)
 	}
@@ -185,13 +200,15 @@ func (s *schemas) release(ctx context.Context, req *schemav1.ReleaseBlockadesReq
 }
 
 func (s *schemas) CheckReferences(ctx context.Context,
-	req *schemav1.CheckReferencesRequest) (*schemav1.CheckReferencesResponse, error) {
+	req *schemav1.CheckReferencesRequest,
+) (*schemav1.CheckReferencesResponse, error) {
 	out, err := s.checkReferences(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) checkReferences(ctx context.Context,
-	req *schemav1.CheckReferencesRequest) (*schemav1.CheckReferencesResponse, error) {
+	req *schemav1.CheckReferencesRequest,
+) (*schemav1.CheckReferencesResponse, error) {
 	holder, err := caller(ctx)
 	if err != nil {
 		return nil, err

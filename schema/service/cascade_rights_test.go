@@ -92,8 +92,10 @@ func TestACascadeNeedsDeleteByEachWay(t *testing.T) {
 		require.NoError(t, err)
 	}
 	_, err := eve.BatchDeleteResources(ctx,
-		&resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{{Name: "targets/eve-none",
-			AllowMissing: true}, {Name: "targets/eve-p"}}})
+		&resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{{
+			Name:         "targets/eve-none",
+			AllowMissing: true,
+		}, {Name: "targets/eve-p"}}})
 	require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", err)
 	_, err = eve.PutResource(ctx, target("eve-own", "targets/eve-m"))
 	require.Equal(t, codes.PermissionDenied, status.Code(err),
@@ -103,8 +105,10 @@ func TestACascadeNeedsDeleteByEachWay(t *testing.T) {
 	_, err = eve.PutResource(ctx, target("eve-alone", "targets/eve-m"))
 	require.NoError(t, err, "which takes nothing along")
 	_, err = eve.BatchDeleteResources(ctx,
-		&resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{{Name: "targets/eve-none",
-			AllowMissing: true}, {Name: "targets/eve-m"}}})
+		&resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{{
+			Name:         "targets/eve-none",
+			AllowMissing: true,
+		}, {Name: "targets/eve-m"}}})
 	require.NoError(t, err)
 }
 
@@ -172,8 +176,10 @@ func TestADeleteRemovesNoMoreThanItsLimit(t *testing.T) {
 		require.NoError(t, err)
 	}
 	again := func(most int64) error {
-		_, err := root.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: parent, RequestId: id,
-			MaxRemovals: most})
+		_, err := root.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{
+			Name: parent, RequestId: id,
+			MaxRemovals: most,
+		})
 		return err
 	}
 	refused(again(1), "removes 2 resources, 1 are allowed")
@@ -191,7 +197,9 @@ func TestADeleteRemovesNoMoreThanItsLimit(t *testing.T) {
 	require.NoError(t, methods["batch"](2, "targets/root-a", "targets/root-none", "targets/root-b"),
 		"one that is not there does not count")
 	_, err = root.BatchDeleteResources(ctx,
-		&resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{{Name: "targets/x",
-			MaxRemovals: 1}}})
+		&resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{{
+			Name:        "targets/x",
+			MaxRemovals: 1,
+		}}})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 }

@@ -46,7 +46,8 @@ func NewReader(store *shadow.Store, who identity.Identity, log *zap.Logger) grpc
 }
 
 func newChannel(log *zap.Logger, who identity.Identity, unary []grpc.UnaryServerInterceptor,
-	stream []grpc.StreamServerInterceptor) *inprocess.Channel {
+	stream []grpc.StreamServerInterceptor,
+) *inprocess.Channel {
 	named := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		return handler(identity.NewContext(ctx, who), req)
 	}
@@ -54,10 +55,14 @@ func newChannel(log *zap.Logger, who identity.Identity, unary []grpc.UnaryServer
 		return handler(srv, &ownStream{ServerStream: ss, ctx: identity.NewContext(ss.Context(), who)})
 	}
 	return &inprocess.Channel{
-		Unary: inprocess.ChainUnary(append([]grpc.UnaryServerInterceptor{requestid.Unary(log),
-			recovery.UnaryServerInterceptor(), named}, unary...)),
-		Stream: inprocess.ChainStream(append([]grpc.StreamServerInterceptor{requestid.Stream(log),
-			recovery.StreamServerInterceptor(), namedStream}, stream...)),
+		Unary: inprocess.ChainUnary(append([]grpc.UnaryServerInterceptor{
+			requestid.Unary(log),
+			recovery.UnaryServerInterceptor(), named,
+		}, unary...)),
+		Stream: inprocess.ChainStream(append([]grpc.StreamServerInterceptor{
+			requestid.Stream(log),
+			recovery.StreamServerInterceptor(), namedStream,
+		}, stream...)),
 	}
 }
 

@@ -40,20 +40,24 @@ func (f *fake) GetResource(ctx context.Context, req *resourcev1.GetResourceReque
 }
 
 func (f *fake) WatchResources(req *resourcev1.WatchResourcesRequest,
-	stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
+	stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse],
+) error {
 	if req.GetKind() == "panic" {
 		panic("a service's mistake")
 	}
 	return stream.Send(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{
-		Upsert: f.stored}})
+		Upsert: f.stored,
+	}})
 }
 
 func newFake(t testing.TB) *fake {
 	t.Helper()
 	content, err := structpb.NewStruct(map[string]any{"deep": map[string]any{"er": "text"}, "list": []any{"a", "b"}})
 	require.NoError(t, err)
-	return &fake{stored: &resourcev1.Resource{Name: "targets/t", Labels: map[string]string{"k": "v"}, Body: content,
-		OwnerReferences: []*resourcev1.OwnerReference{{Name: "o"}}}}
+	return &fake{stored: &resourcev1.Resource{
+		Name: "targets/t", Labels: map[string]string{"k": "v"}, Body: content,
+		OwnerReferences: []*resourcev1.OwnerReference{{Name: "o"}},
+	}}
 }
 
 func fakeChannel(f *fake, share bool) grpc.ClientConnInterface {

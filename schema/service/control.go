@@ -18,13 +18,15 @@ import (
 // RemoveFinalizer checks nothing about the caller: package access has found that it is the holder, or has the
 // right to operate.
 func (r *resources) RemoveFinalizer(ctx context.Context,
-	req *resourcev1.RemoveFinalizerRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.RemoveFinalizerRequest,
+) (*resourcev1.Resource, error) {
 	out, err := r.removeFinalizer(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
 func (r *resources) removeFinalizer(ctx context.Context,
-	req *resourcev1.RemoveFinalizerRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.RemoveFinalizerRequest,
+) (*resourcev1.Resource, error) {
 	name, err := ownName(r.self, req.GetName())
 	if err != nil {
 		return nil, err
@@ -45,13 +47,15 @@ func (r *resources) removeFinalizer(ctx context.Context,
 }
 
 func (r *resources) UpdateResourceStatus(ctx context.Context,
-	req *resourcev1.UpdateResourceStatusRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.UpdateResourceStatusRequest,
+) (*resourcev1.Resource, error) {
 	out, err := r.updateStatus(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
 func (r *resources) updateStatus(ctx context.Context,
-	req *resourcev1.UpdateResourceStatusRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.UpdateResourceStatusRequest,
+) (*resourcev1.Resource, error) {
 	name, err := ownName(r.self, req.GetName())
 	if err != nil {
 		return nil, err
@@ -76,8 +80,10 @@ func statusText(in *structpb.Struct) ([]byte, error) {
 	if in == nil {
 		return nil, nil
 	}
-	if err := wire.CheckObject("status", in, wire.Bounds{Bytes: shadow.MaxStatusBytes,
-		Levels: shadow.MaxBodyDepth}); err != nil {
+	if err := wire.CheckObject("status", in, wire.Bounds{
+		Bytes:  shadow.MaxStatusBytes,
+		Levels: shadow.MaxBodyDepth,
+	}); err != nil {
 		return nil, err
 	}
 	return json.Marshal(in.AsMap())

@@ -34,12 +34,14 @@ type controlStore struct {
 }
 
 func (s *controlStore) RemoveFinalizer(_ context.Context, name string, uid uuid.UUID,
-	finalizer string) (*peer.Resource, error) {
+	finalizer string,
+) (*peer.Resource, error) {
 	return s.removeFinalizer(name, uid, finalizer)
 }
 
 func (s *controlStore) UpdateStatus(_ context.Context, name string, uid uuid.UUID, status []byte,
-	generation *int64) (*peer.Resource, error) {
+	generation *int64,
+) (*peer.Resource, error) {
 	return s.updateStatus(name, uid, status, generation)
 }
 
@@ -75,8 +77,10 @@ func TestAFinalizerIsRemovedFromOneUID(t *testing.T) {
 	r = newControls(&controlStore{removeFinalizer: func(string, uuid.UUID, string) (*peer.Resource, error) {
 		return nil, peer.ErrNotFound
 	}})
-	_, err = r.RemoveFinalizer(as(t, operator), &resourcev1.RemoveFinalizerRequest{Name: "devices/d",
-		Uid: uid(1).String()})
+	_, err = r.RemoveFinalizer(as(t, operator), &resourcev1.RemoveFinalizerRequest{
+		Name: "devices/d",
+		Uid:  uid(1).String(),
+	})
 	require.Equal(t, codes.NotFound, status.Code(err))
 }
 
@@ -89,13 +93,16 @@ func TestAStatusIsReplacedOrRemoved(t *testing.T) {
 		req  *resourcev1.UpdateResourceStatusRequest
 		text string // empty: none
 	}{
-		{&resourcev1.UpdateResourceStatusRequest{Name: "devices/d", Uid: uid(1).String(), Status: object,
-			StatusGeneration: &generation}, `{"n":3,"ready":true}`},
+		{&resourcev1.UpdateResourceStatusRequest{
+			Name: "devices/d", Uid: uid(1).String(), Status: object,
+			StatusGeneration: &generation,
+		}, `{"n":3,"ready":true}`},
 		{&resourcev1.UpdateResourceStatusRequest{Name: "devices/d"}, ""},
 	} {
 		r := newControls(
 			&controlStore{updateStatus: func(name string, id uuid.UUID, status []byte,
-				got *int64) (*peer.Resource, error) {
+				got *int64,
+			) (*peer.Resource, error) {
 				require.Equal(t, "devices/d", name)
 				require.Equal(t, c.req.GetUid() == "", id == uuid.Nil)
 				require.Equal(t, c.req.StatusGeneration, got, "absent is not 0") //nolint:protogetter // as said
@@ -120,16 +127,20 @@ func TestAStatusIsBounded_I21(t *testing.T) {
 	}
 	large := structpb.NewStringValue(string(make([]byte, shadow.MaxStatusBytes+1)))
 	r := newControls(&controlStore{}) // not called
-	for what, value := range map[string]*structpb.Value{"levels": deep, "bytes": large,
-		"not a number": structpb.NewNumberValue(math.NaN())} {
+	for what, value := range map[string]*structpb.Value{
+		"levels": deep, "bytes": large,
+		"not a number": structpb.NewNumberValue(math.NaN()),
+	} {
 		_, err := r.UpdateResourceStatus(as(t, operator), &resourcev1.UpdateResourceStatusRequest{
 			Name: "devices/d", Status: &structpb.Struct{Fields: map[string]*structpb.Value{"a": value}},
 		})
 		require.Equal(t, codes.InvalidArgument, status.Code(err), what)
 		require.ErrorContains(t, err, "status", what)
 	}
-	_, err := r.UpdateResourceStatus(as(t, operator), &resourcev1.UpdateResourceStatusRequest{Name: "devices/d",
-		Uid: "x"})
+	_, err := r.UpdateResourceStatus(as(t, operator), &resourcev1.UpdateResourceStatusRequest{
+		Name: "devices/d",
+		Uid:  "x",
+	})
 	require.ErrorContains(t, err, "uid: ")
 	_, err = r.UpdateResourceStatus(as(t, operator), &resourcev1.UpdateResourceStatusRequest{Name: "//" +
 		other.String() + "/devices/d"})
@@ -151,7 +162,8 @@ func (p *relayPeers) Invoke(_ context.Context, method string, req, out any, _ ..
 }
 
 func (p *relayPeers) NewStream(context.Context, *grpc.StreamDesc, string,
-	...grpc.CallOption) (grpc.ClientStream, error) {
+	...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	return nil, errors.New("no stream is relayed")
 }
 
@@ -175,8 +187,10 @@ func TestCallsOfAnApplicationAreRelayed(t *testing.T) {
 			return nil
 		},
 	}
-	relay := applicationRelay{self: self, peers: reach, places: costs.NewPlaces(maxRelayed, maxRelayedOfAll),
-		log: zap.NewNop()}
+	relay := applicationRelay{
+		self: self, peers: reach, places: costs.NewPlaces(maxRelayed, maxRelayedOfAll),
+		log: zap.NewNop(),
+	}
 	call := func(who identity.Identity, method, to string) (any, error) {
 		handled = false
 		ctx := metadata.NewIncomingContext(as(t, who), metadata.Pairs(peers.RelayKey, to))
@@ -224,7 +238,8 @@ func TestApplicationsLeaveTheirDeploymentItsCalls_I20(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running atomic.Int64
 	reached := make(chan struct{}, 10*maxRelayedOfAll)
-	relay := applicationRelay{self: self, places: costs.NewPlaces(maxRelayed, maxRelayedOfAll), log: zap.NewNop(),
+	relay := applicationRelay{
+		self: self, places: costs.NewPlaces(maxRelayed, maxRelayedOfAll), log: zap.NewNop(),
 		peers: &relayPeers{
 			conn: func(schema.DeploymentID) error { return nil },
 			invoke: func(string, any, any) error {
@@ -233,7 +248,8 @@ func TestApplicationsLeaveTheirDeploymentItsCalls_I20(t *testing.T) {
 				<-ctx.Done()
 				return nil
 			},
-		}}
+		},
+	}
 	call := func(ctx context.Context, name string) error {
 		who := identity.NewContext(ctx, identity.Identity{Role: identity.RoleApplication, Name: self.Service +
 			"/" + name})

@@ -39,7 +39,8 @@ func (d databaseCheck) check(ctx context.Context, method string) (context.Contex
 }
 
 func (d databaseCheck) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
-	handler grpc.UnaryHandler) (any, error) {
+	handler grpc.UnaryHandler,
+) (any, error) {
 	if err := grpc.SetTrailer(ctx, metadata.Pairs(peers.DatabaseKey, d.known.Database().String())); err != nil {
 		return nil, err
 	}
@@ -51,7 +52,8 @@ func (d databaseCheck) Unary(ctx context.Context, req any, info *grpc.UnaryServe
 }
 
 func (d databaseCheck) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
-	handler grpc.StreamHandler) error {
+	handler grpc.StreamHandler,
+) error {
 	ctx, err := d.check(stream.Context(), info.FullMethod)
 	if errors.Is(err, peer.ErrStranger) &&
 		info.FullMethod == schemav1.SchemaService_WatchImportedServiceDeletions_FullMethodName {

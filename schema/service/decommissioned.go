@@ -31,7 +31,8 @@ func (d decommissionCheck) check(ctx context.Context) error {
 }
 
 func (d decommissionCheck) Unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
-	handler grpc.UnaryHandler) (any, error) {
+	handler grpc.UnaryHandler,
+) (any, error) {
 	if err := d.check(ctx); err != nil {
 		return nil, err
 	}
@@ -39,7 +40,8 @@ func (d decommissionCheck) Unary(ctx context.Context, req any, _ *grpc.UnaryServ
 }
 
 func (d decommissionCheck) Stream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
-	handler grpc.StreamHandler) error {
+	handler grpc.StreamHandler,
+) error {
 	if err := d.check(stream.Context()); err != nil {
 		return err
 	}

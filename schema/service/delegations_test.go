@@ -36,8 +36,10 @@ func TestWhoDecidesByWhatOthersDoNotKnowDelegatesNothing(t *testing.T) {
 	}{{nil, nil, true}, {access.Outside(nil), nil, false}, {nil, strict{}, false}} {
 		s.delegates = delegatesUnless(c.authorizer, c.tokens)
 		for _, asks := range []bool{true, false} {
-			_, err := s.ConfirmBlockades(asDeployment(t, other), &schemav1.ConfirmBlockadesRequest{Delegable: asks,
-				Epoch: bytesOf(uid(3))})
+			_, err := s.ConfirmBlockades(asDeployment(t, other), &schemav1.ConfirmBlockadesRequest{
+				Delegable: asks,
+				Epoch:     bytesOf(uid(3)),
+			})
 			require.NoError(t, err)
 			require.Equal(t, asks && c.want, store.delegable)
 		}
@@ -54,8 +56,10 @@ func TestRecallsOfRights(t *testing.T) {
 		{Question: peer.Question{Key: key}, Mode: peer.RecallLooks},
 	}
 	answers := &peer.Recalled{Epoch: uid(9), Answers: []peer.RecallAnswer{
-		{Verdict: peer.Held, Holders: []peer.RecalledHolder{{UID: uid(3), Name: "holders/h", Path: "block"}},
-			More: true}, {Verdict: peer.GoneVerdict}, {Verdict: peer.Undecided},
+		{
+			Verdict: peer.Held, Holders: []peer.RecalledHolder{{UID: uid(3), Name: "holders/h", Path: "block"}},
+			More: true,
+		}, {Verdict: peer.GoneVerdict}, {Verdict: peer.Undecided},
 	}}
 	store := &schemaStore{recall: func(from schema.DeploymentID, got []peer.Recall) (*peer.Recalled, error) {
 		require.Equal(t, other, from)
@@ -65,8 +69,10 @@ func TestRecallsOfRights(t *testing.T) {
 	req := &schemav1.RecallDelegationsRequest{}
 	for _, a := range asked {
 		req.Questions = append(req.Questions,
-			&schemav1.RecallDelegationsRequest_Question{Key: wire.BlockadeKeyProto(a.Key), Expired: a.Expired,
-				Mode: wire.RecallModes[a.Mode]})
+			&schemav1.RecallDelegationsRequest_Question{
+				Key: wire.BlockadeKeyProto(a.Key), Expired: a.Expired,
+				Mode: wire.RecallModes[a.Mode],
+			})
 	}
 	out, err := newSchemaService(store).RecallDelegations(asDeployment(t, other), req)
 	require.NoError(t, err)
@@ -84,8 +90,10 @@ func TestNoRightToBlockIsGivenByWhoDecidesItself(t *testing.T) {
 	t.Parallel()
 	s := newSchemaService(&schemaStore{})
 	s.delegates = delegatesUnless(access.Outside(nil), nil)
-	err := s.checkHolder(other, []peer.EstablishReference{{HolderName: "targets/t", Path: peer.RightPath,
-		TargetName: "targets/t", TargetUID: uid(2)}})
+	err := s.checkHolder(other, []peer.EstablishReference{{
+		HolderName: "targets/t", Path: peer.RightPath,
+		TargetName: "targets/t", TargetUID: uid(2),
+	}})
 	var refused *peer.RefusedError
 	require.ErrorAs(t, err, &refused)
 	require.True(t, refused.Only(peer.NotReferable), "%v", err)

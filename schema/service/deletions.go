@@ -23,7 +23,8 @@ type feedStore interface {
 }
 
 func (s *schemas) WatchImportedServiceDeletions(req *schemav1.WatchImportedServiceDeletionsRequest,
-	stream grpc.ServerStreamingServer[schemav1.WatchImportedServiceDeletionsResponse]) error {
+	stream grpc.ServerStreamingServer[schemav1.WatchImportedServiceDeletionsResponse],
+) error {
 	holder, err := caller(stream.Context())
 	if err == nil {
 		err = s.feeds.CheckKept(stream.Context(), holder, req.GetKeptToken())
@@ -39,10 +40,12 @@ func (s *schemas) WatchImportedServiceDeletions(req *schemav1.WatchImportedServi
 
 // sendDeletions sends the messages of one event: its items, then its position.
 func sendDeletions(e schema.Event[schema.Deletion],
-	send func(*schemav1.WatchImportedServiceDeletionsResponse) error) error {
+	send func(*schemav1.WatchImportedServiceDeletionsResponse) error,
+) error {
 	if len(e.Items) > 0 {
 		err := send(&schemav1.WatchImportedServiceDeletionsResponse{
-			Event: &schemav1.WatchImportedServiceDeletionsResponse_Upsert{Upsert: deletionsProto(e.Items)}})
+			Event: &schemav1.WatchImportedServiceDeletionsResponse_Upsert{Upsert: deletionsProto(e.Items)},
+		})
 		if err != nil || e.Token == "" {
 			return err
 		}
@@ -73,7 +76,8 @@ func deletionsProto(items []schema.Deletion) *schemav1.WatchImportedServiceDelet
 const acknowledgeTime = 2 * time.Second
 
 func (s *schemas) AcknowledgeDeletions(ctx context.Context,
-	req *schemav1.AcknowledgeDeletionsRequest) (*schemav1.AcknowledgeDeletionsResponse, error) {
+	req *schemav1.AcknowledgeDeletionsRequest,
+) (*schemav1.AcknowledgeDeletionsResponse, error) {
 	more, err := s.acknowledge(ctx, req)
 	if err != nil {
 		return nil, outcome.Status(s.log, err)

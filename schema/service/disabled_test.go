@@ -21,8 +21,10 @@ func TestADisabledDeploymentIsNotRefusedForGood_I2_I15(t *testing.T) {
 	devices := &schema.Descriptor{ServiceVersion: schema.ServiceVersion{Service: "devices.example.com", Version: "v1"}}
 	p.Update(&schema.Environment{
 		Services: []*schema.Descriptor{devices},
-		Deployments: []schema.Deployment{{DeploymentID: target, Version: "v1"}, {DeploymentID: holder, Version: "v1",
-			Disabled: true}},
+		Deployments: []schema.Deployment{{DeploymentID: target, Version: "v1"}, {
+			DeploymentID: holder, Version: "v1",
+			Disabled: true,
+		}},
 	})
 	s := &schemas{mayRefer: p.MayRefer, disabled: p.Disabled}
 	attempt, uid := uuid.Must(uuid.NewV7()), uuid.New()

@@ -110,12 +110,14 @@ type schemaStore struct {
 }
 
 func (s *schemaStore) Establish(_ context.Context, holder schema.DeploymentID, attempt peer.AttemptID,
-	refs []peer.EstablishReference) (*peer.Established, error) {
+	refs []peer.EstablishReference,
+) (*peer.Established, error) {
 	return s.establish(holder, attempt, refs)
 }
 
 func (s *schemaStore) EstablishTogether(ctx context.Context, holder schema.DeploymentID,
-	attempts []peer.EstablishAttempt) []peer.EstablishOutcome {
+	attempts []peer.EstablishAttempt,
+) []peer.EstablishOutcome {
 	if s.establishTogether != nil {
 		return s.establishTogether(ctx, holder, attempts)
 	}
@@ -127,7 +129,8 @@ func (s *schemaStore) EstablishTogether(ctx context.Context, holder schema.Deplo
 }
 
 func (s *schemaStore) WouldEstablish(_ context.Context, holder schema.DeploymentID, attempt peer.AttemptID,
-	refs []peer.EstablishReference) (*peer.Established, error) {
+	refs []peer.EstablishReference,
+) (*peer.Established, error) {
 	return s.wouldEstablish(holder, attempt, refs)
 }
 
@@ -138,12 +141,14 @@ func (s *schemaStore) Confirm(_ context.Context, holder schema.DeploymentID, c p
 }
 
 func (s *schemaStore) Release(_ context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey,
-	attempts []peer.AttemptID) error {
+	attempts []peer.AttemptID,
+) error {
 	return s.release(holder, epoch, keys, attempts)
 }
 
 func (s *schemaStore) Answer(_ context.Context, target schema.DeploymentID,
-	questions []peer.Question) (*peer.Answers, error) {
+	questions []peer.Question,
+) (*peer.Answers, error) {
 	return s.answer(target, questions)
 }
 
@@ -152,7 +157,8 @@ func (s *schemaStore) Recall(_ context.Context, from schema.DeploymentID, asked 
 }
 
 func (s *schemaStore) CheckReferences(_ context.Context, holder schema.DeploymentID,
-	refs []peer.CheckedReference) ([]peer.Known, error) {
+	refs []peer.CheckedReference,
+) ([]peer.Known, error) {
 	return s.checkReferences(holder, refs)
 }
 
@@ -164,32 +170,38 @@ func (s *schemaStore) CheckKept(_ context.Context, holder schema.DeploymentID, t
 }
 
 func (s *schemaStore) WatchDeletions(_ context.Context, holder schema.DeploymentID, token string,
-	deliver func(schema.Event[schema.Deletion]) error) error {
+	deliver func(schema.Event[schema.Deletion]) error,
+) error {
 	return s.watchDeletions(holder, token, deliver)
 }
 
 func (s *schemaStore) AcknowledgeFor(_ context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string,
-	except []uuid.UUID, limit time.Duration) (bool, error) {
+	except []uuid.UUID, limit time.Duration,
+) (bool, error) {
 	return s.acknowledge(holder, epoch, token, except, limit)
 }
 
 func (s *schemaStore) CheckOwners(_ context.Context, ownee schema.DeploymentID,
-	questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+	questions []peer.OwnerQuestion,
+) (*peer.OwnerAnswers, error) {
 	return s.checkOwners(ownee, questions)
 }
 
 func (s *schemaStore) WouldCheckOwners(_ context.Context, ownee schema.DeploymentID,
-	questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+	questions []peer.OwnerQuestion,
+) (*peer.OwnerAnswers, error) {
 	return s.wouldCheck(ownee, questions)
 }
 
 func (s *schemaStore) DropOwners(_ context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion,
-	releases []peer.OwnerRelease) ([]uuid.UUID, bool, error) {
+	releases []peer.OwnerRelease,
+) ([]uuid.UUID, bool, error) {
 	return s.dropOwners(from, epoch, owners, releases)
 }
 
 func (s *schemaStore) UpgradeOwners(_ context.Context, from schema.DeploymentID, version string, generation int64,
-	renamed map[string]string) (int64, error) {
+	renamed map[string]string,
+) (int64, error) {
 	return s.upgradeOwners(from, version, generation, renamed)
 }
 
@@ -198,7 +210,8 @@ func (s *schemaStore) ReferredKinds(context.Context, schema.DeploymentID) (uuid.
 }
 
 func (s *schemaStore) ReferredKindsIn(_ context.Context, of schema.DeploymentID,
-	epoch uuid.UUID) (peer.TargetKinds, error) {
+	epoch uuid.UUID,
+) (peer.TargetKinds, error) {
 	if s.referredIn == nil {
 		return peer.TargetKinds{Known: true, Names: []string{"Target"}}, nil
 	}
@@ -210,12 +223,14 @@ func (s *schemaStore) PeerEpoch(context.Context, schema.DeploymentID) (uuid.UUID
 }
 
 func (s *schemaStore) RecordPeerEpoch(_ context.Context, from schema.DeploymentID, epoch uuid.UUID,
-	_ peer.TargetKinds) (uuid.UUID, error) {
+	_ peer.TargetKinds,
+) (uuid.UUID, error) {
 	return s.told(from, epoch)
 }
 
 func (s *schemaStore) MarkReferencesConfirmed(_ context.Context, by schema.DeploymentID, epoch,
-	selfEpoch uuid.UUID) error {
+	selfEpoch uuid.UUID,
+) error {
 	return s.confirmed(by, epoch, selfEpoch)
 }
 
@@ -228,17 +243,20 @@ func (s *schemaStore) Trace(_ context.Context, uids []uuid.UUID) (map[uuid.UUID]
 }
 
 func (s *schemaStore) ListShadows(_ context.Context, kind, token string,
-	limit int) ([]shadow.ResourceView, string, error) {
+	limit int,
+) ([]shadow.ResourceView, string, error) {
 	return s.listShadows(kind, token, limit)
 }
 
 func (s *schemaStore) ListBlockades(_ context.Context, of schema.DeploymentID, token string,
-	limit int) ([]shadow.BlockadeView, string, error) {
+	limit int,
+) ([]shadow.BlockadeView, string, error) {
 	return s.listBlockades(of, token, limit)
 }
 
 func (s *schemaStore) WatchWork(_ context.Context, shards []int16, token string,
-	deliver func(schema.Event[schema.Work]) error) error {
+	deliver func(schema.Event[schema.Work]) error,
+) error {
 	return s.watchWork(shards, token, deliver)
 }
 
@@ -299,7 +317,8 @@ func (s *resourceStore) ValidateBatch(_ context.Context, writes []peer.Write, to
 }
 
 func (s *resourceStore) DeleteAll(ctx context.Context,
-	reqs []shadow.DeleteRequest) (results []peer.DeleteResult, err error) {
+	reqs []shadow.DeleteRequest,
+) (results []peer.DeleteResult, err error) {
 	for _, req := range reqs {
 		result, err := s.delete(ctx, req)
 		if err != nil {
@@ -319,7 +338,8 @@ func (s *resourceStore) PlanDelete(_ context.Context, names ...string) (*shadow.
 }
 
 func (s *resourceStore) SetBlockDeletion(_ context.Context, name string, uid uuid.UUID,
-	block bool) (*peer.Resource, error) {
+	block bool,
+) (*peer.Resource, error) {
 	return s.setBlockDeletion(name, uid, block)
 }
 
@@ -327,8 +347,11 @@ func (s *resourceStore) SetBlockDeletion(_ context.Context, name string, uid uui
 // environment with self, sibling and other.
 func newResourceService(store *resourceStore) *resources {
 	peers := peers.New(self, nil)
-	peers.Update(&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self}, {DeploymentID: sibling},
-		{DeploymentID: other}}})
+	peers.Update(&schema.Environment{Deployments: []schema.Deployment{
+		{DeploymentID: self},
+		{DeploymentID: sibling},
+		{DeploymentID: other},
+	}})
 	return &resources{
 		self: self, model: func() *schema.Model {
 			return nil

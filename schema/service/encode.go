@@ -19,7 +19,8 @@ import (
 // are encoded already where the answer will be: the messages have their bodies as unknown fields, which are
 // sent as they are.
 func withBodies(ctx context.Context, self schema.DeploymentID, in []peer.Resource,
-	mask *fieldmaskpb.FieldMask) ([]*resourcev1.Resource, error) {
+	mask *fieldmaskpb.FieldMask,
+) ([]*resourcev1.Resource, error) {
 	bytes := int64(0)
 	for i := range in {
 		bytes += int64(len(in[i].Body)) + encodedCopies*budget.EncodedBytes(in[i].Body)
@@ -45,7 +46,8 @@ func withBodies(ctx context.Context, self schema.DeploymentID, in []peer.Resourc
 const encodedCopies = 2
 
 func withBody(self schema.DeploymentID, in *peer.Resource, mask *fieldmaskpb.FieldMask,
-	encoded bool) (*resourcev1.Resource, error) {
+	encoded bool,
+) (*resourcev1.Resource, error) {
 	out, of := resourceProto(self, in), wire.PickedOf(mask.GetPaths())
 	if err := setStatus(out, in); err != nil {
 		return nil, fmt.Errorf("the stored status of %s: %s", in.Name, err.Error())

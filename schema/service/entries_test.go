@@ -37,7 +37,8 @@ func everyMethod(yield func(name string, m protoreflect.MethodDescriptor) bool) 
 
 // has reports whether a message has, at any depth, a message that satisfies a condition.
 func has(m protoreflect.MessageDescriptor, is func(protoreflect.MessageDescriptor) bool,
-	seen map[protoreflect.FullName]bool) bool {
+	seen map[protoreflect.FullName]bool,
+) bool {
 	if seen[m.FullName()] {
 		return false
 	}
@@ -92,8 +93,10 @@ func TestEveryMethodHasItsBounds_I20(t *testing.T) {
 		}
 		require.NoError(t, err, name)
 		require.True(t, people, "%s is forwarded, and not for people", name)
-		for _, who := range []identity.Identity{operator, identity.Deployment(other), {Role: identity.RoleApplication,
-			Name: "x"}} {
+		for _, who := range []identity.Identity{operator, identity.Deployment(other), {
+			Role: identity.RoleApplication,
+			Name: "x",
+		}} {
 			ctx, _ := received(as(t, identity.Deployment(sibling)), onBehalfOf, who.Path())
 			_, err := f.actFor(ctx, name)
 			require.Equal(t, codes.PermissionDenied, status.Code(err), "%s for %s", name, who)

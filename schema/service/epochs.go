@@ -57,13 +57,15 @@ func epochOf(raw []byte) (uuid.UUID, error) {
 }
 
 func (s *schemas) AnnounceEpoch(ctx context.Context,
-	req *schemav1.AnnounceEpochRequest) (*schemav1.AnnounceEpochResponse, error) {
+	req *schemav1.AnnounceEpochRequest,
+) (*schemav1.AnnounceEpochResponse, error) {
 	out, err := s.announceEpoch(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) announceEpoch(ctx context.Context,
-	req *schemav1.AnnounceEpochRequest) (*schemav1.AnnounceEpochResponse, error) {
+	req *schemav1.AnnounceEpochRequest,
+) (*schemav1.AnnounceEpochResponse, error) {
 	from, err := caller(ctx)
 	if err != nil {
 		return nil, err
@@ -100,7 +102,8 @@ func (s *schemas) announceEpoch(ctx context.Context,
 // deployment is asked at a time, and answers all announcements that came meanwhile: a flood of made-up ones
 // keeps none away.
 func (s *schemas) agrees(ctx context.Context, from schema.DeploymentID,
-	epoch uuid.UUID) (refersTo peer.TargetKinds, err error) {
+	epoch uuid.UUID,
+) (refersTo peer.TargetKinds, err error) {
 	type answer struct {
 		epoch    uuid.UUID
 		refersTo peer.TargetKinds
@@ -118,11 +121,15 @@ func (s *schemas) agrees(ctx context.Context, from schema.DeploymentID,
 	}
 	switch {
 	case err != nil:
-		return refersTo, &peer.UnavailableError{Deployments: []schema.DeploymentID{from},
-			Err: fmt.Errorf("its epoch counts when it says the same at its registered address: %w", err)}
+		return refersTo, &peer.UnavailableError{
+			Deployments: []schema.DeploymentID{from},
+			Err:         fmt.Errorf("its epoch counts when it says the same at its registered address: %w", err),
+		}
 	case said.epoch != epoch:
-		return refersTo, &peer.UnavailableError{Deployments: []schema.DeploymentID{from},
-			Err: fmt.Errorf("it says at its registered address that its epoch is %s, and not %s", said.epoch, epoch)}
+		return refersTo, &peer.UnavailableError{
+			Deployments: []schema.DeploymentID{from},
+			Err:         fmt.Errorf("it says at its registered address that its epoch is %s, and not %s", said.epoch, epoch),
+		}
 	}
 	return said.refersTo, nil
 }
@@ -140,7 +147,8 @@ func (s *schemas) GetEpoch(ctx context.Context, _ *schemav1.GetEpochRequest) (*s
 }
 
 func (s *schemas) ConfirmEpoch(ctx context.Context,
-	req *schemav1.ConfirmEpochRequest) (*schemav1.ConfirmEpochResponse, error) {
+	req *schemav1.ConfirmEpochRequest,
+) (*schemav1.ConfirmEpochResponse, error) {
 	return &schemav1.ConfirmEpochResponse{}, outcome.Status(s.log, s.confirmEpoch(ctx, req))
 }
 

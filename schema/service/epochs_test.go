@@ -24,11 +24,13 @@ func TestAnEpochCountsWhenItsDeploymentSaysIt_I13_I15(t *testing.T) {
 	t.Parallel()
 	known, announced := newAttempt(t), newAttempt(t) // of a version 7, one after the other
 	var recorded []uuid.UUID
-	s := newSchemaService(&schemaStore{peerEpoch: known,
+	s := newSchemaService(&schemaStore{
+		peerEpoch: known,
 		told: func(_ schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) {
 			recorded = append(recorded, epoch)
 			return epoch, nil
-		}})
+		},
+	})
 	ctx := asDeployment(t, other)
 	announce := func(epoch uuid.UUID) error {
 		_, err := s.AnnounceEpoch(ctx, &schemav1.AnnounceEpochRequest{Epoch: epoch[:]})
@@ -65,10 +67,12 @@ func TestAFloodOfMadeUpEpochsKeepsNoTrueOneAway_I13_I20(t *testing.T) {
 		known := peer.EpochAfter(time.Now())
 		said := peer.EpochAfter(time.Now(), &known)
 		madeUp := peer.EpochAfter(time.Now(), &said)
-		s := newSchemaService(&schemaStore{peerEpoch: known,
+		s := newSchemaService(&schemaStore{
+			peerEpoch: known,
 			told: func(_ schema.DeploymentID, epoch uuid.UUID) (uuid.UUID, error) {
 				return epoch, nil
-			}})
+			},
+		})
 		asked, end := 0, make(chan struct{})
 		s.epochOf = func(ctx context.Context, _ schema.DeploymentID) (uuid.UUID, peer.TargetKinds, error) {
 			asked++
@@ -102,7 +106,8 @@ func TestAnUpgradeCountsWhenItsDeploymentSaysIt_I26(t *testing.T) {
 	var upgraded []int64
 	s := newSchemaService(
 		&schemaStore{upgradeOwners: func(_ schema.DeploymentID, _ string, generation int64,
-			_ map[string]string) (int64, error) {
+			_ map[string]string,
+		) (int64, error) {
 			upgraded = append(upgraded, generation)
 			return 0, nil
 		}})

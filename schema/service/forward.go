@@ -67,8 +67,10 @@ type forwarder struct {
 }
 
 func newForwarder(cfg Config) *forwarder {
-	return &forwarder{self: cfg.Store.Deployment(), peers: cfg.Peers, tokens: cfg.Callers.Tokens,
-		rights: newAccess(cfg), log: cfg.Logger}
+	return &forwarder{
+		self: cfg.Store.Deployment(), peers: cfg.Peers, tokens: cfg.Callers.Tokens,
+		rights: newAccess(cfg), log: cfg.Logger,
+	}
 }
 
 // forwardedKey is the context key of the deployment that forwarded a request.
@@ -77,7 +79,8 @@ type forwardedKey struct{}
 // actForUnary and actForStream run before the policy, which applies to the person and not to the forwarding
 // deployment.
 func (f *forwarder) actForUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
-	handler grpc.UnaryHandler) (any, error) {
+	handler grpc.UnaryHandler,
+) (any, error) {
 	ctx, err := f.actFor(ctx, info.FullMethod)
 	if err != nil {
 		return nil, err
@@ -86,7 +89,8 @@ func (f *forwarder) actForUnary(ctx context.Context, req any, info *grpc.UnarySe
 }
 
 func (f *forwarder) actForStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
-	handler grpc.StreamHandler) error {
+	handler grpc.StreamHandler,
+) error {
 	ctx, err := f.actFor(ss.Context(), info.FullMethod)
 	if err != nil {
 		return err
@@ -272,7 +276,8 @@ func (f *forwarder) destination(names []string, region string) (to schema.Deploy
 
 // Unary and Stream forward the requests for other regions. They run after the policy.
 func (f *forwarder) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
-	handler grpc.UnaryHandler) (any, error) {
+	handler grpc.UnaryHandler,
+) (any, error) {
 	to, err := f.forwardTarget(ctx, req)
 	switch {
 	case err != nil:
@@ -298,7 +303,8 @@ func (f *forwarder) Unary(ctx context.Context, req any, info *grpc.UnaryServerIn
 
 // get forwards a GetResource for one of the names of a batch.
 func (f *forwarder) get(ctx context.Context, to schema.DeploymentID,
-	req *resourcev1.GetResourceRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.GetResourceRequest,
+) (*resourcev1.Resource, error) {
 	conn, ctx, err := f.dial(ctx, resourcev1.ResourceService_GetResource_FullMethodName, req, to)
 	if err != nil {
 		return nil, err
@@ -319,7 +325,8 @@ func asReceived(ctx context.Context) []grpc.CallOption {
 // methods need no more than the rights of a user, and the other side accepts no other role from a deployment:
 // an operator is forwarded as the user of the same name, if the limits of the operator allow it.
 func (f *forwarder) dial(ctx context.Context, method string, req any,
-	to schema.DeploymentID) (grpc.ClientConnInterface, context.Context, error) {
+	to schema.DeploymentID,
+) (grpc.ClientConnInterface, context.Context, error) {
 	who, err := identity.CallerFromContext(ctx)
 	if err != nil {
 		return nil, ctx, status.Error(codes.Unauthenticated, err.Error())
@@ -363,7 +370,8 @@ func (f *forwarder) connect(ctx context.Context, conn grpc.ClientConnInterface) 
 
 // Stream forwards a watch: one request, then each event when it arrives.
 func (f *forwarder) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
-	handler grpc.StreamHandler) error {
+	handler grpc.StreamHandler,
+) error {
 	if info.FullMethod != resourcev1.ResourceService_WatchResources_FullMethodName {
 		return handler(srv, stream)
 	}

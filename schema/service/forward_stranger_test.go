@@ -24,15 +24,19 @@ func TestAStrangerForwardsForNobody(t *testing.T) {
 	t.Parallel()
 	self := schema.DeploymentID{Service: "a.example.com", Region: "us-west2"}
 	for what, listed := range map[string][]schema.Deployment{
-		"unlisted": nil, "disabled": {{DeploymentID: schema.DeploymentID{Service: "a.example.com", Region: "removed"},
-			Version: "v1", Disabled: true}},
+		"unlisted": nil, "disabled": {{
+			DeploymentID: schema.DeploymentID{Service: "a.example.com", Region: "removed"},
+			Version:      "v1", Disabled: true,
+		}},
 	} {
 		store := harness.NewBox(t, services, nil, self.String()).Stores[self]
 		env := peers.New(self, nil)
 		f, err := schema.ParseFile("f", strings.NewReader(writers))
 		require.NoError(t, err)
-		env.Update(&schema.Environment{Services: f.Services, Rights: f.Rights,
-			Deployments: append([]schema.Deployment{{DeploymentID: self, Version: "v1"}}, listed...)})
+		env.Update(&schema.Environment{
+			Services: f.Services, Rights: f.Rights,
+			Deployments: append([]schema.Deployment{{DeploymentID: self, Version: "v1"}}, listed...),
+		})
 		c := service.NewChannels(service.Config{Store: store, Peers: env, Logger: zap.NewNop()})
 		root := resourcev1.NewResourceServiceClient(c.As(identity.Identity{Role: identity.RoleUser, Name: "root"}))
 		_, err = root.PutResource(t.Context(), target("secret"))

@@ -42,7 +42,8 @@ func newTestForwarder(t testing.TB, deployments ...schema.DeploymentID) *forward
 
 func put(name string) *resourcev1.BatchWriteResourcesRequest_Write {
 	return &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{
-		Put: &resourcev1.Resource{Name: name}}}
+		Put: &resourcev1.Resource{Name: name},
+	}}
 }
 
 func TestRequestsAreForwardedByTheirNamesAndRegions(t *testing.T) {
@@ -58,15 +59,20 @@ func TestRequestsAreForwardedByTheirNamesAndRegions(t *testing.T) {
 			&resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{Name: name}},
 			&resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{Name: name}},
 			&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name}},
-			&resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{put(name),
-				put(name)}},
+			&resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{
+				put(name),
+				put(name),
+			}},
 			&resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{
 				{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: &resourcev1.Resource{Name: name}}},
 				{Write: &resourcev1.BatchWriteResourcesRequest_Write_Update{Update: &resourcev1.UpdateResourceRequest{
-					Resource: &resourcev1.Resource{Name: name}}}},
+					Resource: &resourcev1.Resource{Name: name},
+				}}},
 			}},
-			&resourcev1.MutateAndValidateResourceRequest{Write: put(name),
-				More: []*resourcev1.BatchWriteResourcesRequest_Write{put(name)}},
+			&resourcev1.MutateAndValidateResourceRequest{
+				Write: put(name),
+				More:  []*resourcev1.BatchWriteResourcesRequest_Write{put(name)},
+			},
 		}
 	}
 	for _, req := range named(there) {
@@ -82,16 +88,20 @@ func TestRequestsAreForwardedByTheirNamesAndRegions(t *testing.T) {
 		}
 	}
 	for region, want := range map[string]schema.DeploymentID{"": {}, self.Region: {}, sibling.Region: sibling} {
-		for _, req := range []proto.Message{&resourcev1.ListResourcesRequest{Region: region},
-			&resourcev1.WatchResourcesRequest{Region: region}} {
+		for _, req := range []proto.Message{
+			&resourcev1.ListResourcesRequest{Region: region},
+			&resourcev1.WatchResourcesRequest{Region: region},
+		} {
 			to, err := f.forwardTarget(as(t, ann), req)
 			require.NoError(t, err)
 			require.Equal(t, want, to, "%T %s", req, region)
 		}
 	}
 	// The handler itself gets the resources of a batch, one by one.
-	for _, req := range []proto.Message{&resourcev1.BatchGetResourcesRequest{Names: []string{there, here}},
-		&adminv1.StatusRequest{}, &schemav1.ConfirmBlockadesRequest{}} {
+	for _, req := range []proto.Message{
+		&resourcev1.BatchGetResourcesRequest{Names: []string{there, here}},
+		&adminv1.StatusRequest{}, &schemav1.ConfirmBlockadesRequest{},
+	} {
 		to, err := f.forwardTarget(as(t, ann), req)
 		require.NoError(t, err)
 		require.True(t, to.IsZero(), "%T", req)
@@ -108,8 +118,10 @@ func TestRequestsThatCannotBeForwardedAreRefused(t *testing.T) {
 		"region: region \"Mars!\": want":                                                                  &resourcev1.WatchResourcesRequest{Region: "Mars!"},
 		"name: name \"//a\"":                                                                              &resourcev1.DeleteResourceRequest{Name: "//a"},
 		"name: devices/d belongs to a.example.com/us-west2, others belong to a.example.com/eastus2: one request writes in one deployment": &resourcev1.BatchWriteResourcesRequest{
-			Writes: []*resourcev1.BatchWriteResourcesRequest_Write{put("//a.example.com/eastus2/devices/d"),
-				put("devices/d")},
+			Writes: []*resourcev1.BatchWriteResourcesRequest_Write{
+				put("//a.example.com/eastus2/devices/d"),
+				put("devices/d"),
+			},
 		},
 	} {
 		_, err := f.forwardTarget(as(t, ann), req)
@@ -121,12 +133,16 @@ func TestRequestsThatCannotBeForwardedAreRefused(t *testing.T) {
 	}
 	for field, req := range map[string]proto.Message{
 		"name": &resourcev1.PlanDeletionRequest{Name: "//a"},
-		"more[1]": &resourcev1.PlanDeletionRequest{Name: "devices/c",
-			More: []string{"devices/d", "//a.example.com/eastus2/devices/d"}},
+		"more[1]": &resourcev1.PlanDeletionRequest{
+			Name: "devices/c",
+			More: []string{"devices/d", "//a.example.com/eastus2/devices/d"},
+		},
 		"requests[0].name": &resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{
-			named("//b.example.com/us-west2/devices/d")}},
+			named("//b.example.com/us-west2/devices/d"),
+		}},
 		"requests[1].name": &resourcev1.BatchDeleteResourcesRequest{Requests: []*resourcev1.DeleteResourceRequest{
-			named("devices/c"), named("//a")}},
+			named("devices/c"), named("//a"),
+		}},
 	} {
 		_, err := f.forwardTarget(as(t, ann), req)
 		require.Len(t, violation.Of(err), 1, "%T", req)
@@ -162,24 +178,50 @@ func TestWhoMayActForWhom(t *testing.T) {
 		code   codes.Code
 	}{
 		"a sibling, for a user": {identity.Deployment(sibling), getMethod, []string{ann.Path()}, codes.OK},
-		"a sibling, for an operator": {identity.Deployment(sibling), getMethod, []string{operator.Path()},
-			codes.PermissionDenied},
-		"a sibling, for a deployment": {identity.Deployment(sibling), getMethod,
-			[]string{identity.Deployment(other).Path()}, codes.PermissionDenied},
-		"a sibling, in an operators' call": {identity.Deployment(sibling),
-			resourcev1.ResourceService_SetBlockDeletion_FullMethodName, []string{ann.Path()}, codes.PermissionDenied},
-		"a sibling, between deployments": {identity.Deployment(sibling), confirmMethod, []string{ann.Path()},
-			codes.PermissionDenied},
-		"a sibling, for two users": {identity.Deployment(sibling), getMethod,
-			[]string{ann.Path(), "/user/bob"}, codes.PermissionDenied},
-		"a sibling, for nobody": {identity.Deployment(sibling), getMethod, []string{"ann"},
-			codes.PermissionDenied},
-		"another service's deployment": {identity.Deployment(other), getMethod, []string{ann.Path()},
-			codes.PermissionDenied},
+		"a sibling, for an operator": {
+			identity.Deployment(sibling), getMethod,
+			[]string{operator.Path()},
+			codes.PermissionDenied,
+		},
+		"a sibling, for a deployment": {
+			identity.Deployment(sibling), getMethod,
+			[]string{identity.Deployment(other).Path()},
+			codes.PermissionDenied,
+		},
+		"a sibling, in an operators' call": {
+			identity.Deployment(sibling),
+			resourcev1.ResourceService_SetBlockDeletion_FullMethodName,
+			[]string{ann.Path()},
+			codes.PermissionDenied,
+		},
+		"a sibling, between deployments": {
+			identity.Deployment(sibling), confirmMethod,
+			[]string{ann.Path()},
+			codes.PermissionDenied,
+		},
+		"a sibling, for two users": {
+			identity.Deployment(sibling), getMethod,
+			[]string{ann.Path(), "/user/bob"},
+			codes.PermissionDenied,
+		},
+		"a sibling, for nobody": {
+			identity.Deployment(sibling), getMethod,
+			[]string{"ann"},
+			codes.PermissionDenied,
+		},
+		"another service's deployment": {
+			identity.Deployment(other), getMethod,
+			[]string{ann.Path()},
+			codes.PermissionDenied,
+		},
 		"a user":      {ann, getMethod, []string{"/user/bob"}, codes.PermissionDenied},
 		"an operator": {operator, getMethod, []string{ann.Path()}, codes.PermissionDenied},
-		"nobody": {identity.Identity{}, getMethod, []string{ann.Path()},
-			codes.PermissionDenied},
+		"nobody": {
+			identity.Identity{},
+			getMethod,
+			[]string{ann.Path()},
+			codes.PermissionDenied,
+		},
 		"a user, for itself, with no header": {ann, getMethod, nil, codes.OK},
 	} {
 		var pairs []string
@@ -222,12 +264,15 @@ func (regional) GetResource(ctx context.Context, req *resourcev1.GetResourceRequ
 	if strings.HasSuffix(req.GetName(), "/none") {
 		return nil, outcome.Because("NOT_FOUND", errors.New("devices/none: not found"))
 	}
-	return &resourcev1.Resource{Name: req.GetName(),
-		Labels: map[string]string{"for": strings.Join(metadata.ValueFromIncomingContext(ctx, onBehalfOf), " ")}}, nil
+	return &resourcev1.Resource{
+		Name:   req.GetName(),
+		Labels: map[string]string{"for": strings.Join(metadata.ValueFromIncomingContext(ctx, onBehalfOf), " ")},
+	}, nil
 }
 
 func (regional) WatchResources(req *resourcev1.WatchResourcesRequest,
-	stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
+	stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse],
+) error {
 	if req.GetAllowBatches() {
 		batch := &resourcev1.WatchResourcesResponse{ResumeToken: "t"}
 		for _, name := range []string{"devices/a", "devices/b"} {
@@ -243,7 +288,8 @@ func (regional) WatchResources(req *resourcev1.WatchResourcesRequest,
 			&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{Upsert: &resourcev1.Resource{
 				Name: name, Labels: map[string]string{
 					"for":  strings.Join(metadata.ValueFromIncomingContext(stream.Context(), onBehalfOf), " "),
-					"kind": req.GetKind()},
+					"kind": req.GetKind(),
+				},
 			}}}); err != nil {
 			return err
 		}
@@ -267,8 +313,10 @@ func listen(t *testing.T, p *peers.Peers, to schema.DeploymentID, register func(
 	register(server)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
-	p.Update(&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: self},
-		{DeploymentID: to, Address: listener.Addr().String()}}})
+	p.Update(&schema.Environment{Deployments: []schema.Deployment{
+		{DeploymentID: self},
+		{DeploymentID: to, Address: listener.Addr().String()},
+	}})
 	t.Cleanup(p.Close)
 }
 
@@ -308,8 +356,10 @@ func TestARequestIsForwardedWithTheIdentityOfItsCaller(t *testing.T) {
 
 	r := newResourceService(&resourceStore{get: func(name string) (*peer.Resource, error) { return stored(name), nil }})
 	r.forward = f
-	batch, err := r.BatchGetResources(as(t, ann), &resourcev1.BatchGetResourcesRequest{Names: []string{"devices/a",
-		"//a.example.com/eastus2/devices/b"}})
+	batch, err := r.BatchGetResources(as(t, ann), &resourcev1.BatchGetResourcesRequest{Names: []string{
+		"devices/a",
+		"//a.example.com/eastus2/devices/b",
+	}})
 	require.NoError(t, err)
 	require.Equal(t, "//a.example.com/eastus2/devices/b", batch.GetResources()[1].GetName(),
 		"a batch has resources of several regions")
@@ -424,8 +474,10 @@ func TestForwardedMethodsAreThoseOfUsers(t *testing.T) {
 			require.NotNil(t, out)
 		}
 	}
-	for _, bad := range []string{"", "/", "/dbcontroller.resource.v1.ResourceService/Unknown",
-		"/dbcontroller.resource.v1.Resource"} {
+	for _, bad := range []string{
+		"", "/", "/dbcontroller.resource.v1.ResourceService/Unknown",
+		"/dbcontroller.resource.v1.Resource",
+	} {
 		_, err := responseOf(bad)
 		require.Error(t, err, bad)
 	}

@@ -41,20 +41,43 @@ func TestTheTokenOfAPersonTravelsWithTheRequest(t *testing.T) {
 		code     codes.Code
 		groups   []string
 	}{
-		"by a token": {false, []string{onBehalfOf, ann.Path(), tokenOfCaller, "of ann"}, codes.OK,
-			[]string{"proved"}},
-		"with groups beside the token": {false, []string{onBehalfOf, ann.Path(), tokenOfCaller, "of ann",
-			groupsOfCaller, "made-up"}, codes.OK, []string{"proved"}},
-		"by the token of another one": {false, []string{onBehalfOf, "/user/bob", tokenOfCaller, "of ann"},
-			codes.Unauthenticated, nil},
-		"by a forged token": {false, []string{onBehalfOf, ann.Path(), tokenOfCaller, "forged"},
-			codes.Unauthenticated, nil},
-		"by the region's word": {false, []string{onBehalfOf, ann.Path(), groupsOfCaller, "told"}, codes.OK,
-			[]string{"told"}},
-		"by a word that is not enough": {true, []string{onBehalfOf, ann.Path(), groupsOfCaller, "told"},
-			codes.Unauthenticated, nil},
-		"by a token that is required": {true, []string{onBehalfOf, ann.Path(), tokenOfCaller, "of ann"}, codes.OK,
-			[]string{"proved"}},
+		"by a token": {
+			false,
+			[]string{onBehalfOf, ann.Path(), tokenOfCaller, "of ann"},
+			codes.OK,
+			[]string{"proved"},
+		},
+		"with groups beside the token": {false, []string{
+			onBehalfOf, ann.Path(), tokenOfCaller, "of ann",
+			groupsOfCaller, "made-up",
+		}, codes.OK, []string{"proved"}},
+		"by the token of another one": {
+			false,
+			[]string{onBehalfOf, "/user/bob", tokenOfCaller, "of ann"},
+			codes.Unauthenticated, nil,
+		},
+		"by a forged token": {
+			false,
+			[]string{onBehalfOf, ann.Path(), tokenOfCaller, "forged"},
+			codes.Unauthenticated, nil,
+		},
+		"by the region's word": {
+			false,
+			[]string{onBehalfOf, ann.Path(), groupsOfCaller, "told"},
+			codes.OK,
+			[]string{"told"},
+		},
+		"by a word that is not enough": {
+			true,
+			[]string{onBehalfOf, ann.Path(), groupsOfCaller, "told"},
+			codes.Unauthenticated, nil,
+		},
+		"by a token that is required": {
+			true,
+			[]string{onBehalfOf, ann.Path(), tokenOfCaller, "of ann"},
+			codes.OK,
+			[]string{"proved"},
+		},
 	} {
 		f := newTestForwarder(t, sibling)
 		f.tokens = issued{c.required}

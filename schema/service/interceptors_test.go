@@ -76,27 +76,52 @@ func TestADeploymentCallsFromItsKnownDatabaseOnly(t *testing.T) {
 		code   codes.Code
 		met    []string
 	}{
-		"a known database": {identity.Deployment(other), confirmMethod,
-			[]string{peers.DatabaseKey, uid(1).String()}, nil, codes.OK,
-			[]string{other.String() + " " + uid(1).String()}},
-		"another database": {identity.Deployment(other), confirmMethod,
-			[]string{peers.DatabaseKey, uid(2).String()}, another, codes.Unavailable,
-			[]string{other.String() + " " + uid(2).String()}},
+		"a known database": {
+			identity.Deployment(other), confirmMethod,
+			[]string{peers.DatabaseKey, uid(1).String()},
+			nil, codes.OK,
+			[]string{other.String() + " " + uid(1).String()},
+		},
+		"another database": {
+			identity.Deployment(other), confirmMethod,
+			[]string{peers.DatabaseKey, uid(2).String()},
+			another, codes.Unavailable,
+			[]string{other.String() + " " + uid(2).String()},
+		},
 		"an earlier version sends none": {identity.Deployment(other), confirmMethod, nil, another, codes.OK, nil},
-		"a stranger": {identity.Deployment(other), confirmMethod,
-			[]string{peers.DatabaseKey, uid(1).String()}, stranger, codes.Unavailable,
-			[]string{other.String() + " " + uid(1).String()}},
-		"no UUID": {identity.Deployment(other), confirmMethod,
-			[]string{peers.DatabaseKey, "mine"}, nil, codes.InvalidArgument, nil},
-		"the deployment itself": {identity.Deployment(self), confirmMethod,
-			[]string{peers.DatabaseKey, uid(2).String()}, another, codes.OK, nil},
-		"a person": {ann, confirmMethod, []string{peers.DatabaseKey, uid(2).String()}, another,
-			codes.OK, nil},
-		"a method for people": {identity.Deployment(other), getMethod,
-			[]string{peers.DatabaseKey, uid(2).String()}, another, codes.OK, nil},
-		"the store cannot compare just now": {identity.Deployment(other), confirmMethod,
-			[]string{peers.DatabaseKey, uid(1).String()}, peer.ErrAborted, codes.Aborted,
-			[]string{other.String() + " " + uid(1).String()}},
+		"a stranger": {
+			identity.Deployment(other), confirmMethod,
+			[]string{peers.DatabaseKey, uid(1).String()},
+			stranger, codes.Unavailable,
+			[]string{other.String() + " " + uid(1).String()},
+		},
+		"no UUID": {
+			identity.Deployment(other), confirmMethod,
+			[]string{peers.DatabaseKey, "mine"},
+			nil, codes.InvalidArgument, nil,
+		},
+		"the deployment itself": {
+			identity.Deployment(self), confirmMethod,
+			[]string{peers.DatabaseKey, uid(2).String()},
+			another, codes.OK, nil,
+		},
+		"a person": {
+			ann, confirmMethod,
+			[]string{peers.DatabaseKey, uid(2).String()},
+			another,
+			codes.OK, nil,
+		},
+		"a method for people": {
+			identity.Deployment(other), getMethod,
+			[]string{peers.DatabaseKey, uid(2).String()},
+			another, codes.OK, nil,
+		},
+		"the store cannot compare just now": {
+			identity.Deployment(other), confirmMethod,
+			[]string{peers.DatabaseKey, uid(1).String()},
+			peer.ErrAborted, codes.Aborted,
+			[]string{other.String() + " " + uid(1).String()},
+		},
 	} {
 		known := &databaseDouble{database: uid(9), meet: func(schema.DeploymentID, uuid.UUID) error { return c.meet }}
 		check, h := databaseCheck{self, known}, &handled{}

@@ -47,7 +47,8 @@ type callers struct {
 
 // Unary runs after actForUnary: the statements of a forwarded call are the person's.
 func (c callers) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
-	handler grpc.UnaryHandler) (any, error) {
+	handler grpc.UnaryHandler,
+) (any, error) {
 	ctx, caller := c.assign(ctx, info.FullMethod, req)
 	if caller.Lane == postgres.Writes || fromStandby[info.FullMethod] && !caller.Standby {
 		defer c.standby.Saw(caller.Who) // a write, or a read of the latest state

@@ -25,13 +25,19 @@ func TestWhichCallsAStandbyMayAnswer_I37(t *testing.T) {
 		want   bool
 	}{
 		{resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{}, user, true},
-		{resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Latest: true},
-			user, false},
+		{
+			resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Latest: true},
+			user, false,
+		},
 		{resourcev1.ResourceService_ListResources_FullMethodName, &resourcev1.ListResourcesRequest{}, user, true},
-		{resourcev1.ResourceService_ListResources_FullMethodName, &resourcev1.ListResourcesRequest{Latest: true},
-			user, false},
-		{resourcev1.ResourceService_BatchGetResources_FullMethodName, &resourcev1.BatchGetResourcesRequest{},
-			user, true},
+		{
+			resourcev1.ResourceService_ListResources_FullMethodName, &resourcev1.ListResourcesRequest{Latest: true},
+			user, false,
+		},
+		{
+			resourcev1.ResourceService_BatchGetResources_FullMethodName, &resourcev1.BatchGetResourcesRequest{},
+			user, true,
+		},
 		{resourcev1.ResourceService_ListReferrers_FullMethodName, &resourcev1.ListReferrersRequest{}, user, true},
 		{resourcev1.ResourceService_PlanDeletion_FullMethodName, &resourcev1.PlanDeletionRequest{}, user, false},
 		{resourcev1.ResourceService_PutResource_FullMethodName, &resourcev1.PutResourceRequest{}, user, false},

@@ -55,9 +55,11 @@ func filled(m protoreflect.Message, depth int) proto.Message {
 }
 
 // texts are values of fields by the ends of their names.
-var texts = map[string]string{"name": "targets/t", "service": "a.example.com", "region": "us-west2",
+var texts = map[string]string{
+	"name": "targets/t", "service": "a.example.com", "region": "us-west2",
 	"deployment": "b.example.com/us-west2", "version": "v1", "token": "", "kind": "Target", "reason": "a test",
-	"address": "localhost:7000"}
+	"address": "localhost:7000",
+}
 
 func value(f protoreflect.FieldDescriptor) protoreflect.Value {
 	switch f.Kind() {

@@ -35,13 +35,15 @@ type ownerUpgrader interface {
 type versionAsker func(ctx context.Context, of schema.DeploymentID) (version string, generation int64, err error)
 
 func (s *schemas) CheckOwners(ctx context.Context,
-	req *schemav1.CheckOwnersRequest) (*schemav1.CheckOwnersResponse, error) {
+	req *schemav1.CheckOwnersRequest,
+) (*schemav1.CheckOwnersResponse, error) {
 	out, err := s.checkOwners(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) checkOwners(ctx context.Context,
-	req *schemav1.CheckOwnersRequest) (*schemav1.CheckOwnersResponse, error) {
+	req *schemav1.CheckOwnersRequest,
+) (*schemav1.CheckOwnersResponse, error) {
 	ownee, err := caller(ctx)
 	if err != nil {
 		return nil, err
@@ -95,13 +97,15 @@ func ownerAnswersProto(answers *peer.OwnerAnswers) *schemav1.CheckOwnersResponse
 }
 
 func (s *schemas) DropOwners(ctx context.Context,
-	req *schemav1.DropOwnersRequest) (*schemav1.DropOwnersResponse, error) {
+	req *schemav1.DropOwnersRequest,
+) (*schemav1.DropOwnersResponse, error) {
 	out, err := s.dropOwners(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) dropOwners(ctx context.Context,
-	req *schemav1.DropOwnersRequest) (*schemav1.DropOwnersResponse, error) {
+	req *schemav1.DropOwnersRequest,
+) (*schemav1.DropOwnersResponse, error) {
 	owner, err := caller(ctx)
 	if err != nil {
 		return nil, err
@@ -148,13 +152,15 @@ func readOwnerReleases(in []*schemav1.DropOwnersRequest_LetGo) ([]peer.OwnerRele
 }
 
 func (s *schemas) UpgradeOwnerReferences(ctx context.Context,
-	req *schemav1.UpgradeOwnerReferencesRequest) (*schemav1.UpgradeOwnerReferencesResponse, error) {
+	req *schemav1.UpgradeOwnerReferencesRequest,
+) (*schemav1.UpgradeOwnerReferencesResponse, error) {
 	out, err := s.upgradeOwners(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) upgradeOwners(ctx context.Context,
-	req *schemav1.UpgradeOwnerReferencesRequest) (*schemav1.UpgradeOwnerReferencesResponse, error) {
+	req *schemav1.UpgradeOwnerReferencesRequest,
+) (*schemav1.UpgradeOwnerReferencesResponse, error) {
 	owner, err := caller(ctx)
 	if err != nil {
 		return nil, err
@@ -176,11 +182,15 @@ func (s *schemas) upgradeOwners(ctx context.Context,
 	version, generation, err := s.versionOf(ctx, owner)
 	switch {
 	case err != nil:
-		return nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{owner},
-			Err: fmt.Errorf("its version counts when it says the same at its registered address: %w", err)}
+		return nil, &peer.UnavailableError{
+			Deployments: []schema.DeploymentID{owner},
+			Err:         fmt.Errorf("its version counts when it says the same at its registered address: %w", err),
+		}
 	case version != req.GetVersion() || generation != req.GetGeneration():
-		return nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{owner},
-			Err: fmt.Errorf("it says at its registered address that it runs %s, of generation %d", version, generation)}
+		return nil, &peer.UnavailableError{
+			Deployments: []schema.DeploymentID{owner},
+			Err:         fmt.Errorf("it says at its registered address that it runs %s, of generation %d", version, generation),
+		}
 	}
 	remaining, err := s.upgrades.UpgradeOwners(ctx, owner, req.GetVersion(), req.GetGeneration(), renamed)
 	if err != nil {

@@ -39,21 +39,27 @@ func TestEstablishedReferencesSurviveTheWire(t *testing.T) {
 	t.Parallel()
 	attempt, epoch := newAttempt(t), uid(9)
 	refs := []peer.EstablishReference{
-		{HolderKind: "Device", HolderName: "devices/d", HolderUID: uid(1), Path: "a.*", TargetKind: "Account",
-			TargetName: "accounts/a", TargetUID: uid(2), Behaviour: schema.Block},
-		{HolderKind: "Device", HolderName: "devices/d", HolderUID: uid(1), Path: schema.ParentPath, TargetKind: "Set",
-			TargetName: "sets/s", Behaviour: schema.CascadeDelete},
+		{
+			HolderKind: "Device", HolderName: "devices/d", HolderUID: uid(1), Path: "a.*", TargetKind: "Account",
+			TargetName: "accounts/a", TargetUID: uid(2), Behaviour: schema.Block,
+		},
+		{
+			HolderKind: "Device", HolderName: "devices/d", HolderUID: uid(1), Path: schema.ParentPath, TargetKind: "Set",
+			TargetName: "sets/s", Behaviour: schema.CascadeDelete,
+		},
 	}
 	p := connected(&schemaStore{
 		establish: func(holder schema.DeploymentID, a peer.AttemptID,
-			got []peer.EstablishReference) (*peer.Established, error) {
+			got []peer.EstablishReference,
+		) (*peer.Established, error) {
 			require.Equal(t, other, holder)
 			require.Equal(t, attempt, a)
 			require.Equal(t, refs, got)
 			return &peer.Established{UIDs: []uuid.UUID{uid(2), uid(3)}, Epoch: epoch}, nil
 		},
 		wouldEstablish: func(_ schema.DeploymentID, with peer.AttemptID,
-			got []peer.EstablishReference) (*peer.Established, error) {
+			got []peer.EstablishReference,
+		) (*peer.Established, error) {
 			require.Equal(t, refs, got)
 			require.Equal(t, attempt, with)
 			return &peer.Established{UIDs: []uuid.UUID{uid(4)}, Version: "v1", Epoch: epoch}, nil
@@ -71,11 +77,14 @@ func TestEstablishedReferencesSurviveTheWire(t *testing.T) {
 
 func TestRefusedReferencesSurviveTheWire(t *testing.T) {
 	t.Parallel()
-	refusal := peer.Refusal{Holder: "devices/d", Path: "a", Target: schema.FullName{Deployment: self,
-		Name: "accounts/a"}, Reason: peer.TargetMissing}
+	refusal := peer.Refusal{Holder: "devices/d", Path: "a", Target: schema.FullName{
+		Deployment: self,
+		Name:       "accounts/a",
+	}, Reason: peer.TargetMissing}
 	p := connected(
 		&schemaStore{establish: func(schema.DeploymentID, peer.AttemptID,
-			[]peer.EstablishReference) (*peer.Established, error) {
+			[]peer.EstablishReference,
+		) (*peer.Established, error) {
 			return nil, &peer.RefusedError{Refusals: []peer.Refusal{refusal}}
 		}})
 	_, err := p.Establish(t.Context(), self, newAttempt(t), []peer.EstablishReference{{
@@ -92,8 +101,10 @@ func TestRefusedReferencesSurviveTheWire(t *testing.T) {
 func TestConfirmationsAndReleasesSurviveTheWire(t *testing.T) {
 	t.Parallel()
 	attempts := []peer.AttemptID{uid(1), uid(2)}
-	keys := []peer.BlockadeKey{{Attempt: uid(3), HolderUID: uid(4), Path: "a.b", TargetUID: uid(5)},
-		{Attempt: uid(6), HolderUID: uid(7), Path: schema.ParentPath, TargetUID: uid(8)}}
+	keys := []peer.BlockadeKey{
+		{Attempt: uid(3), HolderUID: uid(4), Path: "a.b", TargetUID: uid(5)},
+		{Attempt: uid(6), HolderUID: uid(7), Path: schema.ParentPath, TargetUID: uid(8)},
+	}
 	failing := error(nil)
 	store := &schemaStore{
 		confirm: func(holder schema.DeploymentID, epoch uuid.UUID, got []peer.AttemptID) ([]peer.AttemptID, error) {
@@ -103,7 +114,8 @@ func TestConfirmationsAndReleasesSurviveTheWire(t *testing.T) {
 			return attempts[1:], failing
 		},
 		release: func(holder schema.DeploymentID, epoch uuid.UUID, gotKeys []peer.BlockadeKey,
-			got []peer.AttemptID) error {
+			got []peer.AttemptID,
+		) error {
 			require.Equal(t, other, holder)
 			require.Equal(t, uid(9), epoch)
 			require.Equal(t, keys, gotKeys)
@@ -112,8 +124,10 @@ func TestConfirmationsAndReleasesSurviveTheWire(t *testing.T) {
 		},
 	}
 	p := connected(store)
-	confirmed, err := p.Confirm(t.Context(), self, peer.Confirm{Epoch: uid(9), Attempts: attempts,
-		References: []int32{1, 2}})
+	confirmed, err := p.Confirm(t.Context(), self, peer.Confirm{
+		Epoch: uid(9), Attempts: attempts,
+		References: []int32{1, 2},
+	})
 	require.NoError(t, err)
 	require.Equal(t, attempts[1:], confirmed.Unknown)
 	require.Equal(t, []int32{1, 2}, store.references)
@@ -153,13 +167,18 @@ func TestVerdictsSurviveTheWire(t *testing.T) {
 func TestComparedReferencesSurviveTheWire(t *testing.T) {
 	t.Parallel()
 	key := peer.BlockadeKey{Attempt: uid(1), HolderUID: uid(2), Path: "a", TargetUID: uid(3)}
-	refs := []peer.CheckedReference{{Key: key, Behaviour: schema.Block}, {Key: key, Behaviour: schema.Unset},
-		{Key: key, Behaviour: schema.CascadeDelete}, {Key: key, Behaviour: schema.AsyncUnset}}
+	refs := []peer.CheckedReference{
+		{Key: key, Behaviour: schema.Block},
+		{Key: key, Behaviour: schema.Unset},
+		{Key: key, Behaviour: schema.CascadeDelete},
+		{Key: key, Behaviour: schema.AsyncUnset},
+	}
 	known := []peer.Known{peer.KnownHeld, peer.KnownMissing, peer.KnownDeleting, peer.KnownAbsent}
 	failing := error(nil)
 	p := connected(
 		&schemaStore{checkReferences: func(holder schema.DeploymentID,
-			got []peer.CheckedReference) ([]peer.Known, error) {
+			got []peer.CheckedReference,
+		) ([]peer.Known, error) {
 			require.Equal(t, other, holder)
 			require.Equal(t, refs, got)
 			return known, failing
@@ -210,7 +229,8 @@ func TestAnAcknowledgementIsRepeatedWhileThereIsMore(t *testing.T) {
 	t.Parallel()
 	calls, failAt := 0, 0
 	p := connected(&schemaStore{acknowledge: func(holder schema.DeploymentID, epoch uuid.UUID, token string,
-		except []uuid.UUID, limit time.Duration) (bool, error) {
+		except []uuid.UUID, limit time.Duration,
+	) (bool, error) {
 		require.Equal(t, other, holder)
 		require.Equal(t, uid(9), epoch)
 		require.Equal(t, "position", token)
@@ -232,11 +252,15 @@ func TestAnAcknowledgementIsRepeatedWhileThereIsMore(t *testing.T) {
 func TestOwnersSurviveTheWire(t *testing.T) {
 	t.Parallel()
 	questions := []peer.OwnerQuestion{
-		{Kind: "Owner", Name: "os/a", UID: uid(1), RequiredBy: uid(2)}, {Kind: "Owner", Name: "os/b"},
-		{Kind: "Owner", Name: "os/c", UID: uid(3)}, {Kind: "Owner", Name: "os/d", UID: uid(4)},
+		{Kind: "Owner", Name: "os/a", UID: uid(1), RequiredBy: uid(2)},
+		{Kind: "Owner", Name: "os/b"},
+		{Kind: "Owner", Name: "os/c", UID: uid(3)},
+		{Kind: "Owner", Name: "os/d", UID: uid(4)},
 	}
-	cause := &schema.Cause{ID: uid(8), Root: "//a.example.com/us-west2/os/c", RootUID: uid(3), Actor: "user/ann",
-		RequestID: uid(7), At: time.Unix(1_700_000_000, 0).UTC()}
+	cause := &schema.Cause{
+		ID: uid(8), Root: "//a.example.com/us-west2/os/c", RootUID: uid(3), Actor: "user/ann",
+		RequestID: uid(7), At: time.Unix(1_700_000_000, 0).UTC(),
+	}
 	answers := &peer.OwnerAnswers{Version: "v2", Generation: 4, Answers: []peer.OwnerAnswer{
 		{Verdict: peer.OwnerExists, UID: uid(1), Kind: "Owner", Noted: true},
 		{Verdict: peer.OwnerNotReferring},
@@ -268,13 +292,15 @@ func TestManyOwnersAreAskedForInParts(t *testing.T) {
 	// ask asks until there is an answer: on a busy machine thousands of questions may take longer than a call
 	// to another deployment has. Each call has a server of its own.
 	ask := func(answer func(part int, got []peer.OwnerQuestion) *peer.OwnerAnswers) (got *peer.OwnerAnswers,
-		sizes []int, err error) {
+		sizes []int, err error,
+	) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			parts := make(chan int, 10)
 			p := connected(
 				&schemaStore{checkOwners: func(_ schema.DeploymentID,
-					got []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+					got []peer.OwnerQuestion,
+				) (*peer.OwnerAnswers, error) {
 					parts <- len(got)
 					return answer(len(parts), got), nil
 				}})
@@ -307,14 +333,17 @@ func TestManyOwnersAreAskedForInParts(t *testing.T) {
 
 func TestDroppedOwnersSurviveTheWire(t *testing.T) {
 	t.Parallel()
-	cause := &schema.Cause{ID: uid(8), Root: "//a.example.com/us-west2/os/c", Actor: "user/ann",
-		At: time.Unix(1_700_000_000, 0).UTC()}
+	cause := &schema.Cause{
+		ID: uid(8), Root: "//a.example.com/us-west2/os/c", Actor: "user/ann",
+		At: time.Unix(1_700_000_000, 0).UTC(),
+	}
 	deleted := []schema.Deletion{{UID: uid(1), Cause: cause}, {UID: uid(2)}, {UID: uid(3), Cause: cause}}
 	releases := []peer.OwnerRelease{{Owner: uid(4), Ownee: uid(5)}, {Owner: uid(4), Ownee: uid(6)}}
 	failing := error(nil)
 	p := connected(&schemaStore{
 		dropOwners: func(from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion,
-			got []peer.OwnerRelease) ([]uuid.UUID, bool, error) {
+			got []peer.OwnerRelease,
+		) ([]uuid.UUID, bool, error) {
 			require.Equal(t, other, from)
 			require.Equal(t, uid(9), epoch)
 			require.Equal(t, deleted, owners)
@@ -323,7 +352,8 @@ func TestDroppedOwnersSurviveTheWire(t *testing.T) {
 		},
 		runs: peer.OwnerAnswers{Version: "v3", Generation: 5},
 		upgradeOwners: func(from schema.DeploymentID, version string, generation int64,
-			renamed map[string]string) (int64, error) {
+			renamed map[string]string,
+		) (int64, error) {
 			require.Equal(t, other, from)
 			require.Equal(t, "v3", version)
 			require.Equal(t, int64(5), generation)
@@ -348,25 +378,34 @@ func TestDroppedOwnersSurviveTheWire(t *testing.T) {
 
 func TestPlansSurviveTheWire(t *testing.T) {
 	t.Parallel()
-	question := peer.PlanQuestion{Targets: []peer.PlanTarget{{Deployment: self, UID: uid(1)},
-		{Deployment: other, UID: uid(2)}}, Limit: 50, Detailed: true}
+	question := peer.PlanQuestion{Targets: []peer.PlanTarget{
+		{Deployment: self, UID: uid(1)},
+		{Deployment: other, UID: uid(2)},
+	}, Limit: 50, Detailed: true}
 	via := func(n byte, path string, b schema.Behaviour) peer.Via {
 		return peer.Via{Target: peer.PlanTarget{Deployment: other, UID: uid(n)}, Path: path, Behaviour: b}
 	}
 	plan := &peer.Plan{
 		Members: []peer.PlanMember{
-			{UID: uid(3), Kind: "Device", Name: "devices/d", Vias: []peer.Via{via(1, "a", schema.CascadeDelete),
-				via(2, "@owner", 0)}, BlockDeletion: true, Entries: []schema.DeploymentID{
-				other}, Ownees: []schema.DeploymentID{sibling, other}},
+			{UID: uid(3), Kind: "Device", Name: "devices/d", Vias: []peer.Via{
+				via(1, "a", schema.CascadeDelete),
+				via(2, "@owner", 0),
+			}, BlockDeletion: true, Entries: []schema.DeploymentID{
+				other,
+			}, Ownees: []schema.DeploymentID{sibling, other}},
 			{UID: uid(4), Kind: "Device", Name: "devices/e", Vias: []peer.Via{via(3, "@parent", schema.CascadeDelete)}},
 		},
 		Unsets: []peer.PlanUnset{{UID: uid(5), Kind: "Set", Name: "sets/s", Via: via(1, "b.*", schema.AsyncUnset)}},
 		Blockers: []peer.PlanBlocker{
-			{Holder: peer.Holder{Name: schema.FullName{Deployment: other, Name: "hs/h"}, Path: "p",
-				Target: schema.FullName{Deployment: self, Name: "devices/d"}}, UID: uid(6), TargetUID: uid(
+			{Holder: peer.Holder{
+				Name: schema.FullName{Deployment: other, Name: "hs/h"}, Path: "p",
+				Target: schema.FullName{Deployment: self, Name: "devices/d"},
+			}, UID: uid(6), TargetUID: uid(
 				3), Undecided: true},
-			{Holder: peer.Holder{Name: schema.FullName{Deployment: sibling, Name: "hs/i"}, Path: "p",
-				Target: schema.FullName{Deployment: self, Name: "devices/e"}}, UID: uid(7), TargetUID: uid(
+			{Holder: peer.Holder{
+				Name: schema.FullName{Deployment: sibling, Name: "hs/i"}, Path: "p",
+				Target: schema.FullName{Deployment: self, Name: "devices/e"},
+			}, UID: uid(7), TargetUID: uid(
 				4), Unreachable: true},
 		},
 		Truncated: true,
@@ -387,8 +426,10 @@ func TestPlansSurviveTheWire(t *testing.T) {
 	// question that is compact as well.
 	failing, question.Detailed, question.Compact = nil, false, true
 	plan = &peer.Plan{Members: []peer.PlanMember{
-		{UID: uid(3), Kind: "Device", Name: "devices/d", Vias: []peer.Via{via(1, "a", schema.CascadeDelete)},
-			Entries: []schema.DeploymentID{other}},
+		{
+			UID: uid(3), Kind: "Device", Name: "devices/d", Vias: []peer.Via{via(1, "a", schema.CascadeDelete)},
+			Entries: []schema.DeploymentID{other},
+		},
 		{UID: uid(4), Vias: []peer.Via{via(1, "a", schema.CascadeDelete)}},
 		{UID: uid(5), Vias: []peer.Via{via(1, "a", schema.CascadeDelete), via(2, "a", schema.CascadeDelete)}},
 		{UID: uid(6), Vias: []peer.Via{via(2, "a", schema.CascadeDelete)}},
@@ -410,8 +451,10 @@ func TestPlansSurviveTheWire(t *testing.T) {
 		require.False(t, q.CountLeaves)
 		return &peer.Plan{}, nil
 	}})
-	_, err = detailed.PlanDeletion(asDeployment(t, other), &schemav1.PlanDeletionRequest{Detailed: true, Compact: true,
-		CountLeaves: true})
+	_, err = detailed.PlanDeletion(asDeployment(t, other), &schemav1.PlanDeletionRequest{
+		Detailed: true, Compact: true,
+		CountLeaves: true,
+	})
 	require.NoError(t, err)
 
 	for asked, limit := range map[int32]int{0: defaultPlanLimit, -1: defaultPlanLimit, 7: 7, 1 << 30: peer.PlanLimit} {
@@ -430,8 +473,10 @@ func TestTracesSurviveTheWire(t *testing.T) {
 	for i := range uids {
 		uids[i] = uuid.New()
 	}
-	trace := peer.Trace{Cascades: []peer.PlanTarget{{Deployment: other, UID: uid(1)}, {Deployment: self, UID: uid(2)}},
-		Owners: []peer.PlanTarget{{Deployment: sibling, UID: uid(3)}}}
+	trace := peer.Trace{
+		Cascades: []peer.PlanTarget{{Deployment: other, UID: uid(1)}, {Deployment: self, UID: uid(2)}},
+		Owners:   []peer.PlanTarget{{Deployment: sibling, UID: uid(3)}},
+	}
 	var sizes []int
 	failing := error(nil)
 	p := connected(&schemaStore{trace: func(got []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
@@ -441,8 +486,10 @@ func TestTracesSurviveTheWire(t *testing.T) {
 	got, err := p.Trace(t.Context(), self, uids)
 	require.NoError(t, err)
 	require.Equal(t, []int{wire.MaxMessages, wire.MaxMessages, 1}, sizes, "in as many calls as their bound requires")
-	require.Equal(t, map[uuid.UUID]peer.Trace{uids[0]: trace, uids[wire.MaxMessages]: trace,
-		uids[2*wire.MaxMessages]: trace}, got)
+	require.Equal(t, map[uuid.UUID]peer.Trace{
+		uids[0]: trace, uids[wire.MaxMessages]: trace,
+		uids[2*wire.MaxMessages]: trace,
+	}, got)
 	got, err = p.Trace(t.Context(), self, nil)
 	require.NoError(t, err)
 	require.Empty(t, got)
@@ -455,11 +502,17 @@ func TestTracesSurviveTheWire(t *testing.T) {
 func TestWatchesOfPeersDeliverEvents(t *testing.T) {
 	t.Parallel()
 	end, stop := peer.ErrReset, errors.New("the reader stops")
-	work := schema.Event[schema.Work]{Items: []schema.Work{{Seq: 1, Action: schema.Confirm, Deployment: other,
-		CreatedAt: time.Unix(5, 0).UTC()}, {Seq: 2, Action: schema.Release, Deployment: other,
-		CreatedAt: time.Unix(6, 0).UTC()}}}
-	deletions := schema.Event[schema.Deletion]{Items: []schema.Deletion{{Seq: 1, Kind: "Device", Name: "devices/d",
-		UID: uid(1)}}}
+	work := schema.Event[schema.Work]{Items: []schema.Work{{
+		Seq: 1, Action: schema.Confirm, Deployment: other,
+		CreatedAt: time.Unix(5, 0).UTC(),
+	}, {
+		Seq: 2, Action: schema.Release, Deployment: other,
+		CreatedAt: time.Unix(6, 0).UTC(),
+	}}}
+	deletions := schema.Event[schema.Deletion]{Items: []schema.Deletion{{
+		Seq: 1, Kind: "Device", Name: "devices/d",
+		UID: uid(1),
+	}}}
 	store := &schemaStore{
 		watchWork: func(shards []int16, _ string, deliver func(schema.Event[schema.Work]) error) error {
 			require.Equal(t, []int16{3, 4}, shards)
@@ -467,7 +520,8 @@ func TestWatchesOfPeersDeliverEvents(t *testing.T) {
 			return cmp.Or(deliver(schema.Event[schema.Work]{EndOfSnapshot: true, Token: "a"}), deliver(work), end)
 		},
 		watchDeletions: func(holder schema.DeploymentID, _ string,
-			deliver func(schema.Event[schema.Deletion]) error) error {
+			deliver func(schema.Event[schema.Deletion]) error,
+		) error {
 			require.Equal(t, self, holder)
 			return cmp.Or(deliver(schema.Event[schema.Deletion]{Token: "a"}), deliver(deletions), end)
 		},

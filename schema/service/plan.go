@@ -23,13 +23,15 @@ type planner interface {
 }
 
 func (s *schemas) PlanDeletion(ctx context.Context,
-	req *schemav1.PlanDeletionRequest) (*schemav1.PlanDeletionResponse, error) {
+	req *schemav1.PlanDeletionRequest,
+) (*schemav1.PlanDeletionResponse, error) {
 	out, err := s.planDeletion(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) planDeletion(ctx context.Context,
-	req *schemav1.PlanDeletionRequest) (*schemav1.PlanDeletionResponse, error) {
+	req *schemav1.PlanDeletionRequest,
+) (*schemav1.PlanDeletionResponse, error) {
 	if err := bounded("targets", len(req.GetTargets())); err != nil {
 		return nil, err
 	}
@@ -37,9 +39,11 @@ func (s *schemas) planDeletion(ctx context.Context,
 	if limit <= 0 {
 		limit = defaultPlanLimit
 	}
-	q := peer.PlanQuestion{Targets: make([]peer.PlanTarget, len(req.GetTargets())), Limit: min(limit, peer.PlanLimit),
+	q := peer.PlanQuestion{
+		Targets: make([]peer.PlanTarget, len(req.GetTargets())), Limit: min(limit, peer.PlanLimit),
 		Detailed: req.GetDetailed(), Compact: req.GetCompact() && !req.GetDetailed(),
-		CountLeaves: req.GetCountLeaves() && !req.GetDetailed()}
+		CountLeaves: req.GetCountLeaves() && !req.GetDetailed(),
+	}
 	for i, t := range req.GetTargets() {
 		var err error
 		if q.Targets[i], err = wire.PlanTarget(t.GetDeployment(), t.GetUid()); err != nil {
@@ -63,13 +67,15 @@ func (s *schemas) planDeletion(ctx context.Context,
 }
 
 func (s *schemas) TraceCascades(ctx context.Context,
-	req *schemav1.TraceCascadesRequest) (*schemav1.TraceCascadesResponse, error) {
+	req *schemav1.TraceCascadesRequest,
+) (*schemav1.TraceCascadesResponse, error) {
 	out, err := s.traceCascades(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) traceCascades(ctx context.Context,
-	req *schemav1.TraceCascadesRequest) (*schemav1.TraceCascadesResponse, error) {
+	req *schemav1.TraceCascadesRequest,
+) (*schemav1.TraceCascadesResponse, error) {
 	if err := bounded("uids", len(req.GetUids())); err != nil {
 		return nil, err
 	}
@@ -83,8 +89,10 @@ func (s *schemas) traceCascades(ctx context.Context,
 	}
 	out := &schemav1.TraceCascadesResponse{}
 	for uid, trace := range traces {
-		out.Traces = append(out.Traces, &schemav1.TraceCascadesResponse_Trace{Uid: uid[:],
-			Targets: targetsProto(trace.Cascades), Owners: targetsProto(trace.Owners)})
+		out.Traces = append(out.Traces, &schemav1.TraceCascadesResponse_Trace{
+			Uid:     uid[:],
+			Targets: targetsProto(trace.Cascades), Owners: targetsProto(trace.Owners),
+		})
 	}
 	return out, nil
 }

@@ -21,13 +21,15 @@ import (
 // PlanDeletion of the ResourceService is the plan for people, see SchemaService for the one between
 // deployments.
 func (r *resources) PlanDeletion(ctx context.Context,
-	req *resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
+	req *resourcev1.PlanDeletionRequest,
+) (*resourcev1.PlanDeletionResponse, error) {
 	out, err := r.planDeletion(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
 func (r *resources) planDeletion(ctx context.Context,
-	req *resourcev1.PlanDeletionRequest) (*resourcev1.PlanDeletionResponse, error) {
+	req *resourcev1.PlanDeletionRequest,
+) (*resourcev1.PlanDeletionResponse, error) {
 	if n := len(req.GetMore()); n >= MaxBatch {
 		return nil, outcome.Invalid("more", fmt.Errorf("%d in one plan with name, fewer than %d are allowed",
 			n, MaxBatch))
@@ -54,8 +56,10 @@ func (r *resources) planDeletion(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	out := &resourcev1.PlanDeletionResponse{Accepted: plan.Refusal == nil && plan.Complete(), Truncated: plan.Truncated,
-		Uncounted: plan.Uncounted}
+	out := &resourcev1.PlanDeletionResponse{
+		Accepted: plan.Refusal == nil && plan.Complete(), Truncated: plan.Truncated,
+		Uncounted: plan.Uncounted,
+	}
 	out.UnaskedDeployments, out.Unasked = unaskedProto(plan.Unasked)
 	if plan.Retention > 0 {
 		out.Retention = durationpb.New(plan.Retention)
@@ -297,8 +301,10 @@ var whyProto = map[peer.Why]resourcev1.UnaskedDeployment_Reason{
 func unaskedProto(in []peer.Unasked) (names []string, out []*resourcev1.UnaskedDeployment) {
 	for _, u := range in {
 		names = append(names, u.Deployment.String())
-		out = append(out, &resourcev1.UnaskedDeployment{Deployment: u.Deployment.String(), Reason: whyProto[u.Why],
-			Message: u.Error()})
+		out = append(out, &resourcev1.UnaskedDeployment{
+			Deployment: u.Deployment.String(), Reason: whyProto[u.Why],
+			Message: u.Error(),
+		})
 	}
 	return names, out
 }

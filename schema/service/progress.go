@@ -14,13 +14,15 @@ import (
 
 // Callers of ListDeletions need the right to delete.
 func (a *admin) ListDeletions(ctx context.Context,
-	req *adminv1.ListDeletionsRequest) (*adminv1.ListDeletionsResponse, error) {
+	req *adminv1.ListDeletionsRequest,
+) (*adminv1.ListDeletionsResponse, error) {
 	out, err := a.listDeletions(ctx, req)
 	return out, outcome.Status(a.log, err)
 }
 
 func (a *admin) listDeletions(ctx context.Context,
-	req *adminv1.ListDeletionsRequest) (*adminv1.ListDeletionsResponse, error) {
+	req *adminv1.ListDeletionsRequest,
+) (*adminv1.ListDeletionsResponse, error) {
 	id, err := optionalUUID("deletion", req.GetDeletion())
 	if err != nil {
 		return nil, err
@@ -43,7 +45,8 @@ func (a *admin) listDeletions(ctx context.Context,
 }
 
 func (a *admin) runningDeletions(ctx context.Context, req *adminv1.ListDeletionsRequest,
-	out *adminv1.ListDeletionsResponse) (found []shadow.DeletionProgress, err error) {
+	out *adminv1.ListDeletionsResponse,
+) (found []shadow.DeletionProgress, err error) {
 	if found, out.NextPageToken, err = a.progress.ListDeletions(ctx, req.GetPageToken(),
 		pageSize(req.GetPageSize())); err != nil {
 		return nil, err

@@ -19,13 +19,15 @@ type referrerReader interface {
 }
 
 func (r *resources) ListReferrers(ctx context.Context,
-	req *resourcev1.ListReferrersRequest) (*resourcev1.ListReferrersResponse, error) {
+	req *resourcev1.ListReferrersRequest,
+) (*resourcev1.ListReferrersResponse, error) {
 	out, err := r.referrersOf(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
 func (r *resources) referrersOf(ctx context.Context,
-	req *resourcev1.ListReferrersRequest) (*resourcev1.ListReferrersResponse, error) {
+	req *resourcev1.ListReferrersRequest,
+) (*resourcev1.ListReferrersResponse, error) {
 	target, err := schema.ParseFullName(req.GetTarget())
 	if err != nil {
 		return nil, outcome.Invalid("target", err)

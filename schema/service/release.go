@@ -47,13 +47,15 @@ func (a *admin) retry(ctx context.Context, req *adminv1.RetryRequest) (*adminv1.
 }
 
 func (a *admin) ListReleasable(ctx context.Context,
-	req *adminv1.ListReleasableRequest) (*adminv1.ListReleasableResponse, error) {
+	req *adminv1.ListReleasableRequest,
+) (*adminv1.ListReleasableResponse, error) {
 	out, err := a.listReleasable(ctx, req)
 	return out, outcome.Status(a.log, err)
 }
 
 func (a *admin) listReleasable(ctx context.Context,
-	req *adminv1.ListReleasableRequest) (*adminv1.ListReleasableResponse, error) {
+	req *adminv1.ListReleasableRequest,
+) (*adminv1.ListReleasableResponse, error) {
 	found, next, err := a.releasable(ctx, req)
 	if err != nil {
 		return nil, err
@@ -71,7 +73,8 @@ func (a *admin) listReleasable(ctx context.Context,
 }
 
 func (a *admin) releasable(ctx context.Context,
-	req *adminv1.ListReleasableRequest) ([]shadow.Releasable, string, error) {
+	req *adminv1.ListReleasableRequest,
+) ([]shadow.Releasable, string, error) {
 	if req.GetUnconfirmedOf() == "" {
 		name, err := ownName(a.self, req.GetName())
 		if err != nil {
@@ -92,7 +95,8 @@ func (a *admin) releasable(ctx context.Context,
 var errNameAndDeployment = errors.New("want a name, or unconfirmed_of, and not both")
 
 func (a *admin) ForceRelease(ctx context.Context,
-	req *adminv1.ForceReleaseRequest) (*adminv1.ForceReleaseResponse, error) {
+	req *adminv1.ForceReleaseRequest,
+) (*adminv1.ForceReleaseResponse, error) {
 	_, by, err := operatorAction(ctx, a.self.String())
 	if err != nil {
 		return nil, err

@@ -15,13 +15,15 @@ import (
 
 // ListRemovals is for auditors.
 func (a *admin) ListRemovals(ctx context.Context,
-	req *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
+	req *adminv1.ListRemovalsRequest,
+) (*adminv1.ListRemovalsResponse, error) {
 	out, err := a.listRemovals(ctx, req)
 	return out, outcome.Status(a.log, err)
 }
 
 func (a *admin) listRemovals(ctx context.Context,
-	req *adminv1.ListRemovalsRequest) (*adminv1.ListRemovalsResponse, error) {
+	req *adminv1.ListRemovalsRequest,
+) (*adminv1.ListRemovalsResponse, error) {
 	uid, err := optionalUUID("uid", req.GetUid())
 	if err != nil {
 		return nil, err
@@ -36,8 +38,10 @@ func (a *admin) listRemovals(ctx context.Context,
 	}
 	q := shadow.RemovalQuery{UID: uid, Deletion: deletion, Request: request, Since: req.GetSince()}
 	selected := 0
-	for _, given := range []bool{req.GetName() != "" || uid != uuid.Nil, deletion != uuid.Nil, request != uuid.Nil,
-		q.Since != ""} {
+	for _, given := range []bool{
+		req.GetName() != "" || uid != uuid.Nil, deletion != uuid.Nil, request != uuid.Nil,
+		q.Since != "",
+	} {
 		if given {
 			selected++
 		}

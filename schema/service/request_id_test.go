@@ -36,13 +36,15 @@ func (f *failing) GetResource(ctx context.Context, _ *resourcev1.GetResourceRequ
 }
 
 func (f *failing) WatchResources(_ *resourcev1.WatchResourcesRequest,
-	ss grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
+	ss grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse],
+) error {
 	f.ids = append(f.ids, requestid.ID(ss.Context()))
 	return f.err
 }
 
 func (f *failing) DeleteResource(ctx context.Context,
-	_ *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+	_ *resourcev1.DeleteResourceRequest,
+) (*resourcev1.DeleteResourceResponse, error) {
 	f.ids = append(f.ids, requestid.ID(ctx))
 	return nil, outcome.Status(f.log, f.err)
 }

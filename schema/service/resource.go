@@ -106,7 +106,8 @@ func newResources(cfg Config) *resources {
 		self: store.Deployment(), model: store.Model, reader: store.Read, writer: store.Write, deleter: store.Deletions,
 		blocker: store.Write, controls: store.Write, acquirer: store.RightRequests, referrers: store.Operate,
 		watched: func(ctx context.Context, req *resourcev1.WatchResourcesRequest,
-			as func(peer.Resource) (sharedEvent, error), deliver func(schema.Event[sharedEvent]) error) error {
+			as func(peer.Resource) (sharedEvent, error), deliver func(schema.Event[sharedEvent]) error,
+		) error {
 			return shadow.WatchResourcesAs(ctx, store, shadow.WatchRequest{
 				Kind: req.GetKind(), Filter: req.GetFilter(), Token: req.GetResumeToken(), Within: access.Names(ctx),
 				Form: identity.Received(ctx),
@@ -150,7 +151,8 @@ func (r *resources) get(ctx context.Context, req *resourcev1.GetResourceRequest)
 
 // answer returns a stored resource as a message.
 func (r *resources) answer(ctx context.Context, stored *peer.Resource,
-	mask *fieldmaskpb.FieldMask) (*resourcev1.Resource, error) {
+	mask *fieldmaskpb.FieldMask,
+) (*resourcev1.Resource, error) {
 	out, err := withBodies(ctx, r.self, []peer.Resource{*stored}, mask)
 	if err != nil {
 		return nil, err
@@ -159,20 +161,24 @@ func (r *resources) answer(ctx context.Context, stored *peer.Resource,
 }
 
 func (r *resources) BatchGetResources(ctx context.Context,
-	req *resourcev1.BatchGetResourcesRequest) (*resourcev1.BatchGetResourcesResponse, error) {
+	req *resourcev1.BatchGetResourcesRequest,
+) (*resourcev1.BatchGetResourcesResponse, error) {
 	out, err := r.batchGet(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
 func (r *resources) batchGet(ctx context.Context,
-	req *resourcev1.BatchGetResourcesRequest) (*resourcev1.BatchGetResourcesResponse, error) {
+	req *resourcev1.BatchGetResourcesRequest,
+) (*resourcev1.BatchGetResourcesResponse, error) {
 	if n := len(req.GetNames()); n > MaxBatch {
 		return nil, outcome.Invalid("names", fmt.Errorf("%d in one batch, at most %d are allowed", n, MaxBatch))
 	}
 	out, bytes := &resourcev1.BatchGetResourcesResponse{}, 0
 	for _, name := range req.GetNames() {
-		found, err := r.getAnywhere(ctx, &resourcev1.GetResourceRequest{Name: name, ReadMask: req.GetReadMask(),
-			Latest: req.GetLatest()})
+		found, err := r.getAnywhere(ctx, &resourcev1.GetResourceRequest{
+			Name: name, ReadMask: req.GetReadMask(),
+			Latest: req.GetLatest(),
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -199,13 +205,15 @@ func (r *resources) getAnywhere(ctx context.Context, req *resourcev1.GetResource
 }
 
 func (r *resources) ListResources(ctx context.Context,
-	req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+	req *resourcev1.ListResourcesRequest,
+) (*resourcev1.ListResourcesResponse, error) {
 	out, err := r.list(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
 func (r *resources) list(ctx context.Context,
-	req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+	req *resourcev1.ListResourcesRequest,
+) (*resourcev1.ListResourcesResponse, error) {
 	if err := readmask.Check(req.GetReadMask()); err != nil {
 		return nil, err
 	}
@@ -230,12 +238,14 @@ func (r *resources) list(ctx context.Context,
 }
 
 func (r *resources) CreateResource(ctx context.Context,
-	req *resourcev1.CreateResourceRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.CreateResourceRequest,
+) (*resourcev1.Resource, error) {
 	return r.save(ctx, req.GetRequestId(), req)
 }
 
 func (r *resources) UpdateResource(ctx context.Context,
-	req *resourcev1.UpdateResourceRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.UpdateResourceRequest,
+) (*resourcev1.Resource, error) {
 	return r.save(ctx, req.GetRequestId(), req)
 }
 
@@ -253,7 +263,8 @@ func (r *resources) save(ctx context.Context, id string, req any) (*resourcev1.R
 }
 
 func (r *resources) BatchWriteResources(ctx context.Context,
-	req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
+	req *resourcev1.BatchWriteResourcesRequest,
+) (*resourcev1.BatchWriteResourcesResponse, error) {
 	if n := len(req.GetWrites()); n > MaxBatch {
 		return nil, outcome.Status(r.log,
 			outcome.Invalid("writes", fmt.Errorf("%d in one batch, at most %d are allowed", n, MaxBatch)))
@@ -289,13 +300,15 @@ func (r *resources) would(ctx context.Context, in writes.Request, token string) 
 }
 
 func (r *resources) MutateAndValidateResource(ctx context.Context,
-	req *resourcev1.MutateAndValidateResourceRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.MutateAndValidateResourceRequest,
+) (*resourcev1.Resource, error) {
 	out, err := r.validate(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
 func (r *resources) validate(ctx context.Context,
-	req *resourcev1.MutateAndValidateResourceRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.MutateAndValidateResourceRequest,
+) (*resourcev1.Resource, error) {
 	if n := len(req.GetMore()); n >= MaxBatch {
 		return nil, outcome.Invalid("more", fmt.Errorf("%d in one batch with write, fewer than %d are allowed",
 			n, MaxBatch))
@@ -324,13 +337,15 @@ func (r *resources) wouldProto(ctx context.Context, would []peer.Resource) ([]*r
 }
 
 func (r *resources) SetBlockDeletion(ctx context.Context,
-	req *resourcev1.SetBlockDeletionRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.SetBlockDeletionRequest,
+) (*resourcev1.Resource, error) {
 	out, err := r.setBlockDeletion(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
 func (r *resources) setBlockDeletion(ctx context.Context,
-	req *resourcev1.SetBlockDeletionRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.SetBlockDeletionRequest,
+) (*resourcev1.Resource, error) {
 	name, err := ownName(r.self, req.GetName())
 	if err != nil {
 		return nil, err
@@ -368,13 +383,15 @@ func (r *resources) saveAll(ctx context.Context, request string, in writes.Reque
 }
 
 func (r *resources) DeleteResource(ctx context.Context,
-	req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+	req *resourcev1.DeleteResourceRequest,
+) (*resourcev1.DeleteResourceResponse, error) {
 	out, err := r.delete(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
 func (r *resources) delete(ctx context.Context,
-	req *resourcev1.DeleteResourceRequest) (*resourcev1.DeleteResourceResponse, error) {
+	req *resourcev1.DeleteResourceRequest,
+) (*resourcev1.DeleteResourceResponse, error) {
 	all, unasked, err := r.deleteAll(ctx, []*resourcev1.DeleteResourceRequest{req}, req)
 	if err != nil {
 		return nil, err
@@ -384,13 +401,15 @@ func (r *resources) delete(ctx context.Context,
 }
 
 func (r *resources) BatchDeleteResources(ctx context.Context,
-	req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
+	req *resourcev1.BatchDeleteResourcesRequest,
+) (*resourcev1.BatchDeleteResourcesResponse, error) {
 	out, err := r.batchDelete(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
 func (r *resources) batchDelete(ctx context.Context,
-	req *resourcev1.BatchDeleteResourcesRequest) (*resourcev1.BatchDeleteResourcesResponse, error) {
+	req *resourcev1.BatchDeleteResourcesRequest,
+) (*resourcev1.BatchDeleteResourcesResponse, error) {
 	if n := len(req.GetRequests()); n == 0 || n > MaxBatch {
 		return nil, outcome.Invalid("requests", fmt.Errorf("%d in one batch, want 1 to %d", n, MaxBatch))
 	}
@@ -427,7 +446,8 @@ type deleteOptions interface {
 }
 
 func (r *resources) deleteAll(ctx context.Context, reqs []*resourcev1.DeleteResourceRequest,
-	of deleteOptions) (out []*resourcev1.DeleteResourceResponse, unasked []peer.Unasked, err error) {
+	of deleteOptions,
+) (out []*resourcev1.DeleteResourceResponse, unasked []peer.Unasked, err error) {
 	most := of.GetMaxRemovals()
 	if err := checkMaxRemovals(most); err != nil {
 		return nil, nil, err
@@ -489,7 +509,8 @@ func checkMaxRemovals(most int64) error {
 }
 
 func (r *resources) deleteRequest(ctx context.Context, req *resourcev1.DeleteResourceRequest,
-	requestID string) (out shadow.DeleteRequest, err error) {
+	requestID string,
+) (out shadow.DeleteRequest, err error) {
 	out.Revision, out.AllowMissing = peer.Revision(req.GetRevision()), req.GetAllowMissing()
 	if out.Name, err = ownName(r.self, req.GetName()); err != nil {
 		return out, err
@@ -516,7 +537,8 @@ func beforeDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 func (r *resources) WatchResources(req *resourcev1.WatchResourcesRequest,
-	stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse]) error {
+	stream grpc.ServerStreamingServer[resourcev1.WatchResourcesResponse],
+) error {
 	encoded := identity.Received(stream.Context())
 	event := func(of peer.Resource) (sharedEvent, error) { return r.event(of, encoded) }
 	return outcome.Status(r.log, r.watched(stream.Context(), req, event, func(e schema.Event[sharedEvent]) error {

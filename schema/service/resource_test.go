@@ -34,8 +34,10 @@ func stored(name string) *peer.Resource {
 		Body:      []byte(`{"size":3,"spec":{"a":"x","b":[1,2],"c":{"d":null}}}`),
 		CreatedAt: time.Unix(1_700_000_000, 0), UpdatedAt: time.Unix(1_700_000_100, 0),
 		Owners: []peer.OwnerReference{
-			{Owner: schema.FullName{Deployment: other, Name: "os/o"}, Kind: "Owner", UID: uid(2), Version: "v3",
-				Controller: true, UnsetOnDelete: true},
+			{
+				Owner: schema.FullName{Deployment: other, Name: "os/o"}, Kind: "Owner", UID: uid(2), Version: "v3",
+				Controller: true, UnsetOnDelete: true,
+			},
 			{Owner: schema.FullName{Deployment: self, Name: "os/p"}, Kind: "Owner", Requires: true},
 		},
 		BlockDeletion: true,
@@ -92,8 +94,10 @@ func TestAResourceInDeletingIsReturnedWithItsConditions(t *testing.T) {
 	require.Len(t, got.GetConditions(), 2)
 	require.Equal(t, "BLOCKED", got.GetConditions()[0].GetType())
 	require.Equal(t, "for b", got.GetConditions()[1].GetMessage())
-	got, err = r.GetResource(as(t, ann), &resourcev1.GetResourceRequest{Name: "devices/d",
-		ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"conditions"}}})
+	got, err = r.GetResource(as(t, ann), &resourcev1.GetResourceRequest{
+		Name:     "devices/d",
+		ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"conditions"}},
+	})
 	require.NoError(t, err)
 	require.Len(t, got.GetConditions(), 2)
 	require.Nil(t, got.GetBody())
@@ -227,8 +231,10 @@ func TestABatchIsReadInTheOrderOfItsNames(t *testing.T) {
 		}
 		return stored(name), nil
 	}})
-	got, err := r.BatchGetResources(as(t, ann), &resourcev1.BatchGetResourcesRequest{Names: []string{"devices/b",
-		"devices/a", "devices/b"}, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"labels"}}})
+	got, err := r.BatchGetResources(as(t, ann), &resourcev1.BatchGetResourcesRequest{Names: []string{
+		"devices/b",
+		"devices/a", "devices/b",
+	}, ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"labels"}}})
 	require.NoError(t, err)
 	var names []string
 	for _, p := range got.GetResources() {
@@ -240,8 +246,10 @@ func TestABatchIsReadInTheOrderOfItsNames(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, got.GetResources())
 
-	_, err = r.BatchGetResources(as(t, ann), &resourcev1.BatchGetResourcesRequest{Names: []string{"devices/a",
-		"devices/none"}})
+	_, err = r.BatchGetResources(as(t, ann), &resourcev1.BatchGetResourcesRequest{Names: []string{
+		"devices/a",
+		"devices/none",
+	}})
 	require.Equal(t, codes.NotFound, status.Code(err))
 	_, err = r.BatchGetResources(as(t, ann), &resourcev1.BatchGetResourcesRequest{Names: make([]string, MaxBatch+1)})
 	require.ErrorContains(t, err, "names: 1001 in one batch, at most 1000 are allowed")
@@ -276,8 +284,10 @@ func TestAListPassesItsRequestToTheStore(t *testing.T) {
 			req)
 		return []peer.Resource{*stored("devices/a"), *stored("devices/b")}, "next", nil
 	}})
-	req := &resourcev1.ListResourcesRequest{Kind: "Device", PageSize: 5000, PageToken: "page", Filter: "f",
-		OrderBy: "name", ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"body.size"}}}
+	req := &resourcev1.ListResourcesRequest{
+		Kind: "Device", PageSize: 5000, PageToken: "page", Filter: "f",
+		OrderBy: "name", ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"body.size"}},
+	}
 	got, err := r.ListResources(as(t, ann), req)
 	require.NoError(t, err)
 	require.Equal(t, "next", got.GetNextPageToken())
@@ -297,8 +307,10 @@ func device() *resourcev1.Resource {
 	body, _ := structpb.NewStruct(map[string]any{"size": 3})
 	return &resourcev1.Resource{
 		Name: "devices/d", Uid: uid(1).String(), Revision: 4, Labels: map[string]string{"team": "a"}, Body: body,
-		OwnerReferences: []*resourcev1.OwnerReference{{Name: "os/o", Kind: "Owner", Uid: uid(2).String(),
-			Controller: true, RequiresOwnerReference: true, UnsetOnDelete: true}},
+		OwnerReferences: []*resourcev1.OwnerReference{{
+			Name: "os/o", Kind: "Owner", Uid: uid(2).String(),
+			Controller: true, RequiresOwnerReference: true, UnsetOnDelete: true,
+		}},
 	}
 }
 
@@ -316,11 +328,15 @@ func TestEachKindOfWriteHasItsMode(t *testing.T) {
 	want := peer.Write{
 		Name: "devices/d", UID: uid(1), Revision: 4, Labels: map[string]string{"team": "a"},
 		Body: map[string]any{"size": 3.0},
-		Owners: []peer.OwnerReference{{Owner: schema.FullName{Deployment: self, Name: "os/o"}, Kind: "Owner",
-			UID: uid(2), Controller: true, Requires: true, UnsetOnDelete: true}},
+		Owners: []peer.OwnerReference{{
+			Owner: schema.FullName{Deployment: self, Name: "os/o"}, Kind: "Owner",
+			UID: uid(2), Controller: true, Requires: true, UnsetOnDelete: true,
+		}},
 	}
-	update := &resourcev1.UpdateResourceRequest{Resource: device(),
-		UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"body.size", "labels"}}}
+	update := &resourcev1.UpdateResourceRequest{
+		Resource:   device(),
+		UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"body.size", "labels"}},
+	}
 	_, err := r.PutResource(as(t, ann), &resourcev1.PutResourceRequest{Resource: device()})
 	require.NoError(t, err)
 	require.Equal(t, []peer.Write{want}, got)
@@ -479,9 +495,11 @@ func TestValidationReturnsWhatTheFirstWriteWouldStore(t *testing.T) {
 	}})
 	req := &resourcev1.MutateAndValidateResourceRequest{
 		Write: &resourcev1.BatchWriteResourcesRequest_Write{
-			Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: device()}},
+			Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: device()},
+		},
 		More: []*resourcev1.BatchWriteResourcesRequest_Write{
-			{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: device()}}},
+			{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: device()}},
+		},
 		PageToken: "page",
 	}
 	got, err := r.MutateAndValidateResource(as(t, ann), req)
@@ -503,7 +521,8 @@ func TestABatchThatIsOnlyValidatedReturnsEachResource(t *testing.T) {
 		return []peer.Resource{{Name: "devices/d", Generation: 3, UID: uid(1)}, {Name: "devices/e", Generation: 1}}, nil
 	}})
 	write := &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{
-		Put: device()}}
+		Put: device(),
+	}}
 	out, err := r.BatchWriteResources(as(t, ann), &resourcev1.BatchWriteResourcesRequest{
 		Writes: []*resourcev1.BatchWriteResourcesRequest_Write{write, write}, ValidateOnly: true,
 	})
@@ -523,8 +542,10 @@ func TestADeleteNamesTheActorAndTheRequest(t *testing.T) {
 			require.Equal(t, want, req)
 			return result, nil
 		}})
-	req := &resourcev1.DeleteResourceRequest{Name: "devices/d", Uid: uid(1).String(), Revision: 7,
-		RequestId: uid(2).String()}
+	req := &resourcev1.DeleteResourceRequest{
+		Name: "devices/d", Uid: uid(1).String(), Revision: 7,
+		RequestId: uid(2).String(),
+	}
 	want.Actor, result.Removed = "user/ann", true
 	got, err := r.DeleteResource(as(t, ann), req)
 	require.NoError(t, err)
@@ -533,8 +554,10 @@ func TestADeleteNamesTheActorAndTheRequest(t *testing.T) {
 
 	want.Actor = "user/ann by way of eastus2"
 	forwarded := context.WithValue(as(t, ann), forwardedKey{}, identity.Deployment(sibling))
-	result = peer.DeleteResult{Resource: stored("devices/d"),
-		Unasked: []peer.Unasked{{Deployment: other, Why: peer.TimedOut, After: time.Second}}}
+	result = peer.DeleteResult{
+		Resource: stored("devices/d"),
+		Unasked:  []peer.Unasked{{Deployment: other, Why: peer.TimedOut, After: time.Second}},
+	}
 	got, err = r.DeleteResource(forwarded, req)
 	require.NoError(t, err)
 	require.False(t, got.GetRemoved())
@@ -565,13 +588,17 @@ func TestABatchOfDeletesHasOneRequest(t *testing.T) {
 				nil
 		}})
 	got, err := r.BatchDeleteResources(as(t, ann), &resourcev1.BatchDeleteResourcesRequest{
-		Requests: []*resourcev1.DeleteResourceRequest{{Name: "devices/a", Revision: 3},
-			{Name: "//a.example.com/us-west2/devices/b", Uid: uid(1).String()}}, RequestId: uid(2).String(),
+		Requests: []*resourcev1.DeleteResourceRequest{
+			{Name: "devices/a", Revision: 3},
+			{Name: "//a.example.com/us-west2/devices/b", Uid: uid(1).String()},
+		}, RequestId: uid(2).String(),
 	})
 	require.NoError(t, err)
 	require.Equal(t, []shadow.DeleteRequest{
-		{Name: "devices/a", Revision: 3, RequestID: uid(2), Actor: "user/ann"}, {Name: "devices/b", UID: uid(1),
-			RequestID: uid(2), Actor: "user/ann"},
+		{Name: "devices/a", Revision: 3, RequestID: uid(2), Actor: "user/ann"}, {
+			Name: "devices/b", UID: uid(1),
+			RequestID: uid(2), Actor: "user/ann",
+		},
 	}, asked)
 	require.True(t, got.GetResponses()[0].GetRemoved())
 	require.Equal(t, "devices/b", got.GetResponses()[1].GetResource().GetName())
@@ -581,8 +608,10 @@ func TestABatchOfDeletesHasOneRequest(t *testing.T) {
 	for says, bad := range map[string]*resourcev1.BatchDeleteResourcesRequest{
 		"requests: 0 in one batch": {},
 		"requests: 1001 in":        {Requests: make([]*resourcev1.DeleteResourceRequest, MaxBatch+1)},
-		"requests[0].request_id: ": {Requests: []*resourcev1.DeleteResourceRequest{{Name: "devices/a",
-			RequestId: uid(1).String()}}},
+		"requests[0].request_id: ": {Requests: []*resourcev1.DeleteResourceRequest{{
+			Name:      "devices/a",
+			RequestId: uid(1).String(),
+		}}},
 	} {
 		_, err := r.BatchDeleteResources(as(t, ann), bad)
 		require.ErrorContains(t, err, says)
@@ -628,8 +657,10 @@ func TestBlockDeletionIsSetAndCleared(t *testing.T) {
 				found.BlockDeletion = got
 				return found, nil
 			}})
-		got, err := r.SetBlockDeletion(as(t, operator), &resourcev1.SetBlockDeletionRequest{Name: "devices/d",
-			Uid: uid(1).String(), BlockDeletion: block})
+		got, err := r.SetBlockDeletion(as(t, operator), &resourcev1.SetBlockDeletionRequest{
+			Name: "devices/d",
+			Uid:  uid(1).String(), BlockDeletion: block,
+		})
 		require.NoError(t, err)
 		require.Equal(t, block, got.GetBlockDeletion())
 		_, err = r.SetBlockDeletion(as(t, operator), &resourcev1.SetBlockDeletionRequest{Name: "devices/d", Uid: "x"})
@@ -640,18 +671,24 @@ func TestBlockDeletionIsSetAndCleared(t *testing.T) {
 func TestEventsOfResourcesBecomeMessages(t *testing.T) {
 	t.Parallel()
 	upsert := identity.NewShared(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{
-		Upsert: &resourcev1.Resource{Name: "devices/a"}}})
+		Upsert: &resourcev1.Resource{Name: "devices/a"},
+	}})
 	gone := identity.NewShared(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Delete{
-		Delete: &resourcev1.Resource{Name: "devices/b"}}})
+		Delete: &resourcev1.Resource{Name: "devices/b"},
+	}})
 	type event = schema.Event[sharedEvent]
 	for name, c := range map[string]struct {
 		event event
 		want  []string
 	}{
-		"items of an unfinished event": {event{Items: []sharedEvent{upsert, gone}},
-			[]string{"upsert devices/a ", "delete devices/b "}},
-		"the last item has the token": {event{Items: []sharedEvent{upsert, gone}, Token: "t"},
-			[]string{"upsert devices/a ", "delete devices/b t"}},
+		"items of an unfinished event": {
+			event{Items: []sharedEvent{upsert, gone}},
+			[]string{"upsert devices/a ", "delete devices/b "},
+		},
+		"the last item has the token": {
+			event{Items: []sharedEvent{upsert, gone}, Token: "t"},
+			[]string{"upsert devices/a ", "delete devices/b t"},
+		},
 		"the end of the snapshot": {event{EndOfSnapshot: true, Token: "t"}, []string{"end t"}},
 		"a bookmark":              {event{Token: "t"}, []string{"bookmark t"}},
 		"nothing":                 {event{}, nil},
@@ -660,7 +697,8 @@ func TestEventsOfResourcesBecomeMessages(t *testing.T) {
 		stream := newServerStream[resourcev1.WatchResourcesResponse](as(t, ann))
 		r := newResourceService(&resourceStore{})
 		r.watched = func(_ context.Context, req *resourcev1.WatchResourcesRequest,
-			_ func(peer.Resource) (sharedEvent, error), deliver func(event) error) error {
+			_ func(peer.Resource) (sharedEvent, error), deliver func(event) error,
+		) error {
 			require.Equal(t, "Device", req.GetKind())
 			return deliver(c.event)
 		}
@@ -689,7 +727,8 @@ func TestEventsOfResourcesBecomeMessages(t *testing.T) {
 		require.Equal(t, deleted, m.Message.GetUpsert() == nil)
 	}
 	r.watched = func(context.Context, *resourcev1.WatchResourcesRequest, func(peer.Resource) (sharedEvent, error),
-		func(event) error) error {
+		func(event) error,
+	) error {
 		return shadow.ErrSlow
 	}
 	err := r.WatchResources(&resourcev1.WatchResourcesRequest{},
@@ -705,10 +744,12 @@ func TestSeveralChangesGoInAMessage_I23(t *testing.T) {
 		p := &resourcev1.Resource{Name: name, Uid: strings.Repeat("x", bytes)}
 		if gone {
 			return identity.NewShared(&resourcev1.WatchResourcesResponse{
-				Event: &resourcev1.WatchResourcesResponse_Delete{Delete: p}})
+				Event: &resourcev1.WatchResourcesResponse_Delete{Delete: p},
+			})
 		}
 		return identity.NewShared(&resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{
-			Upsert: p}})
+			Upsert: p,
+		}})
 	}
 	a, b, c := change("a", 0, false), change("b", 0, true), change("c", 10<<10, false)
 	large := change("large", 100<<10, false)
@@ -718,16 +759,26 @@ func TestSeveralChangesGoInAMessage_I23(t *testing.T) {
 		want  []string
 	}{
 		"without a token": {event{Items: []sharedEvent{a, b}}, []string{"[+a -b] "}},
-		"a token behind the last one": {event{Items: []sharedEvent{a, b, a}, Token: "t"},
-			[]string{"[+a -b +a] t"}},
-		"several messages": {event{Items: []sharedEvent{a, c, c, b, c}, Token: "t"},
-			[]string{"[+a +c] ", "[+c -b] ", "+c t"}},
-		"a large change": {event{Items: []sharedEvent{large, a, b, large}, Token: "t"},
-			[]string{"+large ", "[+a -b] ", "+large t"}},
-		"a large change is the first of two": {event{Items: []sharedEvent{large, large}, Token: "t"},
-			[]string{"+large ", "+large t"}},
-		"the end of the snapshot": {event{Items: []sharedEvent{a, b}, EndOfSnapshot: true, Token: "t"},
-			[]string{"[+a -b] ", "end t"}},
+		"a token behind the last one": {
+			event{Items: []sharedEvent{a, b, a}, Token: "t"},
+			[]string{"[+a -b +a] t"},
+		},
+		"several messages": {
+			event{Items: []sharedEvent{a, c, c, b, c}, Token: "t"},
+			[]string{"[+a +c] ", "[+c -b] ", "+c t"},
+		},
+		"a large change": {
+			event{Items: []sharedEvent{large, a, b, large}, Token: "t"},
+			[]string{"+large ", "[+a -b] ", "+large t"},
+		},
+		"a large change is the first of two": {
+			event{Items: []sharedEvent{large, large}, Token: "t"},
+			[]string{"+large ", "+large t"},
+		},
+		"the end of the snapshot": {
+			event{Items: []sharedEvent{a, b}, EndOfSnapshot: true, Token: "t"},
+			[]string{"[+a -b] ", "end t"},
+		},
 		"one": {event{Items: []sharedEvent{a}, Token: "t"}, []string{"+a t"}},
 	} {
 		var got []string
@@ -777,21 +828,29 @@ func eventText(t *testing.T, m *resourcev1.WatchResourcesResponse) string {
 
 func TestAPlanForPeopleHasGroupsBlockersAndItsRefusal(t *testing.T) {
 	t.Parallel()
-	holder := peer.Holder{Name: schema.FullName{Deployment: other, Name: "hs/h"}, Path: "p",
-		Target: schema.FullName{Deployment: self, Name: "devices/d"}}
+	holder := peer.Holder{
+		Name: schema.FullName{Deployment: other, Name: "hs/h"}, Path: "p",
+		Target: schema.FullName{Deployment: self, Name: "devices/d"},
+	}
 	r := newResourceService(&resourceStore{planDelete: func(name string) (*shadow.DeletePlan, error) {
 		require.Equal(t, "devices/d", name)
 		return &shadow.DeletePlan{
 			Refusal: errors.New("devices/d is blocked"),
 			Groups: []shadow.PlanGroup{
 				{Parent: -1, Deployment: self, Kind: "Device", Count: 1, Names: []string{"devices/d"}},
-				{Parent: 0, Deployment: other, Kind: "Part", Path: "device", Behaviour: schema.Unset,
-					Unset: true, Count: 9},
+				{
+					Parent: 0, Deployment: other, Kind: "Part", Path: "device", Behaviour: schema.Unset,
+					Unset: true, Count: 9,
+				},
 			},
-			Blockers: []shadow.PlannedBlocker{{Holder: holder, Undecided: true, Unknown: true, Unanswered: true,
-				Refuses: true}},
-			Unasked: []peer.Unasked{{Deployment: other, Why: peer.Unreachable},
-				{Deployment: sibling, Why: peer.LimitReached}},
+			Blockers: []shadow.PlannedBlocker{{
+				Holder: holder, Undecided: true, Unknown: true, Unanswered: true,
+				Refuses: true,
+			}},
+			Unasked: []peer.Unasked{
+				{Deployment: other, Why: peer.Unreachable},
+				{Deployment: sibling, Why: peer.LimitReached},
+			},
 			Truncated: true,
 		}, nil
 	}})
@@ -819,9 +878,11 @@ func TestAPlanForPeopleHasGroupsBlockersAndItsRefusal(t *testing.T) {
 	require.True(t, got.GetAccepted())
 	require.Empty(t, got.GetRefusal())
 
-	for _, plan := range []*shadow.DeletePlan{{Uncounted: true},
+	for _, plan := range []*shadow.DeletePlan{
+		{Uncounted: true},
 		{Unasked: []peer.Unasked{{Deployment: other, Why: peer.Unreachable}}},
-		{Unasked: []peer.Unasked{{Deployment: other, Why: peer.LimitReached}}}} {
+		{Unasked: []peer.Unasked{{Deployment: other, Why: peer.LimitReached}}},
+	} {
 		r = newResourceService(&resourceStore{planDelete: func(string) (*shadow.DeletePlan, error) {
 			return plan, nil
 		}})
@@ -840,10 +901,14 @@ func TestAWriteThatTakesMuchAlongIsPlannedOnce_I20(t *testing.T) {
 	plans := 0
 	r := newResourceService(&resourceStore{planDelete: func(string) (*shadow.DeletePlan, error) {
 		plans++
-		groups := []shadow.PlanGroup{{Parent: -1, Deployment: self, Kind: "Device", Count: 1,
-			Names: []string{"devices/d"}}}
-		return &shadow.DeletePlan{Groups: append(groups, shadow.PlanGroup{Parent: 0, Deployment: self, Kind: "Part",
-			Count: 3, Names: []string{"parts/1", "parts/2", "parts/3"}})}, nil
+		groups := []shadow.PlanGroup{{
+			Parent: -1, Deployment: self, Kind: "Device", Count: 1,
+			Names: []string{"devices/d"},
+		}}
+		return &shadow.DeletePlan{Groups: append(groups, shadow.PlanGroup{
+			Parent: 0, Deployment: self, Kind: "Part",
+			Count: 3, Names: []string{"parts/1", "parts/2", "parts/3"},
+		})}, nil
 	}})
 	asked := 0
 	ctx := r.ofWriter(peer.WithPerson(t.Context(), peer.Person{
@@ -868,8 +933,10 @@ func TestTheBlockersOfAPlanArePaged(t *testing.T) {
 	var all []shadow.PlannedBlocker
 	for i := range 25 {
 		all = append(all,
-			shadow.PlannedBlocker{Holder: peer.Holder{Name: schema.FullName{Deployment: other,
-				Name: fmt.Sprintf("hs/h%02d", i)}, Path: "p", Target: schema.FullName{Deployment: self, Name: "ts/t"}}})
+			shadow.PlannedBlocker{Holder: peer.Holder{Name: schema.FullName{
+				Deployment: other,
+				Name:       fmt.Sprintf("hs/h%02d", i),
+			}, Path: "p", Target: schema.FullName{Deployment: self, Name: "ts/t"}}})
 	}
 	for size, pages := range map[int]int{10: 3, 25: 1, 24: 2, 0: 1, -5: 1, 5000: 1} {
 		var got []string

@@ -76,9 +76,11 @@ func newGuarded(t *testing.T, issuer *harness.Issuer, written ...int64) *guarded
 	require.NoError(t, err)
 	g := &guarded{t: t, self: self, peers: peers.New(self, credentials)}
 	g.declare(limited)
-	cfg := service.Config{Store: store, Peers: g.peers, Logger: zap.NewNop(),
+	cfg := service.Config{
+		Store: store, Peers: g.peers, Logger: zap.NewNop(),
 		GRPC:    service.GRPC{Credentials: credentials, Health: health.NewServer()},
-		Callers: service.Callers{Tokens: tokens}}
+		Callers: service.Callers{Tokens: tokens},
+	}
 	for _, cfg.Callers.MaxWritten = range written {
 	}
 	server, err := service.NewServer(cfg)
@@ -96,8 +98,10 @@ func newGuarded(t *testing.T, issuer *harness.Issuer, written ...int64) *guarded
 func (g *guarded) declare(text string) {
 	f, err := schema.ParseFile("f", strings.NewReader(text))
 	require.NoError(g.t, err)
-	g.peers.Update(&schema.Environment{Services: f.Services, Rights: f.Rights,
-		Deployments: []schema.Deployment{{DeploymentID: g.self, Version: "v1"}}})
+	g.peers.Update(&schema.Environment{
+		Services: f.Services, Rights: f.Rights,
+		Deployments: []schema.Deployment{{DeploymentID: g.self, Version: "v1"}},
+	})
 }
 
 func (g *guarded) client(options ...grpc.DialOption) resourcev1.ResourceServiceClient {
@@ -156,8 +160,10 @@ func TestPeopleComeWithTokensAndHaveTheRightsOfTheirGroups(t *testing.T) {
 	require.Equal(t, []string{"targets/a-3", "targets/a-2", "targets/a-1"}, listed(ctx, t, ann, "name desc"))
 	require.Empty(t, listed(ctx, t, root, ""), "who has no grant sees nothing")
 
-	for name, code := range map[string]codes.Code{"a-1": codes.OK, "a-9": codes.NotFound, "b-1": codes.PermissionDenied,
-		"b-9": codes.PermissionDenied} {
+	for name, code := range map[string]codes.Code{
+		"a-1": codes.OK, "a-9": codes.NotFound, "b-1": codes.PermissionDenied,
+		"b-9": codes.PermissionDenied,
+	} {
 		_, err := ann.GetResource(ctx, &resourcev1.GetResourceRequest{Name: "targets/" + name})
 		require.Equal(t, code, status.Code(err), name)
 	}
@@ -243,8 +249,10 @@ func TestAServerBoundsWhatAPersonWrites_I20(t *testing.T) {
 	require.Equal(t, codes.ResourceExhausted, status.Code(err), "%v", err)
 	require.ErrorContains(t, err, "user/eve has written 4 MiB in an hour")
 	require.Equal(t, 4, changes)
-	_, err = eve.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: "targets/missing",
-		RequestId: uuid.NewString()})
+	_, err = eve.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{
+		Name:      "targets/missing",
+		RequestId: uuid.NewString(),
+	})
 	require.Equal(t, codes.ResourceExhausted, status.Code(err), "its outcome would be stored")
 	_, err = eve.GetResource(ctx, &resourcev1.GetResourceRequest{Name: "targets/large"})
 	require.NoError(t, err)
@@ -255,8 +263,10 @@ func TestAServerBoundsWhatAPersonWrites_I20(t *testing.T) {
 func listed(ctx context.Context, t *testing.T, c resourcev1.ResourceServiceClient, order string) (names []string) {
 	t.Helper()
 	for token := ""; ; {
-		page, err := c.ListResources(ctx, &resourcev1.ListResourcesRequest{PageSize: 2, PageToken: token,
-			OrderBy: order})
+		page, err := c.ListResources(ctx, &resourcev1.ListResourcesRequest{
+			PageSize: 2, PageToken: token,
+			OrderBy: order,
+		})
 		require.NoError(t, err)
 		for _, r := range page.GetResources() {
 			names = append(names, r.GetName())
@@ -305,8 +315,10 @@ func TestARestrictedCallerLearnsNothingFromOthers(t *testing.T) {
 	stop()
 	g.declare(limited)
 
-	next, err := ann.ListResources(ctx, &resourcev1.ListResourcesRequest{PageSize: 10,
-		PageToken: page.GetNextPageToken()})
+	next, err := ann.ListResources(ctx, &resourcev1.ListResourcesRequest{
+		PageSize:  10,
+		PageToken: page.GetNextPageToken(),
+	})
 	if err == nil {
 		for _, r := range next.GetResources() {
 			require.Contains(t, r.GetName(), "targets/a-", "by the page of somebody else")
@@ -324,31 +336,41 @@ func TestARestrictedCallerLearnsNothingFromOthers(t *testing.T) {
 		require.NotContains(t, event.String(), "targets/b-", "by the position of somebody else")
 	}
 
-	answer, err := ann.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: target("a-3").GetResource(),
-		RequestId: request})
+	answer, err := ann.PutResource(ctx, &resourcev1.PutResourceRequest{
+		Resource:  target("a-3").GetResource(),
+		RequestId: request,
+	})
 	require.NotContains(t, answer.String()+status.Convert(err).Proto().String(), "b-1",
 		"by the request id of somebody else")
-	for _, name := range []string{"targets/a-1/../b-1", "targets/b-1/", "/targets/b-1", "targets//b-1", "Targets/b-1",
-		"targets/b-1\x00", "//a.example.com/us-west2/targets/b-1", "//A.example.com/us-west2/targets/b-1"} {
+	for _, name := range []string{
+		"targets/a-1/../b-1", "targets/b-1/", "/targets/b-1", "targets//b-1", "Targets/b-1",
+		"targets/b-1\x00", "//a.example.com/us-west2/targets/b-1", "//A.example.com/us-west2/targets/b-1",
+	} {
 		_, err := ann.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name})
 		require.Contains(t, []codes.Code{codes.PermissionDenied, codes.InvalidArgument, codes.Internal},
 			status.Code(err), "%q: %v", name, err)
 	}
-	for _, filter := range []string{`name = "targets/b-1"`, `name = "targets/b-1" OR name = "targets/b-2"`,
-		`NOT name = "targets/a-1"`} {
+	for _, filter := range []string{
+		`name = "targets/b-1"`, `name = "targets/b-1" OR name = "targets/b-2"`,
+		`NOT name = "targets/a-1"`,
+	} {
 		found, err := ann.ListResources(ctx, &resourcev1.ListResourcesRequest{Filter: filter})
 		require.NotContains(t, found.String()+status.Convert(err).Message(), "targets/b-2", "%s", filter)
 	}
-	for name, code := range map[string]codes.Code{"targets/b-1": codes.PermissionDenied,
-		"targets/missing": codes.PermissionDenied} {
+	for name, code := range map[string]codes.Code{
+		"targets/b-1":     codes.PermissionDenied,
+		"targets/missing": codes.PermissionDenied,
+	} {
 		_, err := ann.MutateAndValidateResource(ctx,
 			&resourcev1.MutateAndValidateResourceRequest{Write: &resourcev1.BatchWriteResourcesRequest_Write{
 				Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: target("a-5", name).GetResource()},
 			}})
 		require.Equal(t, code, status.Code(err), "a dry run that refers to %s: %v", name, err)
 	}
-	for owner, code := range map[string]codes.Code{"b-1": codes.PermissionDenied, "missing": codes.PermissionDenied,
-		"shared": codes.OK} {
+	for owner, code := range map[string]codes.Code{
+		"b-1": codes.PermissionDenied, "missing": codes.PermissionDenied,
+		"shared": codes.OK,
+	} {
 		_, err := ann.PutResource(ctx, owned("a-8", owner))
 		require.Equal(t, code, status.Code(err), "the owner %s: %v", owner, err)
 	}
@@ -363,8 +385,10 @@ func TestARestrictedCallerLearnsNothingFromOthers(t *testing.T) {
 	raw, err := base64.RawURLEncoding.DecodeString(first.GetNextPageToken())
 	require.NoError(t, err)
 	require.NotContains(t, string(raw), "targets", "the text of a page token")
-	rest, err := ann.ListResources(ctx, &resourcev1.ListResourcesRequest{PageSize: 1,
-		PageToken: first.GetNextPageToken()})
+	rest, err := ann.ListResources(ctx, &resourcev1.ListResourcesRequest{
+		PageSize:  1,
+		PageToken: first.GetNextPageToken(),
+	})
 	require.NoError(t, err)
 	require.NotEqual(t, first.GetResources()[0].GetName(), rest.GetResources()[0].GetName())
 }

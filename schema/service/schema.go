@@ -111,7 +111,8 @@ func messageEpoch(raw []byte) (uuid.UUID, error) {
 
 // attempt reads an attempt, and checks that its holders may refer to resources here.
 func (s *schemas) attempt(holder schema.DeploymentID,
-	req *schemav1.EstablishReferencesRequest_Attempt) (out peer.EstablishAttempt, err error) {
+	req *schemav1.EstablishReferencesRequest_Attempt,
+) (out peer.EstablishAttempt, err error) {
 	if out.Attempt, err = attemptID(req.GetAttempt()); err != nil {
 		return out, err
 	}

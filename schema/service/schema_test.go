@@ -94,7 +94,8 @@ func schemaCalls(s *schemas) map[string]func(ctx context.Context) error {
 
 // establishOne calls for one attempt, and returns its outcome.
 func establishOne(ctx context.Context, s *schemas,
-	attempt *schemav1.EstablishReferencesRequest_Attempt) (*schemav1.EstablishReferencesResponse_Established, error) {
+	attempt *schemav1.EstablishReferencesRequest_Attempt,
+) (*schemav1.EstablishReferencesResponse_Established, error) {
 	out, err := s.EstablishReferences(ctx,
 		&schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{attempt}})
 	if err != nil {
@@ -104,8 +105,10 @@ func establishOne(ctx context.Context, s *schemas,
 }
 
 func establishRequest(attempt uuid.UUID) *schemav1.EstablishReferencesRequest_Attempt {
-	return &schemav1.EstablishReferencesRequest_Attempt{Attempt: attempt[:],
-		References: []*schemav1.EstablishReferencesRequest_Reference{establishedReference()}}
+	return &schemav1.EstablishReferencesRequest_Attempt{
+		Attempt:    attempt[:],
+		References: []*schemav1.EstablishReferencesRequest_Reference{establishedReference()},
+	}
 }
 
 func establishedReference() *schemav1.EstablishReferencesRequest_Reference {
@@ -153,7 +156,8 @@ func TestEveryMethodOfTheSchemaServiceReportsFailuresOfTheStore(t *testing.T) {
 			return nil, failing
 		},
 		dropOwners: func(schema.DeploymentID, uuid.UUID, []schema.Deletion,
-			[]peer.OwnerRelease) ([]uuid.UUID, bool, error) {
+			[]peer.OwnerRelease,
+		) ([]uuid.UUID, bool, error) {
 			return nil, false, failing
 		},
 		upgradeOwners: func(schema.DeploymentID, string, int64, map[string]string) (int64, error) { return 0, failing },
@@ -181,14 +185,16 @@ func TestEstablishReferencesPassesTheReferencesToTheStore(t *testing.T) {
 	}}
 	s := newSchemaService(&schemaStore{
 		establish: func(holder schema.DeploymentID, a peer.AttemptID,
-			refs []peer.EstablishReference) (*peer.Established, error) {
+			refs []peer.EstablishReference,
+		) (*peer.Established, error) {
 			require.Equal(t, other, holder)
 			require.Equal(t, attempt, a)
 			require.Equal(t, want, refs)
 			return &peer.Established{UIDs: []uuid.UUID{uid(2)}, Version: "v2", Epoch: epoch}, nil
 		},
 		wouldEstablish: func(holder schema.DeploymentID, with peer.AttemptID,
-			refs []peer.EstablishReference) (*peer.Established, error) {
+			refs []peer.EstablishReference,
+		) (*peer.Established, error) {
 			require.Equal(t, other, holder)
 			require.Equal(t, attempt, with)
 			require.Equal(t, want, refs)
@@ -217,7 +223,8 @@ func TestEstablishReferencesTakesParentsAndAllBehaviours(t *testing.T) {
 		var got []peer.EstablishReference
 		s := newSchemaService(
 			&schemaStore{establish: func(_ schema.DeploymentID, _ peer.AttemptID,
-				refs []peer.EstablishReference) (*peer.Established, error) {
+				refs []peer.EstablishReference,
+			) (*peer.Established, error) {
 				got = refs
 				return &peer.Established{}, nil
 			}})
@@ -275,7 +282,8 @@ func TestReferencesThatWereEstablishedBeforeAreRecognised(t *testing.T) {
 	} {
 		s := newSchemaService(
 			&schemaStore{establish: func(schema.DeploymentID, peer.AttemptID,
-				[]peer.EstablishReference) (*peer.Established, error) {
+				[]peer.EstablishReference,
+			) (*peer.Established, error) {
 				return &peer.Established{}, nil
 			}})
 		asked := false
@@ -329,8 +337,10 @@ func TestAnUnknownDeploymentIsNotRefusedForGood_I15(t *testing.T) {
 }
 
 func validKey() *schemav1.BlockadeKey {
-	return &schemav1.BlockadeKey{Attempt: bytesOf(uid(1)), HolderUid: bytesOf(uid(2)), Path: "a.*",
-		TargetUid: bytesOf(uid(3))}
+	return &schemav1.BlockadeKey{
+		Attempt: bytesOf(uid(1)), HolderUid: bytesOf(uid(2)), Path: "a.*",
+		TargetUid: bytesOf(uid(3)),
+	}
 }
 
 func TestBlockadeKeysAreChecked(t *testing.T) {
@@ -354,7 +364,8 @@ func TestBlockadeKeysAreChecked(t *testing.T) {
 			"questions: ": func() error {
 				_, err := newSchemaService(&schemaStore{}).ResolveBlockades(asDeployment(t, other),
 					&schemav1.ResolveBlockadesRequest{
-						Questions: []*schemav1.ResolveBlockadesRequest_Question{{Key: k}}})
+						Questions: []*schemav1.ResolveBlockadesRequest_Question{{Key: k}},
+					})
 				return err
 			},
 			"keys: ": func() error {
@@ -365,7 +376,8 @@ func TestBlockadeKeysAreChecked(t *testing.T) {
 			"references: ": func() error {
 				_, err := newSchemaService(&schemaStore{}).CheckReferences(asDeployment(t, other),
 					&schemav1.CheckReferencesRequest{References: []*schemav1.CheckReferencesRequest_Reference{
-						{Key: k, Behaviour: 1}}})
+						{Key: k, Behaviour: 1},
+					}})
 				return err
 			},
 		} {
@@ -396,8 +408,10 @@ func TestCallsOfTheSchemaServiceAreBounded_I21(t *testing.T) {
 			return err
 		},
 		"keys": func() error {
-			_, err := s.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{Attempts: many[1:],
-				Keys: []*schemav1.BlockadeKey{validKey()}})
+			_, err := s.ReleaseBlockades(ctx, &schemav1.ReleaseBlockadesRequest{
+				Attempts: many[1:],
+				Keys:     []*schemav1.BlockadeKey{validKey()},
+			})
 			return err
 		},
 		"questions": func() error {
@@ -413,8 +427,10 @@ func TestCallsOfTheSchemaServiceAreBounded_I21(t *testing.T) {
 			return err
 		},
 		"owners": func() error {
-			_, err := s.DropOwners(ctx, &schemav1.DropOwnersRequest{DeletedUids: many[1:],
-				LetGo: make([]*schemav1.DropOwnersRequest_LetGo, 1)})
+			_, err := s.DropOwners(ctx, &schemav1.DropOwnersRequest{
+				DeletedUids: many[1:],
+				LetGo:       make([]*schemav1.DropOwnersRequest_LetGo, 1),
+			})
 			return err
 		},
 		"targets": func() error {
@@ -484,25 +500,29 @@ func TestMalformedUIDsAreReportedWithTheirField(t *testing.T) {
 		"questions[0]: a uid": func() error {
 			_, err := s.CheckOwners(ctx,
 				&schemav1.CheckOwnersRequest{Questions: []*schemav1.CheckOwnersRequest_Question{
-					{Owner: &schemav1.ResourceRef{Kind: "A", Name: "as/a", Uid: bad}}}})
+					{Owner: &schemav1.ResourceRef{Kind: "A", Name: "as/a", Uid: bad}},
+				}})
 			return err
 		},
 		"questions[0]: a uid has": func() error {
 			_, err := s.CheckOwners(ctx,
 				&schemav1.CheckOwnersRequest{Questions: []*schemav1.CheckOwnersRequest_Question{
-					{Owner: &schemav1.ResourceRef{Kind: "A", Name: "as/a"}, RequiredBy: bad}}})
+					{Owner: &schemav1.ResourceRef{Kind: "A", Name: "as/a"}, RequiredBy: bad},
+				}})
 			return err
 		},
 		"questions[0]: kind": func() error {
 			_, err := s.CheckOwners(ctx,
 				&schemav1.CheckOwnersRequest{Questions: []*schemav1.CheckOwnersRequest_Question{
-					{Owner: &schemav1.ResourceRef{Kind: "a", Name: "as/a"}}}})
+					{Owner: &schemav1.ResourceRef{Kind: "a", Name: "as/a"}},
+				}})
 			return err
 		},
 		"questions[0]: name": func() error {
 			_, err := s.CheckOwners(ctx,
 				&schemav1.CheckOwnersRequest{Questions: []*schemav1.CheckOwnersRequest_Question{
-					{Owner: &schemav1.ResourceRef{Kind: "A", Name: "as"}}}})
+					{Owner: &schemav1.ResourceRef{Kind: "A", Name: "as"}},
+				}})
 			return err
 		},
 		"version: ": func() error {
@@ -510,8 +530,10 @@ func TestMalformedUIDsAreReportedWithTheirField(t *testing.T) {
 			return err
 		},
 		"renamed: ": func() error {
-			_, err := s.UpgradeOwnerReferences(ctx, &schemav1.UpgradeOwnerReferencesRequest{Version: "v1",
-				Renamed: []*schemav1.UpgradeOwnerReferencesRequest_Renamed{{From: "A", To: "b"}}})
+			_, err := s.UpgradeOwnerReferences(ctx, &schemav1.UpgradeOwnerReferencesRequest{
+				Version: "v1",
+				Renamed: []*schemav1.UpgradeOwnerReferencesRequest_Renamed{{From: "A", To: "b"}},
+			})
 			return err
 		},
 		"epoch: want": func() error {
@@ -523,20 +545,25 @@ func TestMalformedUIDsAreReportedWithTheirField(t *testing.T) {
 			return err
 		},
 		"epoch: want a UUIDv7": func() error {
-			_, err := s.ConfirmEpoch(ctx, &schemav1.ConfirmEpochRequest{Epoch: bytesOf(uid(3)),
-				OwnEpoch: bytesOf(uid(4))})
+			_, err := s.ConfirmEpoch(ctx, &schemav1.ConfirmEpochRequest{
+				Epoch:    bytesOf(uid(3)),
+				OwnEpoch: bytesOf(uid(4)),
+			})
 			return err
 		},
 		"targets[0]: deployment": func() error {
 			_, err := s.PlanDeletion(ctx,
-				&schemav1.PlanDeletionRequest{Targets: []*schemav1.PlanDeletionRequest_Target{{Deployment: "here",
-					Uid: bytesOf(uid(1))}}})
+				&schemav1.PlanDeletionRequest{Targets: []*schemav1.PlanDeletionRequest_Target{{
+					Deployment: "here",
+					Uid:        bytesOf(uid(1)),
+				}}})
 			return err
 		},
 		"targets[0]: a uid": func() error {
 			_, err := s.PlanDeletion(ctx,
 				&schemav1.PlanDeletionRequest{Targets: []*schemav1.PlanDeletionRequest_Target{
-					{Deployment: other.String(), Uid: bad}}})
+					{Deployment: other.String(), Uid: bad},
+				}})
 			return err
 		},
 		"uids: ": func() error {
@@ -546,7 +573,8 @@ func TestMalformedUIDsAreReportedWithTheirField(t *testing.T) {
 		"references: unknown behaviour": func() error {
 			_, err := s.CheckReferences(ctx,
 				&schemav1.CheckReferencesRequest{References: []*schemav1.CheckReferencesRequest_Reference{
-					{Key: validKey()}}})
+					{Key: validKey()},
+				}})
 			return err
 		},
 	} {
@@ -585,7 +613,8 @@ func TestDeletionsAreAcknowledgedInPartsOrAsAWhole(t *testing.T) {
 	t.Parallel()
 	for inParts, limit := range map[bool]time.Duration{true: acknowledgeTime, false: math.MaxInt64} {
 		s := newSchemaService(&schemaStore{acknowledge: func(holder schema.DeploymentID, epoch uuid.UUID, token string,
-			except []uuid.UUID, got time.Duration) (bool, error) {
+			except []uuid.UUID, got time.Duration,
+		) (bool, error) {
 			require.Equal(t, other, holder)
 			require.Equal(t, uid(1), epoch)
 			require.Equal(t, "position", token)
@@ -605,27 +634,38 @@ func TestDeletionsAreAcknowledgedInPartsOrAsAWhole(t *testing.T) {
 // The items of an event come before its position, and an event without a token has no position yet.
 func TestEventsOfDeletionsBecomeMessages(t *testing.T) {
 	t.Parallel()
-	cause := &schema.Cause{ID: uid(7), Root: "//a.example.com/us-west2/as/a", Actor: "user/ann",
-		At: time.Unix(1_700_000_000, 0)}
-	items := []schema.Deletion{{Seq: 5, Kind: "A", Name: "as/a", UID: uid(1), Cause: cause},
-		{Seq: 6, Kind: "B", Name: "bs/b", UID: uid(2)}}
+	cause := &schema.Cause{
+		ID: uid(7), Root: "//a.example.com/us-west2/as/a", Actor: "user/ann",
+		At: time.Unix(1_700_000_000, 0),
+	}
+	items := []schema.Deletion{
+		{Seq: 5, Kind: "A", Name: "as/a", UID: uid(1), Cause: cause},
+		{Seq: 6, Kind: "B", Name: "bs/b", UID: uid(2)},
+	}
 	for name, c := range map[string]struct {
 		event schema.Event[schema.Deletion]
 		want  []string
 	}{
-		"the end of the snapshot": {schema.Event[schema.Deletion]{EndOfSnapshot: true, Token: "t"},
-			[]string{"end t"}},
+		"the end of the snapshot": {
+			schema.Event[schema.Deletion]{EndOfSnapshot: true, Token: "t"},
+			[]string{"end t"},
+		},
 		"a bookmark":                   {schema.Event[schema.Deletion]{Token: "t"}, []string{"bookmark t"}},
 		"items of an unfinished event": {schema.Event[schema.Deletion]{Items: items}, []string{"upsert"}},
-		"items with their position": {schema.Event[schema.Deletion]{Items: items, Token: "t"},
-			[]string{"upsert", "bookmark t"}},
-		"items at the end of a snapshot": {schema.Event[schema.Deletion]{Items: items, Token: "t",
-			EndOfSnapshot: true}, []string{"upsert", "end t"}},
+		"items with their position": {
+			schema.Event[schema.Deletion]{Items: items, Token: "t"},
+			[]string{"upsert", "bookmark t"},
+		},
+		"items at the end of a snapshot": {schema.Event[schema.Deletion]{
+			Items: items, Token: "t",
+			EndOfSnapshot: true,
+		}, []string{"upsert", "end t"}},
 		"a bookmark without any position": {schema.Event[schema.Deletion]{}, []string{"bookmark "}},
 	} {
 		s := newSchemaService(
 			&schemaStore{watchDeletions: func(holder schema.DeploymentID, token string,
-				deliver func(schema.Event[schema.Deletion]) error) error {
+				deliver func(schema.Event[schema.Deletion]) error,
+			) error {
 				require.Equal(t, other, holder)
 				require.Equal(t, "resume", token)
 				return deliver(c.event)
@@ -674,24 +714,33 @@ func TestEventsOfWorkBecomeMessages(t *testing.T) {
 		event schema.Event[schema.Work]
 		want  []schema.Event[schema.Work]
 	}{
-		"the end of the snapshot": {schema.Event[schema.Work]{EndOfSnapshot: true, Token: "t"},
-			[]schema.Event[schema.Work]{{EndOfSnapshot: true, Token: "t"}}},
+		"the end of the snapshot": {
+			schema.Event[schema.Work]{EndOfSnapshot: true, Token: "t"},
+			[]schema.Event[schema.Work]{{EndOfSnapshot: true, Token: "t"}},
+		},
 		"a bookmark": {schema.Event[schema.Work]{Token: "t"}, []schema.Event[schema.Work]{{Token: "t"}}},
-		"items": {schema.Event[schema.Work]{Items: items},
-			[]schema.Event[schema.Work]{{Items: items}}},
-		"items and a position": {schema.Event[schema.Work]{Items: items, Token: "t"},
-			[]schema.Event[schema.Work]{{Items: items}, {Token: "t"}}},
+		"items": {
+			schema.Event[schema.Work]{Items: items},
+			[]schema.Event[schema.Work]{{Items: items}},
+		},
+		"items and a position": {
+			schema.Event[schema.Work]{Items: items, Token: "t"},
+			[]schema.Event[schema.Work]{{Items: items}, {Token: "t"}},
+		},
 	} {
 		s := newSchemaService(
 			&schemaStore{watchWork: func(shards []int16, token string,
-				deliver func(schema.Event[schema.Work]) error) error {
+				deliver func(schema.Event[schema.Work]) error,
+			) error {
 				require.Equal(t, []int16{0, 63}, shards)
 				require.Equal(t, "resume", token)
 				return deliver(c.event)
 			}})
 		stream := newServerStream[schemav1.WatchResourceShadowsResponse](asDeployment(t, self))
-		require.NoError(t, s.WatchResourceShadows(&schemav1.WatchResourceShadowsRequest{Shards: []uint32{0, 63},
-			ResumeToken: "resume"}, stream), name)
+		require.NoError(t, s.WatchResourceShadows(&schemav1.WatchResourceShadowsRequest{
+			Shards:      []uint32{0, 63},
+			ResumeToken: "resume",
+		}, stream), name)
 		var got []schema.Event[schema.Work]
 		for _, m := range stream.messages(t) {
 			event, err := wire.WorkEvent(m, map[string]schema.DeploymentID{})
@@ -739,8 +788,10 @@ func TestShadowsAreForTheDeploymentItselfAndForOperators(t *testing.T) {
 		identity.Deployment(other): codes.PermissionDenied, identity.Deployment(sibling): codes.PermissionDenied,
 		ann: codes.PermissionDenied,
 	} {
-		out, err := s.ListResourceShadows(as(t, who), &schemav1.ListResourceShadowsRequest{Kind: "Device",
-			PageToken: "page"})
+		out, err := s.ListResourceShadows(as(t, who), &schemav1.ListResourceShadowsRequest{
+			Kind:      "Device",
+			PageToken: "page",
+		})
 		require.Equal(t, want, status.Code(err), who)
 		if want == codes.OK {
 			require.Equal(t, "next", out.GetNextPageToken())
@@ -759,8 +810,10 @@ func TestShadowsAreForTheDeploymentItselfAndForOperators(t *testing.T) {
 func TestAShadowIsListedWithItsReferences(t *testing.T) {
 	t.Parallel()
 	s := newSchemaService(&schemaStore{listShadows: func(string, string, int) ([]shadow.ResourceView, string, error) {
-		view := shadow.ResourceView{Holders: []schema.DeploymentID{other},
-			Ownees: []schema.DeploymentID{sibling, other}}
+		view := shadow.ResourceView{
+			Holders: []schema.DeploymentID{other},
+			Ownees:  []schema.DeploymentID{sibling, other},
+		}
 		view.Kind, view.Name, view.UID, view.State, view.Revision = "Device", "devices/d", uid(1), peer.Deleting, 8
 		view.References = append(view.References, shadow.ReferenceView{}, shadow.ReferenceView{})
 		for i, at := range []schema.DeploymentID{self, other} {
@@ -790,12 +843,15 @@ func TestBlockadesAreListedForTheirHolders(t *testing.T) {
 	var asked schema.DeploymentID
 	s := newSchemaService(
 		&schemaStore{listBlockades: func(of schema.DeploymentID, token string,
-			limit int) ([]shadow.BlockadeView, string, error) {
+			limit int,
+		) ([]shadow.BlockadeView, string, error) {
 			asked = of
 			require.Equal(t, 7, limit)
 			v := shadow.BlockadeView{}
-			v.Kind, v.Name, v.Holder, v.Behaviour = "Account", "accounts/a", schema.FullName{Deployment: other,
-				Name: "devices/d"}, schema.Block
+			v.Kind, v.Name, v.Holder, v.Behaviour = "Account", "accounts/a", schema.FullName{
+				Deployment: other,
+				Name:       "devices/d",
+			}, schema.Block
 			v.Key = peer.BlockadeKey{Attempt: uid(1), HolderUID: uid(2), Path: "p", TargetUID: uid(3)}
 			tentative := v
 			tentative.ExpiresAt = expires
@@ -820,8 +876,10 @@ func TestBlockadesAreListedForTheirHolders(t *testing.T) {
 
 func TestPagesHaveASizeOfTheirOwnAndABound(t *testing.T) {
 	t.Parallel()
-	for asked, want := range map[int32]int{-1: 100, 0: 100, 1: 1, 999: 999, 1000: 1000, 1001: 1000,
-		math.MaxInt32: 1000} {
+	for asked, want := range map[int32]int{
+		-1: 100, 0: 100, 1: 1, 999: 999, 1000: 1000, 1001: 1000,
+		math.MaxInt32: 1000,
+	} {
 		require.Equal(t, want, pageSize(asked), asked)
 	}
 }

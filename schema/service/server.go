@@ -87,21 +87,31 @@ var policy = identity.Policy{
 	adminv1.AdminService_ListRemovals_FullMethodName: {identity.RoleOperator},
 	adminv1.AdminService_Purge_FullMethodName:        {identity.RoleOperator},
 
-	schemav1.SchemaService_EstablishReferences_FullMethodName: {identity.RoleDeployment,
-		identity.RoleApplication},
+	schemav1.SchemaService_EstablishReferences_FullMethodName: {
+		identity.RoleDeployment,
+		identity.RoleApplication,
+	},
 	schemav1.SchemaService_ConfirmBlockades_FullMethodName: {identity.RoleDeployment},
-	schemav1.SchemaService_ResolveBlockades_FullMethodName: {identity.RoleDeployment,
-		identity.RoleApplication},
-	schemav1.SchemaService_RecallDelegations_FullMethodName: {identity.RoleDeployment,
-		identity.RoleApplication},
+	schemav1.SchemaService_ResolveBlockades_FullMethodName: {
+		identity.RoleDeployment,
+		identity.RoleApplication,
+	},
+	schemav1.SchemaService_RecallDelegations_FullMethodName: {
+		identity.RoleDeployment,
+		identity.RoleApplication,
+	},
 	schemav1.SchemaService_ReleaseBlockades_FullMethodName:              {identity.RoleDeployment},
 	schemav1.SchemaService_WatchImportedServiceDeletions_FullMethodName: {identity.RoleDeployment},
 	schemav1.SchemaService_AcknowledgeDeletions_FullMethodName:          {identity.RoleDeployment},
-	schemav1.SchemaService_PlanDeletion_FullMethodName: {identity.RoleDeployment,
-		identity.RoleApplication},
+	schemav1.SchemaService_PlanDeletion_FullMethodName: {
+		identity.RoleDeployment,
+		identity.RoleApplication,
+	},
 	schemav1.SchemaService_WatchResourceShadows_FullMethodName: {identity.RoleDeployment},
-	schemav1.SchemaService_TraceCascades_FullMethodName: {identity.RoleDeployment,
-		identity.RoleApplication},
+	schemav1.SchemaService_TraceCascades_FullMethodName: {
+		identity.RoleDeployment,
+		identity.RoleApplication,
+	},
 	schemav1.SchemaService_CheckOwners_FullMethodName:            {identity.RoleDeployment},
 	schemav1.SchemaService_DropOwners_FullMethodName:             {identity.RoleDeployment},
 	schemav1.SchemaService_AnnounceEpoch_FullMethodName:          {identity.RoleDeployment},
@@ -109,10 +119,14 @@ var policy = identity.Policy{
 	schemav1.SchemaService_ConfirmEpoch_FullMethodName:           {identity.RoleDeployment},
 	schemav1.SchemaService_CheckReferences_FullMethodName:        {identity.RoleDeployment},
 	schemav1.SchemaService_UpgradeOwnerReferences_FullMethodName: {identity.RoleDeployment},
-	schemav1.SchemaService_ListResourceShadows_FullMethodName: {identity.RoleDeployment,
-		identity.RoleOperator},
-	schemav1.SchemaService_ListBlockades_FullMethodName: {identity.RoleDeployment,
-		identity.RoleOperator},
+	schemav1.SchemaService_ListResourceShadows_FullMethodName: {
+		identity.RoleDeployment,
+		identity.RoleOperator,
+	},
+	schemav1.SchemaService_ListBlockades_FullMethodName: {
+		identity.RoleDeployment,
+		identity.RoleOperator,
+	},
 
 	healthv1.Health_Check_FullMethodName: identity.Anybody,
 	healthv1.Health_Watch_FullMethodName: identity.Anybody,
@@ -196,13 +210,17 @@ func NewServer(cfg Config) (*Server, error) {
 	unary := append(slices.Clone(cfg.GRPC.Unary), decommissioned.Unary, forward.actForUnary, lanes.Unary,
 		costs.New(cfg.Callers.Refused).Unary)
 	stream := append(slices.Clone(cfg.GRPC.Stream), decommissioned.Stream, forward.actForStream, lanes.Stream)
-	server := grpc.NewServer(append(ServerOptions(Guard{Credentials: cfg.GRPC.Credentials, Policy: policy,
+	server := grpc.NewServer(append(ServerOptions(Guard{
+		Credentials: cfg.GRPC.Credentials, Policy: policy,
 		Tokens: verifier(cfg.Callers.Tokens), Refused: cfg.Callers.Refused, Memory: cfg.GRPC.Memory,
-		Logger: cfg.Logger}, unary, stream),
+		Logger: cfg.Logger,
+	}, unary, stream),
 		// These run after the policy.
-		grpc.ChainUnaryInterceptor(databases.Unary, applicationRelay{cfg.Store.Deployment(), cfg.Peers,
+		grpc.ChainUnaryInterceptor(databases.Unary, applicationRelay{
+			cfg.Store.Deployment(), cfg.Peers,
 			costs.NewPlaces(maxRelayed, maxRelayedOfAll),
-			cfg.Logger}.Unary, rights.Operate, forward.Unary, rights.Unary, written.Unary), grpc.ChainStreamInterceptor(
+			cfg.Logger,
+		}.Unary, rights.Operate, forward.Unary, rights.Unary, written.Unary), grpc.ChainStreamInterceptor(
 			databases.Stream, forward.Stream, rights.Stream))...)
 	register(Weighed(server), cfg)
 	healthv1.RegisterHealthServer(Weighed(server), cfg.GRPC.Health)
@@ -300,7 +318,8 @@ func (uncompressed) Do(io.Reader) ([]byte, error) {
 // ServerOptions returns the options of every listener: certificates, the policy, bounds of messages,
 // connections and calls, and pings that notice dead connections.
 func ServerOptions(g Guard, unary []grpc.UnaryServerInterceptor,
-	stream []grpc.StreamServerInterceptor) []grpc.ServerOption {
+	stream []grpc.StreamServerInterceptor,
+) []grpc.ServerOption {
 	limiter := identity.NewLimiter(identity.Limits{
 		Connections: maxConnections, Calls: maxCalls, Forwarding: maxForwarding, Forwarded: maxForwarded,
 		Memory: g.Memory,
@@ -320,18 +339,24 @@ func ServerOptions(g Guard, unary []grpc.UnaryServerInterceptor,
 		}),
 		// The outermost interceptors, so that no request can end the process.
 		grpc.ChainUnaryInterceptor(
-			append(append([]grpc.UnaryServerInterceptor{identity.Memory{}.Unary, outcome.BoundedUnary,
+			append(append([]grpc.UnaryServerInterceptor{
+				identity.Memory{}.Unary, outcome.BoundedUnary,
 				requestid.Unary(g.Logger), recovery.UnaryServerInterceptor(),
-				withDeadline}, unary...), g.Policy.Unary)...),
+				withDeadline,
+			}, unary...), g.Policy.Unary)...),
 		grpc.ChainStreamInterceptor(
-			append(append([]grpc.StreamServerInterceptor{identity.Memory{}.Stream, outcome.BoundedStream,
-				requestid.Stream(g.Logger), recovery.StreamServerInterceptor()}, stream...), g.Policy.Stream)...),
+			append(append([]grpc.StreamServerInterceptor{
+				identity.Memory{}.Stream, outcome.BoundedStream,
+				requestid.Stream(g.Logger), recovery.StreamServerInterceptor(),
+			}, stream...), g.Policy.Stream)...),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: 20 * time.Second, Timeout: 5 * time.Second, MaxConnectionAge: connectionAge,
 			MaxConnectionAgeGrace: connectionGrace,
 		}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second,
-			PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
+			MinTime:             10 * time.Second,
+			PermitWithoutStream: true,
+		}),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.MaxConcurrentStreams(maxForwarding),
 		grpc.NumStreamWorkers(streamWorkers),

@@ -45,7 +45,8 @@ func (s *schemas) ownOrOperator(ctx context.Context) error {
 
 // WatchResourceShadows is for the deployment's own nodes.
 func (s *schemas) WatchResourceShadows(req *schemav1.WatchResourceShadowsRequest,
-	stream grpc.ServerStreamingServer[schemav1.WatchResourceShadowsResponse]) error {
+	stream grpc.ServerStreamingServer[schemav1.WatchResourceShadowsResponse],
+) error {
 	if err := s.requireSelf(stream.Context()); err != nil {
 		return outcome.Status(s.log, err)
 	}
@@ -63,7 +64,8 @@ func (s *schemas) WatchResourceShadows(req *schemav1.WatchResourceShadowsRequest
 func sendWork(e schema.Event[schema.Work], send func(*schemav1.WatchResourceShadowsResponse) error) error {
 	if len(e.Items) > 0 {
 		err := send(&schemav1.WatchResourceShadowsResponse{Event: &schemav1.WatchResourceShadowsResponse_Upsert{
-			Upsert: workProto(e.Items)}})
+			Upsert: workProto(e.Items),
+		}})
 		if err != nil || e.Token == "" {
 			return err
 		}
@@ -81,8 +83,10 @@ func sendWork(e schema.Event[schema.Work], send func(*schemav1.WatchResourceShad
 func workProto(items []schema.Work) *schemav1.WatchResourceShadowsResponse_Work {
 	out := &schemav1.WatchResourceShadowsResponse_Work{Items: make([]*schemav1.WorkItem, len(items))}
 	for i, w := range items {
-		out.Items[i] = &schemav1.WorkItem{Id: w.Seq, Action: schemav1.WorkItem_Action(w.Action),
-			Deployment: w.Deployment.String(), CreateTime: timestamppb.New(w.CreatedAt)}
+		out.Items[i] = &schemav1.WorkItem{
+			Id: w.Seq, Action: schemav1.WorkItem_Action(w.Action),
+			Deployment: w.Deployment.String(), CreateTime: timestamppb.New(w.CreatedAt),
+		}
 	}
 	return out
 }
@@ -107,13 +111,15 @@ func shardList(in []uint32) ([]int16, error) {
 
 // ListResourceShadows is for operators, and for the deployment's own audits.
 func (s *schemas) ListResourceShadows(ctx context.Context,
-	req *schemav1.ListResourceShadowsRequest) (*schemav1.ListResourceShadowsResponse, error) {
+	req *schemav1.ListResourceShadowsRequest,
+) (*schemav1.ListResourceShadowsResponse, error) {
 	out, err := s.listShadows(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) listShadows(ctx context.Context,
-	req *schemav1.ListResourceShadowsRequest) (*schemav1.ListResourceShadowsResponse, error) {
+	req *schemav1.ListResourceShadowsRequest,
+) (*schemav1.ListResourceShadowsResponse, error) {
 	if err := s.ownOrOperator(ctx); err != nil {
 		return nil, err
 	}
@@ -142,8 +148,10 @@ func (s *schemas) shadowProto(v shadow.ResourceView) *schemav1.ResourceShadow {
 		HolderDeployments: wire.DeploymentNames(v.Holders), OwneeDeployments: wire.DeploymentNames(v.Ownees),
 	}
 	for _, r := range v.References {
-		ref := &schemav1.ResourceShadow_Reference{Path: r.Path, Target: r.Target.String(), TargetUid: r.TargetUID[:],
-			Behaviour: schemav1.Behaviour(r.Behaviour)}
+		ref := &schemav1.ResourceShadow_Reference{
+			Path: r.Path, Target: r.Target.String(), TargetUid: r.TargetUID[:],
+			Behaviour: schemav1.Behaviour(r.Behaviour),
+		}
 		if r.Target.Deployment != s.self {
 			ref.Attempt = r.Attempt[:]
 		}
@@ -155,13 +163,15 @@ func (s *schemas) shadowProto(v shadow.ResourceView) *schemav1.ResourceShadow {
 // ListBlockades returns to another deployment the blockades of its own resources, and all blockades to
 // operators.
 func (s *schemas) ListBlockades(ctx context.Context,
-	req *schemav1.ListBlockadesRequest) (*schemav1.ListBlockadesResponse, error) {
+	req *schemav1.ListBlockadesRequest,
+) (*schemav1.ListBlockadesResponse, error) {
 	out, err := s.listBlockades(ctx, req)
 	return out, outcome.Status(s.log, err)
 }
 
 func (s *schemas) listBlockades(ctx context.Context,
-	req *schemav1.ListBlockadesRequest) (*schemav1.ListBlockadesResponse, error) {
+	req *schemav1.ListBlockadesRequest,
+) (*schemav1.ListBlockadesResponse, error) {
 	var holder schema.DeploymentID // zero for all
 	if s.ownOrOperator(ctx) != nil {
 		var err error
@@ -181,8 +191,10 @@ func (s *schemas) listBlockades(ctx context.Context,
 }
 
 func blockadeProto(v shadow.BlockadeView) *schemav1.Blockade {
-	p := &schemav1.Blockade{Target: wire.ResourceRef(v.Kind, v.Name, v.Key.TargetUID),
-		Key: wire.BlockadeKeyProto(v.Key), Holder: v.Holder.String(), Behaviour: schemav1.Behaviour(v.Behaviour)}
+	p := &schemav1.Blockade{
+		Target: wire.ResourceRef(v.Kind, v.Name, v.Key.TargetUID),
+		Key:    wire.BlockadeKeyProto(v.Key), Holder: v.Holder.String(), Behaviour: schemav1.Behaviour(v.Behaviour),
+	}
 	p.ExpireTime = optionalTime(v.ExpiresAt)
 	return p
 }

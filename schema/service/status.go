@@ -80,8 +80,10 @@ func (a *admin) addWork(ctx context.Context, out *adminv1.StatusResponse) error 
 		})
 	}
 	for _, d := range derivations {
-		out.Derivations = append(out.Derivations, &adminv1.StatusResponse_Derivation{Kind: d.Kind, Done: d.Done,
-			Total: d.Total, SetAside: d.SetAside})
+		out.Derivations = append(out.Derivations, &adminv1.StatusResponse_Derivation{
+			Kind: d.Kind, Done: d.Done,
+			Total: d.Total, SetAside: d.SetAside,
+		})
 	}
 	return nil
 }
@@ -89,8 +91,10 @@ func (a *admin) addWork(ctx context.Context, out *adminv1.StatusResponse) error 
 func (a *admin) addKept(ctx context.Context, out *adminv1.StatusResponse) error {
 	kept, err := a.kept.Kept(ctx)
 	for _, k := range kept {
-		out.Kept = append(out.Kept, &adminv1.StatusResponse_Kept{Kind: k.Kind, Resources: k.Resources,
-			Sample: k.Sample})
+		out.Kept = append(out.Kept, &adminv1.StatusResponse_Kept{
+			Kind: k.Kind, Resources: k.Resources,
+			Sample: k.Sample,
+		})
 	}
 	return err
 }
@@ -98,8 +102,10 @@ func (a *admin) addKept(ctx context.Context, out *adminv1.StatusResponse) error 
 func (a *admin) addDelegations(ctx context.Context, out *adminv1.StatusResponse) error {
 	all, err := a.delegations.Delegations(ctx)
 	for _, d := range all {
-		out.Delegations = append(out.Delegations, &adminv1.StatusResponse_Delegations{Deployment: d.Deployment.String(),
-			ActingHeld: d.ActingHeld, BlockHeld: d.BlockHeld})
+		out.Delegations = append(out.Delegations, &adminv1.StatusResponse_Delegations{
+			Deployment: d.Deployment.String(),
+			ActingHeld: d.ActingHeld, BlockHeld: d.BlockHeld,
+		})
 	}
 	return err
 }
@@ -160,16 +166,20 @@ func (a *admin) addOperatorActions(ctx context.Context, out *adminv1.StatusRespo
 	}
 	words, err := a.decisions.OperatorDecisions(ctx)
 	for _, w := range words {
-		out.Words = append(out.Words, &adminv1.Word{Deployment: w.Deployment.String(), What: w.What, Reason: w.Reason,
-			SaidBy: w.By, SaidTime: timestamppb.New(w.At)})
+		out.Words = append(out.Words, &adminv1.Word{
+			Deployment: w.Deployment.String(), What: w.What, Reason: w.Reason,
+			SaidBy: w.By, SaidTime: timestamppb.New(w.At),
+		})
 	}
 	return err
 }
 
 func (a *admin) addFailures(out *adminv1.StatusResponse) {
 	for _, s := range a.databases.DatabaseMismatches() {
-		out.Failures = append(out.Failures, &adminv1.Failure{Handler: "database", Deployment: s.Err.Deployment.String(),
-			Error: s.Err.Error(), Time: timestamppb.New(s.At)})
+		out.Failures = append(out.Failures, &adminv1.Failure{
+			Handler: "database", Deployment: s.Err.Deployment.String(),
+			Error: s.Err.Error(), Time: timestamppb.New(s.At),
+		})
 	}
 	for _, f := range a.failures() {
 		out.Failures = append(out.Failures, &adminv1.Failure{
@@ -181,7 +191,9 @@ func (a *admin) addFailures(out *adminv1.StatusResponse) {
 
 func (a *admin) addWatches(out *adminv1.StatusResponse) {
 	for _, w := range a.watches() {
-		out.Watches = append(out.Watches, &adminv1.StatusResponse_Watch{Name: w.Name, Deployment: w.Deployment,
-			Primed: w.Primed, HeardTime: optionalTime(w.Heard), Lost: w.Lost})
+		out.Watches = append(out.Watches, &adminv1.StatusResponse_Watch{
+			Name: w.Name, Deployment: w.Deployment,
+			Primed: w.Primed, HeardTime: optionalTime(w.Heard), Lost: w.Lost,
+		})
 	}
 }

@@ -68,8 +68,10 @@ func (a *admin) addStuckWork(ctx context.Context, longer time.Duration, out *adm
 		if waited < longer {
 			continue
 		}
-		w := &adminv1.ListStuckResponse_Work{Group: o.Group, Deployment: o.Deployment, Count: o.Count,
-			Since: timestamppb.New(time.Now().Add(-waited))}
+		w := &adminv1.ListStuckResponse_Work{
+			Group: o.Group, Deployment: o.Deployment, Count: o.Count,
+			Since: timestamppb.New(time.Now().Add(-waited)),
+		}
 		if o.Problem != "" {
 			w.LastError = o.Problem
 		} else if f := failureOf(failures, o.Group, o.Deployment); f.Error != "" {
@@ -135,8 +137,10 @@ func (a *admin) pauses(ctx context.Context) ([]*adminv1.Pause, error) {
 	pauses, err := a.decisions.Pauses(ctx)
 	var out []*adminv1.Pause
 	for _, p := range pauses {
-		out = append(out, &adminv1.Pause{Of: p.Of.String(), Handler: string(p.Handler), Reason: p.Reason, Actor: p.By,
-			Time: timestamppb.New(p.At)})
+		out = append(out, &adminv1.Pause{
+			Of: p.Of.String(), Handler: string(p.Handler), Reason: p.Reason, Actor: p.By,
+			Time: timestamppb.New(p.At),
+		})
 	}
 	return out, err
 }

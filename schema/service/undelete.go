@@ -53,13 +53,15 @@ func (r *resources) mayDelete(ctx context.Context, reqs []shadow.DeleteRequest) 
 }
 
 func (r *resources) UndeleteResource(ctx context.Context,
-	req *resourcev1.UndeleteResourceRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.UndeleteResourceRequest,
+) (*resourcev1.Resource, error) {
 	out, err := r.undelete(ctx, req)
 	return out, outcome.Status(r.log, err)
 }
 
 func (r *resources) undelete(ctx context.Context,
-	req *resourcev1.UndeleteResourceRequest) (*resourcev1.Resource, error) {
+	req *resourcev1.UndeleteResourceRequest,
+) (*resourcev1.Resource, error) {
 	name, err := ownName(r.self, req.GetName())
 	if err != nil {
 		return nil, err

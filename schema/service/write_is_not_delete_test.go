@@ -95,8 +95,10 @@ func TestWriteIsNotDelete(t *testing.T) {
 	// Other changes, references that it has already, and resources that the writer creates are allowed.
 	labelled := owned("note", "keeper").GetResource()
 	labelled.OwnerReferences[0].UnsetOnDelete, labelled.Labels = true, map[string]string{"by": "eve"}
-	for _, in := range []*resourcev1.Resource{labelled, target("eve-3", "targets/eve-1").GetResource(),
-		owned("eve-4", "eve-1").GetResource(), target("note").GetResource(), twice, target("note-2").GetResource()} {
+	for _, in := range []*resourcev1.Resource{
+		labelled, target("eve-3", "targets/eve-1").GetResource(),
+		owned("eve-4", "eve-1").GetResource(), target("note").GetResource(), twice, target("note-2").GetResource(),
+	} {
 		_, err := eve.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: in})
 		require.NoError(t, err, in.GetName())
 	}

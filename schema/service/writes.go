@@ -50,8 +50,10 @@ var errNoBody = errors.New(
 func (r *resources) write(in *resourcev1.BatchWriteResourcesRequest_Write) (w peer.Write, err error) {
 	p := writes.Resource(in)
 	if p == nil {
-		return w, &peer.InvalidError{Resource: "resource",
-			Err: violation.In("", errors.New("is missing: give the resource to write"))}
+		return w, &peer.InvalidError{
+			Resource: "resource",
+			Err:      violation.In("", errors.New("is missing: give the resource to write")),
+		}
 	}
 	switch in := in.GetWrite().(type) {
 	case *resourcev1.BatchWriteResourcesRequest_Write_Create:
@@ -65,8 +67,10 @@ func (r *resources) write(in *resourcev1.BatchWriteResourcesRequest_Write) (w pe
 	if p.GetBody() == nil && w.Mode != peer.Create && len(w.Mask) == 0 {
 		return w, &peer.InvalidError{Resource: w.Name, Err: violation.In("body", errNoBody)}
 	}
-	if err := wire.CheckObject("body", p.GetBody(), wire.Bounds{Bytes: shadow.MaxBodyBytes,
-		Levels: shadow.MaxBodyDepth}); err != nil {
+	if err := wire.CheckObject("body", p.GetBody(), wire.Bounds{
+		Bytes:  shadow.MaxBodyBytes,
+		Levels: shadow.MaxBodyDepth,
+	}); err != nil {
 		return w, &peer.InvalidError{Resource: w.Name, Err: err}
 	}
 	w.Revision, w.Labels, w.Body = peer.Revision(p.GetRevision()), p.GetLabels(), p.GetBody().AsMap()
@@ -90,9 +94,11 @@ func (r *resources) checkKind(p *resourcev1.Resource, name string) error {
 		return &peer.InvalidError{Resource: name, Err: violation.In("kind", err)}
 	}
 	if kind, err := model.KindOf(name); err == nil && kind.ID != given {
-		return &peer.InvalidError{Resource: name,
+		return &peer.InvalidError{
+			Resource: name,
 			Err: violation.In("kind", fmt.Errorf("kind %q does not fit the name, which is of kind %s", p.GetKind(),
-				kind.ID.Kind))}
+				kind.ID.Kind)),
+		}
 	}
 	return nil
 }

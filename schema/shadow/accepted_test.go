@@ -130,8 +130,10 @@ func decidesNothing(t *testing.T, b *harness.Box, slow *shadow.Store) {
 	for name, call := range map[string]func() error{
 		"CheckReferences": func() error {
 			_, err := slow.Attempts.CheckReferences(t.Context(), from,
-				[]peer.CheckedReference{{Key: peer.BlockadeKey{Attempt: newAttempt(), HolderUID: ref.HolderUID,
-					Path: "block", TargetUID: uuid.New()}}})
+				[]peer.CheckedReference{{Key: peer.BlockadeKey{
+					Attempt: newAttempt(), HolderUID: ref.HolderUID,
+					Path: "block", TargetUID: uuid.New(),
+				}}})
 			return err
 		},
 		"CheckOwners": func() error {

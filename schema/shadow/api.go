@@ -133,6 +133,7 @@ func CheckMask(paths []string) error { return prepare.CheckMask(paths) }
 // WatchResourcesAs is Store.WatchResources with a conversion of resources, which is done once for all
 // watches.
 func WatchResourcesAs[T any](ctx context.Context, s *Store, req WatchRequest, as func(peer.Resource) (T, error),
-	deliver func(schema.Event[T]) error) error {
+	deliver func(schema.Event[T]) error,
+) error {
 	return read.WatchResourcesAs(ctx, s.Read, req, as, deliver)
 }

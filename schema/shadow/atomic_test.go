@@ -219,10 +219,14 @@ func leftFrozen(t *testing.T, b *harness.Box, root string) peer.Freeze {
 	full, err := schema.ParseFullName(root)
 	require.NoError(t, err)
 	store := b.Stores[full.Deployment]
-	f := peer.Freeze{Coordinator: full.Deployment, Epoch: store.Gate.PresentEpoch(), Deletion: uuid.Must(uuid.NewV7()),
-		Root: full.Name, For: time.Minute}
-	q := peer.PlanQuestion{Targets: []peer.PlanTarget{{Deployment: full.Deployment, UID: b.Get(root).UID}}, Limit: 100,
-		Compact: true, Freeze: &f}
+	f := peer.Freeze{
+		Coordinator: full.Deployment, Epoch: store.Gate.PresentEpoch(), Deletion: uuid.Must(uuid.NewV7()),
+		Root: full.Name, For: time.Minute,
+	}
+	q := peer.PlanQuestion{
+		Targets: []peer.PlanTarget{{Deployment: full.Deployment, UID: b.Get(root).UID}}, Limit: 100,
+		Compact: true, Freeze: &f,
+	}
 	for asked := map[schema.DeploymentID]bool{}; ; {
 		var next []schema.DeploymentID
 		for _, d := range everywhere {
@@ -391,13 +395,17 @@ func TestADecommissionedCoordinatorFreezesNothing_I35(t *testing.T) {
 	b := newChain(t)
 	f := leftFrozen(t, b, target)
 	store := b.Stores[b.ID(bEast)]
-	require.NoError(t, store.Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(aWest),
-		Blocking: schema.Unset, Reason: "flooded", By: "user/op"}))
+	require.NoError(t, store.Admin.Decommission(t.Context(), shadow.Decommissioned{
+		Deployment: b.ID(aWest),
+		Blocking:   schema.Unset, Reason: "flooded", By: "user/op",
+	}))
 	require.NoError(t, store.Admin.CleanUpDecommissioned(t.Context(), b.ID(aWest)))
 	require.Zero(t, b.Count(bEast, "frozen"))
 	_, err := store.Deletions.Plan(t.Context(),
-		peer.PlanQuestion{Targets: []peer.PlanTarget{{Deployment: b.ID(aEast), UID: b.Get(middle).UID}}, Limit: 10,
-			Freeze: &f})
+		peer.PlanQuestion{
+			Targets: []peer.PlanTarget{{Deployment: b.ID(aEast), UID: b.Get(middle).UID}}, Limit: 10,
+			Freeze: &f,
+		})
 	require.ErrorIs(t, err, peer.ErrDecommissioned)
 }
 
@@ -405,8 +413,10 @@ func TestADecommissionedCoordinatorFreezesNothing_I35(t *testing.T) {
 func TestAFreezeIsVerifiedWithTheTargetsDeployment_I35(t *testing.T) {
 	t.Parallel()
 	b := newChain(t)
-	f := &peer.Freeze{Coordinator: b.ID(bWest), Epoch: b.Stores[b.ID(bWest)].Gate.PresentEpoch(),
-		Deletion: uuid.Must(uuid.NewV7()), Root: "holders/mine", For: time.Minute}
+	f := &peer.Freeze{
+		Coordinator: b.ID(bWest), Epoch: b.Stores[b.ID(bWest)].Gate.PresentEpoch(),
+		Deletion: uuid.Must(uuid.NewV7()), Root: "holders/mine", For: time.Minute,
+	}
 	_, err := b.Stores[b.ID(bEast)].Deletions.Plan(t.Context(), peer.PlanQuestion{
 		Targets: []peer.PlanTarget{{Deployment: b.ID(aEast), UID: b.Get(middle).UID}}, Limit: 10, Freeze: f,
 	})
@@ -458,8 +468,10 @@ func TestAnAtomicDeleteTakesFewRoundTrips(t *testing.T) {
 		full, err := schema.ParseFullName(target)
 		require.NoError(t, err)
 		c.reset(t, "before")
-		_, err = b.Stores[full.Deployment].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: full.Name,
-			Atomic: atomic == 1})
+		_, err = b.Stores[full.Deployment].Deletions.Delete(t.Context(), shadow.DeleteRequest{
+			Name:   full.Name,
+			Atomic: atomic == 1,
+		})
 		require.NoError(t, err)
 		rounds[atomic], _ = c.reset(t, "delete")
 		b.Settle()
@@ -516,8 +528,10 @@ func TestAMemberWhoseTargetWasLostIsOpened_I35(t *testing.T) {
 	b.Expire(bEast)
 	require.NoError(t, b.Resolve(b.ID(bEast)))
 	require.Equal(t, 1, b.Count(bEast, "frozen"))
-	for _, sql := range []string{`DELETE FROM dbcontroller.frozen`, `DELETE FROM dbcontroller.freeze`,
-		`DELETE FROM dbcontroller.reference`} {
+	for _, sql := range []string{
+		`DELETE FROM dbcontroller.frozen`, `DELETE FROM dbcontroller.freeze`,
+		`DELETE FROM dbcontroller.reference`,
+	} {
 		_, err := b.Pools[b.ID(aEast)].Exec(t.Context(), sql)
 		require.NoError(t, err)
 	}

@@ -75,8 +75,10 @@ func TestRightsAreAcquiredByACall(t *testing.T) {
 		"what is denied is not asked for")
 
 	var invalid *peer.InvalidError
-	for _, line := range []string{"", "BLOCK", "HOLD " + customer("1"), "BLOCK //" + crm + "/",
-		"BLOCK //elsewhere.example.com/eu/customers/1"} {
+	for _, line := range []string{
+		"", "BLOCK", "HOLD " + customer("1"), "BLOCK //" + crm + "/",
+		"BLOCK //elsewhere.example.com/eu/customers/1",
+	} {
 		require.ErrorAs(t, call(ctx, "BLOCK "+customer("3"), line), &invalid, "%q", line)
 		require.Equal(t, "rights[1]", invalid.Resource)
 	}

@@ -39,17 +39,25 @@ var keyeds = []keyed{
 		name: "NO ACTION", key: "id", columns: "a bigint", native: "FOREIGN KEY (a) REFERENCES t (id)",
 		declared: "columns: [a], behaviour: BLOCK",
 		cases: []keyedCase{
-			{name: "a row names a target", steps: []string{"h INSERT INTO h VALUES (1, 1)",
+			{name: "a row names a target", steps: []string{
+				"h INSERT INTO h VALUES (1, 1)",
 				"h INSERT INTO h VALUES (2, 99)", "h INSERT INTO h VALUES (3, NULL)",
-				"h INSERT INTO h VALUES (4, 1), (5, 99)"}},
-			{name: "a row is changed", steps: []string{"h INSERT INTO h VALUES (1, 1)", "h UPDATE h SET a = 2",
-				"h UPDATE h SET a = 99", "h UPDATE h SET a = NULL", "h UPDATE h SET a = a"}},
-			{name: "a target is deleted", steps: []string{"h INSERT INTO h VALUES (1, 1)",
+				"h INSERT INTO h VALUES (4, 1), (5, 99)",
+			}},
+			{name: "a row is changed", steps: []string{
+				"h INSERT INTO h VALUES (1, 1)", "h UPDATE h SET a = 2",
+				"h UPDATE h SET a = 99", "h UPDATE h SET a = NULL", "h UPDATE h SET a = a",
+			}},
+			{name: "a target is deleted", steps: []string{
+				"h INSERT INTO h VALUES (1, 1)",
 				"t DELETE FROM t WHERE id = 1", "t DELETE FROM t WHERE id = 2", "t DELETE FROM t", "h DELETE FROM h",
-				"t DELETE FROM t WHERE id = 1"}},
-			{name: "a target is changed", steps: []string{"h INSERT INTO h VALUES (1, 1)", "t UPDATE t SET note = 'n'",
+				"t DELETE FROM t WHERE id = 1",
+			}},
+			{name: "a target is changed", steps: []string{
+				"h INSERT INTO h VALUES (1, 1)", "t UPDATE t SET note = 'n'",
 				"t UPDATE t SET id = 50 WHERE id = 1", "t UPDATE t SET id = 50 WHERE id = 2", "t UPDATE t SET id = id",
-				"h INSERT INTO h VALUES (2, 50)"}},
+				"h INSERT INTO h VALUES (2, 50)",
+			}},
 			{name: "a statement deletes and inserts", steps: []string{
 				"h INSERT INTO h VALUES (1, 1)",
 				"t BEGIN; DELETE FROM t WHERE id = 1; INSERT INTO t VALUES (1); COMMIT",
@@ -62,25 +70,39 @@ var keyeds = []keyed{
 				"h MERGE INTO h USING (VALUES (1, 4), (2, 5)) AS v (n, a) ON h.n = v.n WHEN MATCHED THEN UPDATE SET a = v.a WHEN NOT MATCHED THEN INSERT VALUES (v.n, v.a)", "t DELETE FROM t WHERE id = 3", "t DELETE FROM t WHERE id = 5",
 				"t MERGE INTO t USING (VALUES (4), (6)) AS v (id) ON t.id = v.id WHEN MATCHED THEN DELETE",
 			}},
-			{name: "a transaction is rolled back", steps: []string{"h BEGIN; INSERT INTO h VALUES (1, 1); ROLLBACK",
+			{name: "a transaction is rolled back", steps: []string{
+				"h BEGIN; INSERT INTO h VALUES (1, 1); ROLLBACK",
 				"t DELETE FROM t WHERE id = 1", "t BEGIN; DELETE FROM t WHERE id = 2; ROLLBACK",
 				"h INSERT INTO h VALUES (1, 2)",
 				"h BEGIN; SAVEPOINT s; INSERT INTO h VALUES (2, 3); ROLLBACK TO s; COMMIT",
-				"t DELETE FROM t WHERE id = 3"}},
-			{name: "above READ COMMITTED",
-				steps: []string{"h BEGIN ISOLATION LEVEL REPEATABLE READ; INSERT INTO h VALUES (1, 1); COMMIT",
+				"t DELETE FROM t WHERE id = 3",
+			}},
+			{
+				name: "above READ COMMITTED",
+				steps: []string{
+					"h BEGIN ISOLATION LEVEL REPEATABLE READ; INSERT INTO h VALUES (1, 1); COMMIT",
 					"t BEGIN ISOLATION LEVEL SERIALIZABLE; DELETE FROM t WHERE id = 1; COMMIT",
 					"h BEGIN ISOLATION LEVEL SERIALIZABLE; DELETE FROM h; COMMIT",
-					"t BEGIN ISOLATION LEVEL SERIALIZABLE; DELETE FROM t WHERE id = 1; COMMIT"}},
-			{name: "rows are copied", steps: []string{"h INSERT INTO h SELECT g, g FROM generate_series(1, 9) g",
+					"t BEGIN ISOLATION LEVEL SERIALIZABLE; DELETE FROM t WHERE id = 1; COMMIT",
+				},
+			},
+			{name: "rows are copied", steps: []string{
+				"h INSERT INTO h SELECT g, g FROM generate_series(1, 9) g",
 				"h INSERT INTO h SELECT 10 + n, a + 1 FROM h",
-				"h UPDATE h SET a = h2.a FROM h AS h2 WHERE h2.n = h.n"}},
-			{name: "a column is dropped", steps: []string{"t ALTER TABLE t DROP COLUMN id",
-				"h INSERT INTO h VALUES (1, 1)", "t DROP TABLE t"}},
-			{name: "TRUNCATE of targets to which nobody refers", steps: []string{"h INSERT INTO h VALUES (1, 1)",
-				"h TRUNCATE h", "t TRUNCATE t"}, differs: "TRUNCATE of targets"},
-			{name: "the holder's column is dropped", steps: []string{"h ALTER TABLE h DROP COLUMN a"},
-				differs: "DROP of a column that refers"},
+				"h UPDATE h SET a = h2.a FROM h AS h2 WHERE h2.n = h.n",
+			}},
+			{name: "a column is dropped", steps: []string{
+				"t ALTER TABLE t DROP COLUMN id",
+				"h INSERT INTO h VALUES (1, 1)", "t DROP TABLE t",
+			}},
+			{name: "TRUNCATE of targets to which nobody refers", steps: []string{
+				"h INSERT INTO h VALUES (1, 1)",
+				"h TRUNCATE h", "t TRUNCATE t",
+			}, differs: "TRUNCATE of targets"},
+			{
+				name: "the holder's column is dropped", steps: []string{"h ALTER TABLE h DROP COLUMN a"},
+				differs: "DROP of a column that refers",
+			},
 		},
 	},
 	{
@@ -89,9 +111,11 @@ var keyeds = []keyed{
 		declared: "columns: [a], behaviour: BLOCK",
 		cases: []keyedCase{
 			{name: "a mistake that stays", steps: []string{"h BEGIN; INSERT INTO h VALUES (1, 99); COMMIT"}},
-			{name: "a mistake that is mended before the commit",
+			{
+				name:    "a mistake that is mended before the commit",
 				steps:   []string{"h BEGIN; INSERT INTO h VALUES (1, 99); UPDATE h SET a = 1; COMMIT"},
-				differs: "DEFERRABLE"},
+				differs: "DEFERRABLE",
+			},
 		},
 	},
 	{
@@ -99,17 +123,23 @@ var keyeds = []keyed{
 		native:   "FOREIGN KEY (a) REFERENCES t (id) ON DELETE CASCADE ON UPDATE CASCADE",
 		declared: "columns: [a], behaviour: CASCADE_DELETE",
 		cases: []keyedCase{
-			{name: "targets go", steps: []string{"h INSERT INTO h VALUES (1, 1), (2, 1), (3, 2), (4, NULL)",
-				"t DELETE FROM t WHERE id = 1", "t DELETE FROM t"}},
-			{name: "a key changes", steps: []string{"h INSERT INTO h VALUES (1, 1)",
-				"t UPDATE t SET id = 50 WHERE id = 1"}, differs: "ON UPDATE"},
+			{name: "targets go", steps: []string{
+				"h INSERT INTO h VALUES (1, 1), (2, 1), (3, 2), (4, NULL)",
+				"t DELETE FROM t WHERE id = 1", "t DELETE FROM t",
+			}},
+			{name: "a key changes", steps: []string{
+				"h INSERT INTO h VALUES (1, 1)",
+				"t UPDATE t SET id = 50 WHERE id = 1",
+			}, differs: "ON UPDATE"},
 		},
 	},
 	{
 		name: "ON DELETE SET NULL", key: "id", columns: "a bigint",
 		native: "FOREIGN KEY (a) REFERENCES t (id) ON DELETE SET NULL", declared: "columns: [a], behaviour: UNSET",
-		cases: []keyedCase{{name: "targets go", steps: []string{"h INSERT INTO h VALUES (1, 1), (2, 1), (3, 2)",
-			"t DELETE FROM t WHERE id = 1", "t UPDATE t SET note = 'n'", "t DELETE FROM t WHERE id = 3"}}},
+		cases: []keyedCase{{name: "targets go", steps: []string{
+			"h INSERT INTO h VALUES (1, 1), (2, 1), (3, 2)",
+			"t DELETE FROM t WHERE id = 1", "t UPDATE t SET note = 'n'", "t DELETE FROM t WHERE id = 3",
+		}}},
 	},
 	{
 		name: "MATCH SIMPLE", key: "a, b", columns: "a integer, b text",

@@ -121,8 +121,10 @@ SELECT s.id, gen_random_uuid(), gen_random_uuid(), 1, d.id, 1, 1, 'invoices/x' F
 		c.exec(c.conn, fmt.Sprintf(`INSERT INTO %s SELECT g, 'many' FROM generate_series(1001, 1000 + %d) g`, table, n))
 	}
 	c.exec(c.conn, `BEGIN`)
-	for _, sql := range []string{`DELETE FROM customers WHERE name = 'many'`,
-		`UPDATE customers SET id = -id WHERE name = 'many'`} {
+	for _, sql := range []string{
+		`DELETE FROM customers WHERE name = 'many'`,
+		`UPDATE customers SET id = -id WHERE name = 'many'`,
+	} {
 		c.exec(c.conn, `SAVEPOINT refused`)
 		plain, pg := c.run(strings.ReplaceAll(sql, "customers", "plain"))
 		require.Nil(t, pg)

@@ -214,8 +214,10 @@ func TestAttachAsksForTheRegionOfTargets(t *testing.T) {
 	findings := func(regions ...string) (found []string) {
 		env := &registryv1.Environment{}
 		for _, region := range regions {
-			env.Deployments = append(env.Deployments, &registryv1.Deployment{Service: "crm.example.com",
-				Region: region})
+			env.Deployments = append(env.Deployments, &registryv1.Deployment{
+				Service: "crm.example.com",
+				Region:  region,
+			})
 		}
 		raw, err := proto.Marshal(env)
 		require.NoError(t, err)
@@ -233,5 +235,6 @@ func TestAttachAsksForTheRegionOfTargets(t *testing.T) {
 	require.Empty(t, findings("eu"))
 	require.Equal(t,
 		[]string{
-			"Invoice customer_id: crm.example.com runs in eu, us: declare the region of the targets: region: same (that of the rows), a region, or {column: …}"}, findings("us", "eu"))
+			"Invoice customer_id: crm.example.com runs in eu, us: declare the region of the targets: region: same (that of the rows), a region, or {column: …}",
+		}, findings("us", "eu"))
 }

@@ -30,8 +30,10 @@ func TestStrictTablesBesideADecommissioning_I15_I31(t *testing.T) {
 		return tx
 	}
 	open, older := begin(pgx.ReadCommitted), begin(pgx.RepeatableRead)
-	for _, sql := range []string{`INSERT INTO orders (customer_id, note) VALUES (1, 'open')`,
-		`INSERT INTO invoices (id, customer_id) VALUES ('open', 2)`} {
+	for _, sql := range []string{
+		`INSERT INTO orders (customer_id, note) VALUES (1, 'open')`,
+		`INSERT INTO invoices (id, customer_id) VALUES ('open', 2)`,
+	} {
 		_, err := open.Exec(ctx, sql)
 		require.NoError(t, err)
 	}

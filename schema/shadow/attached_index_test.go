@@ -139,8 +139,10 @@ func TestRowsOfStrictTablesAreRead(t *testing.T) {
 	require.Equal(t, []string{"invoices/i3"},
 		list(shadow.ListRequest{Kind: "Invoice", Limit: 10, Filter: `body.room__seat:*`}))
 	require.Len(t,
-		list(shadow.ListRequest{Kind: "Invoice", Limit: 10,
-			Within: grant.Within{"Invoice": {{From: "invoices/i70", Below: "invoices/i71"}}}}), 2)
+		list(shadow.ListRequest{
+			Kind: "Invoice", Limit: 10,
+			Within: grant.Within{"Invoice": {{From: "invoices/i70", Below: "invoices/i71"}}},
+		}), 2)
 
 	for _, err := range []error{
 		store.Read.WatchResources(ctx, "Invoice", "", "", nil),

@@ -25,10 +25,14 @@ INSERT INTO customers VALUES (1), (2), (3), (4); INSERT INTO notes VALUES (1); I
 CREATE FUNCTION silent() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
 CREATE TRIGGER stays BEFORE DELETE ON customers FOR EACH ROW WHEN (OLD.id = 4) EXECUTE FUNCTION silent()`)
 	for name, want := range map[string]peer.KeptError{
-		"1": {Table: "public.customers", Constraint: "notes_customer",
-			Text: `update or delete on table "customers" violates foreign key constraint "notes_customer" on table "notes"`},
-		"2": {Constraint: "later_customer",
-			Text: `update or delete on table "customers" violates foreign key constraint "later_customer" on table "later"`},
+		"1": {
+			Table: "public.customers", Constraint: "notes_customer",
+			Text: `update or delete on table "customers" violates foreign key constraint "notes_customer" on table "notes"`,
+		},
+		"2": {
+			Constraint: "later_customer",
+			Text:       `update or delete on table "customers" violates foreign key constraint "later_customer" on table "later"`,
+		},
 		"3": {Table: "public.customers", Text: "customer 3 has a contract"},
 		"4": {Table: "public.customers", Text: "customers/4 is there after the statement"},
 	} {
@@ -39,8 +43,10 @@ CREATE TRIGGER stays BEFORE DELETE ON customers FOR EACH ROW WHEN (OLD.id = 4) E
 	}
 	id := uuid.Must(uuid.NewV7())
 	for range 2 { // the refusal is definite, and kept with the request
-		_, err := a.Stores[a.ID(crm)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "customers/1",
-			RequestID: id})
+		_, err := a.Stores[a.ID(crm)].Deletions.Delete(t.Context(), shadow.DeleteRequest{
+			Name:      "customers/1",
+			RequestID: id,
+		})
 		require.ErrorContains(t, err,
 			"a row of public.customers cannot be deleted or changed: the constraint notes_customer keeps it: ")
 	}

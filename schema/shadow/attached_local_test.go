@@ -50,8 +50,10 @@ INSERT INTO customers SELECT generate_series(1, 4);
 `)
 			a.attachTo(shop)
 			a.MustPut("//"+shop+"/plans/p", harness.Body{"customer": "customers/3"})
-			for _, sql := range []string{`INSERT INTO visits VALUES (1, 1, 2, 'p')`,
-				`INSERT INTO visits VALUES (2, 3, NULL, NULL)`, `INSERT INTO visits VALUES (3, 4, NULL, 'p')`} {
+			for _, sql := range []string{
+				`INSERT INTO visits VALUES (1, 1, 2, 'p')`,
+				`INSERT INTO visits VALUES (2, 3, NULL, NULL)`, `INSERT INTO visits VALUES (3, 4, NULL, 'p')`,
+			} {
 				if enforce == "strict" {
 					a.acquire(a.lacks(sql))
 				}

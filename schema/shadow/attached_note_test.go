@@ -32,21 +32,31 @@ func TestAsyncStatementsNoteValuesWithoutARight_I34(t *testing.T) {
 	}{
 		{`INSERT INTO invoices (id, customer_id) VALUES ('1', 1)`, []string{`customer_id ["1"]`}},
 		{`INSERT INTO invoices (id, customer_id) VALUES ('2', 1)`, nil},
-		{`INSERT INTO invoices (id, customer_id) SELECT 'm' || g, 1 + g % 3 FROM generate_series(1, 100) g`,
-			[]string{`customer_id ["2"]`, `customer_id ["3"]`}},
-		{`INSERT INTO invoices (id, room, seat) VALUES ('r', 'a"b', 1), ('s', 'a"b', NULL)`,
-			[]string{`room__seat ["a\"b","1"]`}},
+		{
+			`INSERT INTO invoices (id, customer_id) SELECT 'm' || g, 1 + g % 3 FROM generate_series(1, 100) g`,
+			[]string{`customer_id ["2"]`, `customer_id ["3"]`},
+		},
+		{
+			`INSERT INTO invoices (id, room, seat) VALUES ('r', 'a"b', 1), ('s', 'a"b', NULL)`,
+			[]string{`room__seat ["a\"b","1"]`},
+		},
 		{`INSERT INTO invoices (id) VALUES ('7'), ('8'), ('9')`, nil},
 		{`UPDATE invoices SET customer_id = customer_id`, nil},
 		{`UPDATE invoices SET customer_id = 4 WHERE id = '9'`, []string{`customer_id ["4"]`}},
 		{`UPDATE invoices SET id = id || 'x' WHERE id < '4'`, nil},
-		{`UPDATE invoices SET customer_id = 5 + length(id) % 2 WHERE customer_id = 1`,
-			[]string{`customer_id ["5"]`, `customer_id ["6"]`}},
+		{
+			`UPDATE invoices SET customer_id = 5 + length(id) % 2 WHERE customer_id = 1`,
+			[]string{`customer_id ["5"]`, `customer_id ["6"]`},
+		},
 		{`DELETE FROM invoices WHERE customer_id = 2`, nil},
-		{`BEGIN ISOLATION LEVEL REPEATABLE READ; INSERT INTO invoices (id, customer_id) VALUES ('rr', 3); COMMIT`,
-			[]string{`customer_id ["3"]`}},
-		{`INSERT INTO orders (customer_id, approver_id, approver_region) VALUES (1, 2, 'eu'), (1, 2, NULL)`,
-			[]string{`approver_id ["2","eu"]`, `customer_id ["1"]`}},
+		{
+			`BEGIN ISOLATION LEVEL REPEATABLE READ; INSERT INTO invoices (id, customer_id) VALUES ('rr', 3); COMMIT`,
+			[]string{`customer_id ["3"]`},
+		},
+		{
+			`INSERT INTO orders (customer_id, approver_id, approver_region) VALUES (1, 2, 'eu'), (1, 2, NULL)`,
+			[]string{`approver_id ["2","eu"]`, `customer_id ["1"]`},
+		},
 	} {
 		a.exec(a.shop, c.sql)
 		require.ElementsMatch(t, c.noted, a.noted(), c.sql)

@@ -35,8 +35,10 @@ func TestAStatementSharesTheRightsThatItNeeds(t *testing.T) {
 		sql    string
 		shares []string
 	}{
-		{`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 2, 'eu', 'two')`,
-			[]string{"customers/1", "customers/2"}},
+		{
+			`INSERT INTO orders (customer_id, approver_id, approver_region, note) VALUES (1, 2, 'eu', 'two')`,
+			[]string{"customers/1", "customers/2"},
+		},
 		{`INSERT INTO orders (customer_id, note) VALUES (1, 'one')`, []string{"customers/1"}},
 		{`INSERT INTO orders (approver_id, approver_region, note) VALUES (2, 'eu', 'one')`, []string{"customers/2"}},
 		{`INSERT INTO invoices VALUES ('i', 1)`, []string{"customers/1"}},

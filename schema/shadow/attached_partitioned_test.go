@@ -228,7 +228,8 @@ func TestAPartitionThatComesBackIsRead_I34(t *testing.T) {
 		`ALTER TABLE orders DETACH PARTITION orders_1; ALTER TABLE orders RENAME TO shell; ALTER TABLE orders_1 RENAME TO orders`)
 	require.Equal(t,
 		[]string{
-			"public.orders is another table than the attached one, which is called public.shell now: attach again for the new table, or give the attached one its name back"}, a.drift(shop))
+			"public.orders is another table than the attached one, which is called public.shell now: attach again for the new table, or give the attached one its name back",
+		}, a.drift(shop))
 	a.prepare(shop)
 	require.Empty(t, a.drift(shop))
 	a.Settle()
@@ -297,16 +298,24 @@ INSERT INTO orders (id, at, event_at) VALUES (1, '2026-01-01', '2026-01-01'), (2
 func TestNamesOfTimesAndNumbers(t *testing.T) {
 	t.Parallel()
 	for typed, texts := range map[string]map[string]bool{
-		"date": {"2026-01-02": true, "2026-1-2": false, "2026-02-30": false, "infinity": true,
+		"date": {
+			"2026-01-02": true, "2026-1-2": false, "2026-02-30": false, "infinity": true,
 			"0044-03-15 BC": true, "12026-01-01": true, "0000-01-01": false, "02026-01-01": false, "2025-02-29": false,
-			"0001-02-29 BC": true, "999999-01-01": false, "today": false},
-		"timestamp without time zone": {"2026-01-02 03:04:05": true, "2026-01-02 03:04:05.6": true,
+			"0001-02-29 BC": true, "999999-01-01": false, "today": false,
+		},
+		"timestamp without time zone": {
+			"2026-01-02 03:04:05": true, "2026-01-02 03:04:05.6": true,
 			"2026-01-02 03:04:05.60": false, "2026-01-02T03:04:05": false, "0044-03-15 03:04:05 BC": true,
-			"2026-01-02 24:00:00": false},
-		"timestamp with time zone": {"2026-01-02 03:04:05.000006+00": true, "2026-01-02 03:04:05+01": false,
-			"2026-01-02 03:04:05": false},
-		"numeric": {"0": true, "-7": true, "12345678901234567890": true, "-0": false, "07": false,
-			"1.0": false, "NaN": true},
+			"2026-01-02 24:00:00": false,
+		},
+		"timestamp with time zone": {
+			"2026-01-02 03:04:05.000006+00": true, "2026-01-02 03:04:05+01": false,
+			"2026-01-02 03:04:05": false,
+		},
+		"numeric": {
+			"0": true, "-7": true, "12345678901234567890": true, "-0": false, "07": false,
+			"1.0": false, "NaN": true,
+		},
 		"character": {"ab": true, strings.Repeat(" ", 2): false},
 	} {
 		d := schema.Definition{Collection: "as", Key: []schema.KeyColumn{{Name: "k", Type: typed}}}

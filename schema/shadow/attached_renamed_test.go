@@ -178,7 +178,8 @@ INSERT INTO orders_new (id, customer_id) SELECT id, customer_id FROM orders WHER
 BEGIN; ALTER TABLE orders RENAME TO orders_old; ALTER TABLE orders_new RENAME TO orders; COMMIT`)
 	require.Equal(t,
 		[]string{
-			"public.orders is another table than the attached one, which is called public.orders_old now: attach again for the new table, or give the attached one its name back"}, a.drift(shop))
+			"public.orders is another table than the attached one, which is called public.orders_old now: attach again for the new table, or give the attached one its name back",
+		}, a.drift(shop))
 	a.prepare(shop)
 	a.Settle()
 	a.returned()
@@ -271,9 +272,11 @@ func TestColumnsThatTriggersCannotReadAreRefused(t *testing.T) {
 	a.shop = a.connect(shop, `CREATE TYPE payer AS ENUM ('Customer', 'Nobody'); CREATE FUNCTION spoken(payer) RETURNS text LANGUAGE sql AS $$ SELECT 'x' $$; CREATE CAST (payer AS text) WITH FUNCTION spoken(payer);
 CREATE TABLE orders (id bigint, customer_id bigint, region bytea, payer_type payer, payer_id bigint, friend_id bigint GENERATED ALWAYS AS (customer_id + 1) STORED, PRIMARY KEY (id)) PARTITION BY RANGE (id)`)
 	text := fmt.Sprint(a.plans(shop)[0].Findings)
-	for _, want := range []string{"payer_type is of a type with a cast to text of its own",
+	for _, want := range []string{
+		"payer_type is of a type with a cast to text of its own",
 		"region: region is of type bytea; want a text or an enum",
-		"friend_id: it is generated, and public.orders is partitioned"} {
+		"friend_id: it is generated, and public.orders is partitioned",
+	} {
 		require.Contains(t, text, want)
 	}
 }

@@ -118,8 +118,10 @@ func TestAProcessThatHasNotNoticedAnAttachment_I1(t *testing.T) {
 	t.Parallel()
 	a := newAttached(t)
 	a.exec(a.crm, `INSERT INTO customers VALUES (1), (2), (3)`)
-	behind := map[string]*shadow.Store{crm: a.SecondProcess(crm, shadow.Config{Delegations: true}),
-		shop: a.SecondProcess(shop, shadow.Config{Delegations: true})}
+	behind := map[string]*shadow.Store{
+		crm:  a.SecondProcess(crm, shadow.Config{Delegations: true}),
+		shop: a.SecondProcess(shop, shadow.Config{Delegations: true}),
+	}
 	a.attach()
 	a.exec(a.shop,
 		`INSERT INTO orders (customer_id, note) VALUES (1, 'goes'); INSERT INTO orders (approver_id, approver_region, note) VALUES (2, 'eu', 'unset')`)

@@ -370,8 +370,10 @@ func TestARightIsGrantedBesideTransactionsThatUseTheOther(t *testing.T) {
 		other := a.connect(shop, `BEGIN`)
 		a.exec(other, first.sql)
 		// nor other transactions' rights
-		a.acquire([]string{first.needs + target, "ACT " + customer(strconv.Itoa(6+i)),
-			"BLOCK " + customer(strconv.Itoa(8+i))})
+		a.acquire([]string{
+			first.needs + target, "ACT " + customer(strconv.Itoa(6+i)),
+			"BLOCK " + customer(strconv.Itoa(8+i)),
+		})
 		a.exec(other, `INSERT INTO invoices (id, customer_id) VALUES ('both' || $1, $1::text::int)`, strconv.Itoa(4+i))
 		a.exec(other, `INSERT INTO orders (customer_id, note) VALUES ($1, 'both')`, 4+i)
 		a.exec(other, `COMMIT`)

@@ -160,8 +160,10 @@ func TestManyRowsOfBeforeWaitForAPerson(t *testing.T) {
 	all, err := attach.All(t.Context(), a.shop)
 	require.NoError(t, err)
 	invoices := all[slices.IndexFunc(all, func(one *attach.Attached) bool { return one.Kind == "Invoice" })]
-	require.Equal(t, []attach.Missing{{Path: "room__seat", Effect: schema.MissingUnset, Values: 3, Rows: 30,
-		Waits: true}}, invoices.MissingRows)
+	require.Equal(t, []attach.Missing{{
+		Path: "room__seat", Effect: schema.MissingUnset, Values: 3, Rows: 30,
+		Waits: true,
+	}}, invoices.MissingRows)
 	require.Equal(t,
 		"room__seat: 30 rows name 3 targets that do not exist: nothing is done until attach --yes lets them be unset",
 		invoices.MissingRows[0].String())
@@ -283,8 +285,10 @@ func TestABehaviourThatChangesHoldsAllTheWay_I1_I3_I34(t *testing.T) {
 		a.Settle()
 		require.Empty(t, a.rows(a.shop, `SELECT note FROM orders`))
 	})
-	for _, order := range [][2]string{{"region: eu, behaviour: BLOCK", strictBlock},
-		{strictBlock, "region: eu, behaviour: BLOCK"}} {
+	for _, order := range [][2]string{
+		{"region: eu, behaviour: BLOCK", strictBlock},
+		{strictBlock, "region: eu, behaviour: BLOCK"},
+	} {
 		t.Run(order[0]+", then "+order[1], func(t *testing.T) {
 			t.Parallel()
 			a := newShopVersions(t, order[0], order[1])

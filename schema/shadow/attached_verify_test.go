@@ -83,7 +83,8 @@ WHERE g.tgrelid = 'orders'::regclass AND g.tgname = 'dbcontroller_update'`)[0]
 ALTER TABLE archive ATTACH PARTITION invoices FOR VALUES FROM ('a') TO ('z')`)
 	require.Equal(t,
 		[]string{
-			"TRIGGER_DRIFT invoices the table has become a partition, or has one, or a child: statements at the parent do not fire its triggers"}, a.verify(shop, false))
+			"TRIGGER_DRIFT invoices the table has become a partition, or has one, or a child: statements at the parent do not fire its triggers",
+		}, a.verify(shop, false))
 }
 
 // The triggers of a table without references are verified, also where no table refers.
@@ -142,10 +143,14 @@ func TestVerifyFindsTablesThatWereChanged(t *testing.T) {
 	require.Empty(t, drift())
 
 	for change, undo := range map[string][2]string{
-		`ALTER TABLE orders DROP CONSTRAINT orders_pkey`: {`ALTER TABLE orders ADD PRIMARY KEY (id)`,
-			"no unique index has exactly the columns of the key"},
-		`CREATE RULE never AS ON DELETE TO orders DO INSTEAD NOTHING`: {`DROP RULE never ON orders`,
-			"the table has rules, which rewrite statements before triggers see them"},
+		`ALTER TABLE orders DROP CONSTRAINT orders_pkey`: {
+			`ALTER TABLE orders ADD PRIMARY KEY (id)`,
+			"no unique index has exactly the columns of the key",
+		},
+		`CREATE RULE never AS ON DELETE TO orders DO INSTEAD NOTHING`: {
+			`DROP RULE never ON orders`,
+			"the table has rules, which rewrite statements before triggers see them",
+		},
 	} {
 		a.exec(a.shop, change)
 		require.Equal(t, []string{undo[1]}, drift(), change)

@@ -109,8 +109,10 @@ func TestASnapshotDoesNotSeeTheRightThatItWaitedFor(t *testing.T) {
 	t.Parallel()
 	a := newWaiting(t)
 	for _, level := range []string{"REPEATABLE READ", "SERIALIZABLE"} {
-		insert := `INSERT INTO orders (customer_id, note) VALUES (` + map[string]string{"REPEATABLE READ": "4",
-			"SERIALIZABLE": "5"}[level] + `, 'x')`
+		insert := `INSERT INTO orders (customer_id, note) VALUES (` + map[string]string{
+			"REPEATABLE READ": "4",
+			"SERIALIZABLE":    "5",
+		}[level] + `, 'x')`
 		a.exec(a.shop, `BEGIN ISOLATION LEVEL `+level+`; SELECT FROM orders`)
 		require.Equal(t, "40001", a.code(a.waits(a.shop, insert)))
 		a.exec(a.shop, `ROLLBACK; BEGIN ISOLATION LEVEL `+level)

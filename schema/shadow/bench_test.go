@@ -81,8 +81,10 @@ FROM (
 		var members, holding []peer.Write
 		for i := range size {
 			members = append(members, peer.Write{Name: fmt.Sprint("targets/m", i), Body: body{"next": target}})
-			holding = append(holding, peer.Write{Name: fmt.Sprint("holders/h", i),
-				Body: body{"cascade": fmt.Sprint("//", aWest, "/targets/m", i)}})
+			holding = append(holding, peer.Write{
+				Name: fmt.Sprint("holders/h", i),
+				Body: body{"cascade": fmt.Sprint("//", aWest, "/targets/m", i)},
+			})
 		}
 		_, err := box.Stores[west].Write.Save(b.Context(), members)
 		require.NoError(b, err)

@@ -549,8 +549,10 @@ func TestRecallsOfAHostileDeployment_I15_I31(t *testing.T) {
 		all := make([]peer.Recall, n)
 		for i := range all {
 			all[i] = peer.Recall{Mode: peer.RecallEnds, Question: peer.Question{
-				Expired: true, Key: peer.BlockadeKey{Attempt: uuid.Must(uuid.NewV7()), HolderUID: uuid.New(),
-					Path: peer.RightPath, TargetUID: uuid.New()},
+				Expired: true, Key: peer.BlockadeKey{
+					Attempt: uuid.Must(uuid.NewV7()), HolderUID: uuid.New(),
+					Path: peer.RightPath, TargetUID: uuid.New(),
+				},
 			}}
 		}
 		return all

@@ -328,8 +328,10 @@ func TestTheAnswerOfACommitIsLostAndTheWriteStandsAllTheSame_I29(t *testing.T) {
 	// Expired by the target's clock, but committed: the resolver's insert of ABORTED comes second.
 	uid := b.Get(holder).UID
 	verdicts, err := b.Stores[b.ID(bEast)].Attempts.Answer(ctx, b.ID(aWest), []peer.Question{
-		{Key: peer.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: "block", TargetUID: b.Get(target).UID},
-			Expired: true},
+		{
+			Key:     peer.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: "block", TargetUID: b.Get(target).UID},
+			Expired: true,
+		},
 		{Key: peer.BlockadeKey{Attempt: attempt, HolderUID: uid, Path: "unset", TargetUID: b.Get(target).UID}},
 		{Key: peer.BlockadeKey{Attempt: newAttempt(), HolderUID: uid, Path: "block", TargetUID: b.Get(target).UID}},
 	})

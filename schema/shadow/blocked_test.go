@@ -13,7 +13,8 @@ import (
 
 // refusals of the same delete, by the plan and by the delete itself.
 func refusedTwice(t *testing.T, b *harness.Box, deployment,
-	name string) (plan *shadow.DeletePlan, planned, refused *peer.BlockedError) {
+	name string,
+) (plan *shadow.DeletePlan, planned, refused *peer.BlockedError) {
 	t.Helper()
 	plan, err := b.Stores[b.ID(deployment)].Deletions.PlanDelete(t.Context(), name)
 	require.NoError(t, err)

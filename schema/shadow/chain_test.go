@@ -18,8 +18,10 @@ import (
 // bounded number of levels, and later transactions continue.
 func TestADeepChainIsDeletedInPieces_I21(t *testing.T) {
 	t.Parallel()
-	for name, line := range map[string]harness.Line{"beside the database": harness.Clear,
-		"over a slow line": harness.Far} {
+	for name, line := range map[string]harness.Line{
+		"beside the database": harness.Clear,
+		"over a slow line":    harness.Far,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const depth = 1200

@@ -15,11 +15,14 @@ import (
 // acting verifies a deployment with the decision that dangling references act. Each difference is passed to
 // report.
 func acting(t *testing.T, b *harness.Box, deployment string,
-	report func(shadow.Difference) error) (shadow.Verified, error) {
+	report func(shadow.Difference) error,
+) (shadow.Verified, error) {
 	t.Helper()
 	return b.Stores[b.ID(deployment)].Verify.Verify(t.Context(), shadow.Verification{
-		Repair: true, Settle: 1, Report: report, Dangling: &shadow.Decision{Reason: "the standby lagged",
-			By: "operator/ann"},
+		Repair: true, Settle: 1, Report: report, Dangling: &shadow.Decision{
+			Reason: "the standby lagged",
+			By:     "operator/ann",
+		},
 	})
 }
 
@@ -32,8 +35,10 @@ func putAll(t *testing.T, b *harness.Box, n int, name, field string, to func(int
 	t.Helper()
 	var writes []peer.Write
 	for i := range n {
-		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/%s%d", name, i),
-			Body: body{"kept": i, field: to(i)}})
+		writes = append(writes, peer.Write{
+			Name: fmt.Sprintf("holders/%s%d", name, i),
+			Body: body{"kept": i, field: to(i)},
+		})
 	}
 	for len(writes) > 0 {
 		page := writes[:min(len(writes), 1000)]

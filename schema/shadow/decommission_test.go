@@ -18,8 +18,10 @@ import (
 
 func decommission(t *testing.T, b *harness.Box, at, gone string, blocking schema.Behaviour) {
 	t.Helper()
-	err := b.Stores[b.ID(at)].Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(gone),
-		Blocking: blocking, Reason: "burnt down", By: "operator/ann"})
+	err := b.Stores[b.ID(at)].Admin.Decommission(t.Context(), shadow.Decommissioned{
+		Deployment: b.ID(gone),
+		Blocking:   blocking, Reason: "burnt down", By: "operator/ann",
+	})
 	require.NoError(t, err)
 }
 
@@ -108,8 +110,10 @@ func TestReferencesToADecommissionedDeploymentAct_I1(t *testing.T) {
 
 			// blocks has two references to west, of which list unsets
 			plan := map[schema.Behaviour]shadow.DecommissionPlan{
-				schema.Unset: {Deleted: 1, Unset: 2, Dangling: 1, Owned: 4}, schema.CascadeDelete: {Deleted: 2,
-					Unset: 1, Dangling: 1, Owned: 4},
+				schema.Unset: {Deleted: 1, Unset: 2, Dangling: 1, Owned: 4}, schema.CascadeDelete: {
+					Deleted: 2,
+					Unset:   1, Dangling: 1, Owned: 4,
+				},
 			}[blocking]
 			planned, err := b.Stores[b.ID(bEast)].Admin.PlanDecommission(t.Context(), b.ID(aWest), blocking)
 			require.NoError(t, err)
@@ -194,8 +198,10 @@ func TestTheWordMeetsWritesThatAreUnderWay(t *testing.T) {
 		})
 		wg.Go(func() {
 			<-start
-			said := store.Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: gone,
-				Blocking: schema.Unset, Reason: "race"})
+			said := store.Admin.Decommission(t.Context(), shadow.Decommissioned{
+				Deployment: gone,
+				Blocking:   schema.Unset, Reason: "race",
+			})
 			if said == nil {
 				said = store.Admin.CleanUpDecommissioned(t.Context(), gone)
 			}

@@ -15,7 +15,8 @@ import (
 )
 
 func deleteTogether(t *testing.T, b *harness.Box, at string, requestID uuid.UUID,
-	names ...string) ([]peer.DeleteResult, error) {
+	names ...string,
+) ([]peer.DeleteResult, error) {
 	t.Helper()
 	var reqs []shadow.DeleteRequest
 	for _, name := range names {

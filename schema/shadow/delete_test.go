@@ -68,8 +68,10 @@ func TestALimitOfRemovalsCountsAllDeployments(t *testing.T) {
 		defer cancel()
 		full, err := schema.ParseFullName(target)
 		require.NoError(t, err)
-		_, err = b.Stores[full.Deployment].Deletions.Delete(ctx, shadow.DeleteRequest{Name: full.Name,
-			MaxRemovals: most})
+		_, err = b.Stores[full.Deployment].Deletions.Delete(ctx, shadow.DeleteRequest{
+			Name:        full.Name,
+			MaxRemovals: most,
+		})
 		return err
 	}
 	err := remove(3)
@@ -261,8 +263,10 @@ func TestWhatIsTooManyForOneTransactionGoesLater_I21(t *testing.T) {
 	store, ctx := b.Stores[b.ID(bEast)], context.Background()
 	writes := []peer.Write{{Name: "holders/root"}}
 	for i := range 50 {
-		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/c%d", i),
-			Body: body{"near": body{"cascade": "holders/root"}}},
+		writes = append(writes, peer.Write{
+			Name: fmt.Sprintf("holders/c%d", i),
+			Body: body{"near": body{"cascade": "holders/root"}},
+		},
 			peer.Write{Name: fmt.Sprintf("holders/u%d", i), Body: body{"near": body{"unset": "holders/root"}}})
 	}
 	_, err := store.Write.Save(ctx, writes)
@@ -608,8 +612,10 @@ func TestAFailingHolderDelaysNoOther_I20(t *testing.T) {
 	bad := b.MustPut(holder, body{"unset": target})
 	var writes []peer.Write
 	for i := range 20 {
-		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/good%d", i),
-			Body: body{"unset": target, "list": []any{target2}}})
+		writes = append(writes, peer.Write{
+			Name: fmt.Sprintf("holders/good%d", i),
+			Body: body{"unset": target, "list": []any{target2}},
+		})
 	}
 	_, err := b.Stores[b.ID(bEast)].Write.Save(ctx, writes)
 	require.NoError(t, err)
@@ -726,8 +732,10 @@ func TestALargeDeletionKeepsNoOtherWaiting_I20_I21(t *testing.T) {
 		uids = append(uids, b.MustPut(name, nil).UID)
 		var writes []peer.Write
 		for n := range holders {
-			writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/t%d-%d", i, n),
-				Body: body{[]string{"cascade", "unset"}[n%2]: name}})
+			writes = append(writes, peer.Write{
+				Name: fmt.Sprintf("holders/t%d-%d", i, n),
+				Body: body{[]string{"cascade", "unset"}[n%2]: name},
+			})
 		}
 		_, err := b.Stores[b.ID(bEast)].Write.Save(t.Context(), writes)
 		require.NoError(t, err)

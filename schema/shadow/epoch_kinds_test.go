@@ -312,7 +312,9 @@ func TestKindsOfOtherAnswersCountForNothing_I2_I13(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, west.MarkAnnounced(ctx, b.ID(bEast), told, targets))
 	require.False(t, waits())
-	require.NoError(t, west.AcceptDatabase(ctx, shadow.AcceptedDatabase{Deployment: b.ID(bEast), Database: another,
-		Epoch: uuid.Must(uuid.NewV7()), Reason: "it burnt down", By: "user/o"}))
+	require.NoError(t, west.AcceptDatabase(ctx, shadow.AcceptedDatabase{
+		Deployment: b.ID(bEast), Database: another,
+		Epoch: uuid.Must(uuid.NewV7()), Reason: "it burnt down", By: "user/o",
+	}))
 	require.True(t, waits(), "another database may refer to others")
 }

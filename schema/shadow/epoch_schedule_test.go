@@ -244,8 +244,10 @@ func TestASwitchThatWasLostIsMadeAgain_I26(t *testing.T) {
 // operator can read of it.
 func TestARefusalThatCanPassIsNoAnswerAboutTheTarget_I1_I20(t *testing.T) {
 	t.Parallel()
-	reasons := []peer.Reason{peer.NotImported, peer.NotReferable, peer.NotConstrained, peer.UnknownKind,
-		peer.QuotaExceeded, "OF_A_LATER_RELEASE"}
+	reasons := []peer.Reason{
+		peer.NotImported, peer.NotReferable, peer.NotConstrained, peer.UnknownKind,
+		peer.QuotaExceeded, "OF_A_LATER_RELEASE",
+	}
 	for _, reason := range reasons {
 		t.Run(string(reason), func(t *testing.T) {
 			t.Parallel()
@@ -304,8 +306,10 @@ func refusing(t *testing.T, reason peer.Reason) *harness.Box {
 		for _, r := range refs {
 			if r.TargetName == "targets/t" {
 				full := schema.FullName{Deployment: b.ID(aWest), Name: r.TargetName}
-				return &peer.RefusedError{Refusals: []peer.Refusal{{Holder: r.HolderName, Path: r.Path, Target: full,
-					Reason: reason}}}
+				return &peer.RefusedError{Refusals: []peer.Refusal{{
+					Holder: r.HolderName, Path: r.Path, Target: full,
+					Reason: reason,
+				}}}
 			}
 		}
 		return nil
@@ -364,8 +368,10 @@ func TestADeploymentThatIsGoneIsNotWaitedForAfterAFailover_I15(t *testing.T) {
 	b.Settle()
 	require.Equal(t, []schema.DeploymentID{b.ID(bEast)}, unconfirmed(t, b, aWest))
 	store := b.Stores[b.ID(aWest)]
-	require.NoError(t, store.Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(bEast),
-		Blocking: schema.Unset, Reason: "fire", By: "eve"}))
+	require.NoError(t, store.Admin.Decommission(t.Context(), shadow.Decommissioned{
+		Deployment: b.ID(bEast),
+		Blocking:   schema.Unset, Reason: "fire", By: "eve",
+	}))
 	require.Empty(t, unconfirmed(t, b, aWest))
 	b.Renew(aWest)
 	b.Settle()
@@ -421,8 +427,10 @@ func TestADeploymentThatNeverRanIsNotWaitedForAfterAFailover(t *testing.T) {
 	env := b.Environment()
 	asia := schema.DeploymentID{Service: "b.example.com", Region: "asia1"}
 	env.Deployments = append(env.Deployments, schema.Deployment{DeploymentID: asia, Version: "v1"})
-	ran := &schema.Environment{Deployments: []schema.Deployment{{DeploymentID: asia, Version: "v1", Address: "x:1",
-		Generation: 1}}}
+	ran := &schema.Environment{Deployments: []schema.Deployment{{
+		DeploymentID: asia, Version: "v1", Address: "x:1",
+		Generation: 1,
+	}}}
 	require.NoError(t, store.Gate.Recover(t.Context(), env))
 	require.NotContains(t, unconfirmed(t, b, aWest), asia)
 	b.Settle()

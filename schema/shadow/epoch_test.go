@@ -221,11 +221,13 @@ func TestAnEpochOutdoesALaterOneThatWasLost(t *testing.T) {
 
 func verified(t *testing.T, b *harness.Box, deployment string, repair bool) (found []shadow.Difference) {
 	t.Helper()
-	done, err := b.Stores[b.ID(deployment)].Verify.Verify(t.Context(), shadow.Verification{Repair: repair, Settle: 1,
+	done, err := b.Stores[b.ID(deployment)].Verify.Verify(t.Context(), shadow.Verification{
+		Repair: repair, Settle: 1,
 		Report: func(d shadow.Difference) error {
 			found = append(found, d)
 			return nil
-		}})
+		},
+	})
 	require.NoError(t, err)
 	require.Empty(t, done.Unreachable)
 	return found

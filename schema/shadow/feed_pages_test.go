@@ -24,8 +24,10 @@ func TestASnapshotOfSeveralPagesEndsAtOneCut_I23(t *testing.T) {
 	b := newPair(t, nil)
 	ctx, store := t.Context(), b.Stores[b.ID(aWest)]
 	pair := func(n int) error {
-		_, err := store.Write.Save(ctx, []peer.Write{{Name: "targets/a", Body: body{"n": n}},
-			{Name: "targets/z", Body: body{"n": n}}})
+		_, err := store.Write.Save(ctx, []peer.Write{
+			{Name: "targets/a", Body: body{"n": n}},
+			{Name: "targets/z", Body: body{"n": n}},
+		})
 		return err
 	}
 	require.NoError(t, pair(0))

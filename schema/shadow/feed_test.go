@@ -40,10 +40,13 @@ func follow(t *testing.T, store *shadow.Store, token string) (*follower, context
 
 // followUntil resumes a watch that has ended with an error, from its last token, unless the error ends it.
 func followUntil(t *testing.T, store *shadow.Store, token string,
-	ends func(error) bool) (*follower, context.CancelFunc) {
+	ends func(error) bool,
+) (*follower, context.CancelFunc) {
 	t.Helper()
-	f := &follower{t: t, state: map[string]string{}, revision: map[uuid.UUID]peer.Revision{},
-		changed: make(chan struct{}, 1)}
+	f := &follower{
+		t: t, state: map[string]string{}, revision: map[uuid.UUID]peer.Revision{},
+		changed: make(chan struct{}, 1),
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {

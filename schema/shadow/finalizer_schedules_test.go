@@ -88,8 +88,10 @@ func TestAStatusBesideAWriteOfTheBody(t *testing.T) {
 		require.NoError(t, err)
 	}
 	put := b.MustPut(holder, body{"block": target, "x": 2})
-	require.Equal(t, []any{int64(2), int64(1), `{"phase": "new"}`}, []any{put.Generation, put.StatusGeneration,
-		string(put.Status)})
+	require.Equal(t, []any{int64(2), int64(1), `{"phase": "new"}`}, []any{
+		put.Generation, put.StatusGeneration,
+		string(put.Status),
+	})
 	var noted string
 	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(ctx,
 		`SELECT status::text FROM dbcontroller.change ORDER BY seq DESC LIMIT 1`).Scan(&noted))

@@ -72,8 +72,10 @@ func TestAResourceWaitsForItsFinalizers_I33(t *testing.T) {
 	require.False(t, b.MustDelete(target).Removed)
 	b.Settle()
 	left := b.Get(target)
-	require.Equal(t, []any{peer.Deleting, []string{"badge", "calendar"}, uid}, []any{left.State, left.Finalizers,
-		left.UID}, "readable, although its kind hides")
+	require.Equal(t, []any{peer.Deleting, []string{"badge", "calendar"}, uid}, []any{
+		left.State, left.Finalizers,
+		left.UID,
+	}, "readable, although its kind hides")
 	require.Equal(t, []string{"badge"}, b.Get(holder).Finalizers, "the cascade has marked it, and it waits as well")
 	conditions, err := west.Read.Conditions(context.Background(), "targets/t")
 	require.NoError(t, err)

@@ -23,8 +23,10 @@ func TestAFreezeIsThatOfItsCoordinator_I35(t *testing.T) {
 	plan := func(by, of string) error {
 		_, err := b.Stores[b.ID(bEast)].Deletions.Plan(t.Context(), peer.PlanQuestion{
 			Targets: []peer.PlanTarget{{Deployment: b.ID(by), UID: b.Get(of).UID}}, Limit: 10,
-			Freeze: &peer.Freeze{Coordinator: b.ID(by), Epoch: b.Stores[b.ID(by)].Gate.PresentEpoch(), Deletion: id,
-				Root: "targets/t", For: time.Minute},
+			Freeze: &peer.Freeze{
+				Coordinator: b.ID(by), Epoch: b.Stores[b.ID(by)].Gate.PresentEpoch(), Deletion: id,
+				Root: "targets/t", For: time.Minute,
+			},
 		})
 		return err
 	}

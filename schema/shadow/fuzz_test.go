@@ -35,8 +35,10 @@ func FuzzLists(f *testing.F) {
 		f.Add(seed[0], seed[1], seed[2])
 	}
 	f.Fuzz(func(t *testing.T, filter, order, token string) {
-		_, _, err := store.Read.List(t.Context(), shadow.ListRequest{Filter: filter, OrderBy: order, Token: token,
-			Limit: 10})
+		_, _, err := store.Read.List(t.Context(), shadow.ListRequest{
+			Filter: filter, OrderBy: order, Token: token,
+			Limit: 10,
+		})
 		if err != nil && !errors.As(err, new(*peer.InvalidError)) {
 			t.Fatalf("filter %q, order %q, token %q: %v", filter, order, token, err)
 		}
@@ -51,8 +53,10 @@ func FuzzBlockades(f *testing.F) {
 	}, aWest, bEast, bWest)
 	at, holder, other := b.ID(aWest), b.ID(bEast), b.ID(bWest)
 	target, pool := b.Stores[at], b.Pools[at]
-	for _, seed := range []string{"", "ec", "er", "ecr", "rec", "cer", "eec", "erc", "eac", "aec", "eEcR", "eCcA",
-		"ecx", "xec", "erex", "ececrr", "e"} {
+	for _, seed := range []string{
+		"", "ec", "er", "ecr", "rec", "cer", "eec", "erc", "eac", "aec", "eEcR", "eCcA",
+		"ecx", "xec", "erex", "ececrr", "e",
+	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, messages []byte) {
@@ -81,8 +85,10 @@ func FuzzBlockades(f *testing.F) {
 				}})
 				require.Equal(t, over, err != nil, "%q: %v", messages, err)
 			case 'c':
-				_, _ = target.Targets.Confirm(ctx, by, peer.Confirm{Epoch: epoch, Attempts: []peer.AttemptID{attempt},
-					Delegable: true})
+				_, _ = target.Targets.Confirm(ctx, by, peer.Confirm{
+					Epoch: epoch, Attempts: []peer.AttemptID{attempt},
+					Delegable: true,
+				})
 			case 'r':
 				require.NoError(t, target.Targets.Release(ctx, by, epoch, []peer.BlockadeKey{key}, nil))
 				over = over || fromHolder

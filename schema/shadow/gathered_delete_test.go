@@ -31,7 +31,8 @@ func occupyDelete(t *testing.T, b *harness.Box) (release func()) {
 
 // deleteAll deletes resources at once, and returns the outcomes by name.
 func deleteAll(ctx context.Context, store *shadow.Store,
-	requests map[string]shadow.DeleteRequest) (map[string]peer.DeleteResult, map[string]error) {
+	requests map[string]shadow.DeleteRequest,
+) (map[string]peer.DeleteResult, map[string]error) {
 	results, errs := map[string]peer.DeleteResult{}, map[string]error{}
 	var mu sync.Mutex
 	var g sync.WaitGroup
@@ -87,8 +88,10 @@ func TestGatheredDeletesHaveTheirOwnOutcomes_I20_I29(t *testing.T) {
 	b := newPair(t, nil)
 	store := b.Stores[b.ID(aWest)]
 	at := func(name string) string { return "//" + aWest + "/targets/" + name }
-	for _, name := range []string{"plain", "asked", "old", "uid", "blocked", "cascades", "holds", "far",
-		"referred", "waits"} {
+	for _, name := range []string{
+		"plain", "asked", "old", "uid", "blocked", "cascades", "holds", "far",
+		"referred", "waits",
+	} {
 		b.MustPut(at(name), nil)
 	}
 	uid := b.Get(at("uid")).UID
@@ -307,8 +310,10 @@ func TestAFailedBatchKeepsItsOtherDeletes_I20_I29(t *testing.T) {
 	ids := make([]uuid.UUID, 6)
 	for i := range ids {
 		g.Go(func() {
-			result, err := store.Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t",
-				RequestID: request})
+			result, err := store.Deletions.Delete(t.Context(), shadow.DeleteRequest{
+				Name:      "targets/t",
+				RequestID: request,
+			})
 			require.NoError(t, err)
 			ids[i] = result.Deletion
 		})

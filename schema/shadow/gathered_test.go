@@ -373,8 +373,10 @@ func TestAFailedBatchKeepsItsOtherAttempts_I8_I20(t *testing.T) {
 	b.MustPut(target, nil)
 	asked := make([]peer.EstablishAttempt, 3)
 	for i := range asked {
-		asked[i] = peer.EstablishAttempt{Attempt: newAttempt(),
-			Refs: []peer.EstablishReference{reference("block", schema.Block, uuid.New())}}
+		asked[i] = peer.EstablishAttempt{
+			Attempt: newAttempt(),
+			Refs:    []peer.EstablishReference{reference("block", schema.Block, uuid.New())},
+		}
 	}
 	asked[1].Refs[0].HolderName = "holders/\x00"
 	established := func() (attempts []peer.AttemptID) {

@@ -22,8 +22,10 @@ func TestTheRetentionOfAKindIsAMinimum(t *testing.T) {
 	found, err := b.Stores[b.ID(aWest)].Deletions.PlanDelete(t.Context(), "targets/t")
 	require.NoError(t, err)
 	require.Equal(t, 7*24*time.Hour, found.Retention)
-	r, err := b.Stores[b.ID(aWest)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t",
-		Retention: time.Second})
+	r, err := b.Stores[b.ID(aWest)].Deletions.Delete(t.Context(), shadow.DeleteRequest{
+		Name:      "targets/t",
+		Retention: time.Second,
+	})
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, r.Resource.PurgeAt.Sub(r.Resource.DeletedAt), 7*24*time.Hour)
 }
@@ -95,8 +97,10 @@ func TestADecommissioningBesideAScheduledDeletion_I36(t *testing.T) {
 		requireHidden(t, b, target, goes, stays, ownee)
 		for _, d := range []string{aWest, aEast, bEast} {
 			require.NoError(t, b.Stores[b.ID(d)].Admin.Decommission(t.Context(),
-				shadow.Decommissioned{Deployment: b.ID(bWest), Blocking: schema.Unset, Reason: "burnt down",
-					By: "operator/ann"}))
+				shadow.Decommissioned{
+					Deployment: b.ID(bWest), Blocking: schema.Unset, Reason: "burnt down",
+					By: "operator/ann",
+				}))
 		}
 		b.SetDown(bWest, true)
 		b.Settle()
@@ -193,8 +197,10 @@ func TestAHiddenHolderIsAReferrer_I36(t *testing.T) {
 	require.ErrorContains(t, err, holder)
 	full, err := schema.ParseFullName(target)
 	require.NoError(t, err)
-	found, err := b.Stores[b.ID(bEast)].Operate.Referrers(t.Context(), shadow.ReferrersRequest{Target: full,
-		UID: b.Get(target).UID, Limit: 10})
+	found, err := b.Stores[b.ID(bEast)].Operate.Referrers(t.Context(), shadow.ReferrersRequest{
+		Target: full,
+		UID:    b.Get(target).UID, Limit: 10,
+	})
 	require.NoError(t, err)
 	require.Len(t, found.List, 1)
 }

@@ -64,8 +64,12 @@ func (r *resting) QueryRow(_ context.Context, sql string, _ ...any) pgx.Row {
 		r.mu.Lock()
 		r.looks = append(r.looks, time.Now())
 		r.mu.Unlock()
-		values := []any{&epoch, "server", "server", "timeline", false, epoch, true, int64(1), int64(64), true, "",
-			int64(1), "", []int32{}, false, false}
+		values := []any{
+			&epoch, "server", "server", "timeline", false, epoch, true, int64(1), int64(64), true, "",
+			int64(1), "",
+			[]int32{},
+			false, false,
+		}
 		if renews {
 			shards := make([]uint32, schema.RingSize)
 			for i := range shards {
@@ -142,8 +146,10 @@ func inRest(t *testing.T, ttl time.Duration, refused error, test func(r *resting
 		require.NoError(t, err)
 		file, err := schema.ParseFile("services.yaml", strings.NewReader("service: a.example.com\nversion: v1\n"))
 		require.NoError(t, err)
-		env := &schema.Environment{Services: file.Services,
-			Deployments: []schema.Deployment{{DeploymentID: id, Version: "v1"}}}
+		env := &schema.Environment{
+			Services:    file.Services,
+			Deployments: []schema.Deployment{{DeploymentID: id, Version: "v1"}},
+		}
 		environments, renewed := make(chan *schema.Environment, 1), make(chan struct{}, 1)
 		environments <- env
 		keeps := func(context.Context) (*schema.Environment, error) { return env, nil }

@@ -70,8 +70,10 @@ func TestWhatAVersionHasNoPlaceForIsKept_I13_I26(t *testing.T) {
 	b.Settle()
 	kept, err = store.Read.Kept(ctx)
 	require.NoError(t, err)
-	require.Equal(t, []shadow.Kept{{Kind: "Gone", Resources: 1, Sample: gone},
-		{Kind: "Holder", Resources: 1, Sample: old}}, kept)
+	require.Equal(t, []shadow.Kept{
+		{Kind: "Gone", Resources: 1, Sample: gone},
+		{Kind: "Holder", Resources: 1, Sample: old},
+	}, kept)
 	page, _, err := store.Read.List(ctx, shadow.ListRequest{Limit: 10})
 	require.NoError(t, err)
 	var listed []string

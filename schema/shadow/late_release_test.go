@@ -210,7 +210,8 @@ func commitUnanswered(t *testing.T, forgotten bool) {
 
 // throughProxy opens a second process of a deployment, whose database connections pass a proxy.
 func throughProxy(t *testing.T, b *harness.Box, deployment string,
-	configure func(*pgxpool.Config)) (*shadow.Store, *harness.Proxy) {
+	configure func(*pgxpool.Config),
+) (*shadow.Store, *harness.Proxy) {
 	t.Helper()
 	id := b.ID(deployment)
 	cfg := b.Pools[id].Config().Copy()

@@ -65,8 +65,10 @@ func TestTheStepsOfABatchAreLinear(t *testing.T) {
 		save(bEast, "holders/async", func(int) body { return body{"asyncCascade": west + "targets/async"} })
 		save(bEast, "holders/owned", func(int) body { return nil }, owner)
 		save(bEast, "holders/own", func(i int) body {
-			return body{"block": fmt.Sprint(west, "targets/own", i), "near": body{"cascade": "holders/root",
-				"unset": fmt.Sprint("holders/cascade", i)}}
+			return body{"block": fmt.Sprint(west, "targets/own", i), "near": body{
+				"cascade": "holders/root",
+				"unset":   fmt.Sprint("holders/cascade", i),
+			}}
 		})
 		save(bEast, "holders/moved", func(i int) body {
 			own := fmt.Sprint(west, "targets/own", i)
@@ -80,16 +82,20 @@ func TestTheStepsOfABatchAreLinear(t *testing.T) {
 		b.Settle()
 		// One write, among all these, reads the rows that concern it.
 		p.limit(n / 2)
-		for _, content := range []body{{"block": west + "targets/guard", "unset": west + "targets/own0"},
-			{"block": west + "targets/own1"}} {
+		for _, content := range []body{
+			{"block": west + "targets/guard", "unset": west + "targets/own0"},
+			{"block": west + "targets/own1"},
+		} {
 			b.MustPut(east+"holders/one", content)
 			b.Settle()
 		}
 		b.MustDelete(east + "holders/one")
 		b.Settle()
 		p.limit(20 * n)
-		for _, name := range []string{west + "targets/cascade", west + "targets/unset", west + "targets/async",
-			west + "targets/owner", east + "holders/root", west + "targets/root"} {
+		for _, name := range []string{
+			west + "targets/cascade", west + "targets/unset", west + "targets/async",
+			west + "targets/owner", east + "holders/root", west + "targets/root",
+		} {
 			b.MustDelete(name)
 			b.Settle()
 		}

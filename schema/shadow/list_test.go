@@ -21,8 +21,10 @@ func TestListsFilterOrderAndPage(t *testing.T) {
 	var writes []peer.Write
 	for i := range 25 {
 		labels := map[string]string{"team": []string{"red", "blue"}[i%2]}
-		content := body{"size": i % 7, "tag": fmt.Sprintf("t_%d", i%3), "on": i%2 == 0,
-			"list": []any{"a", fmt.Sprint(i)}, "deep": body{"er": fmt.Sprint(i)}}
+		content := body{
+			"size": i % 7, "tag": fmt.Sprintf("t_%d", i%3), "on": i%2 == 0,
+			"list": []any{"a", fmt.Sprint(i)}, "deep": body{"er": fmt.Sprint(i)},
+		}
 		if i == 24 {
 			content = body{"size": "large"}
 		}
@@ -67,8 +69,10 @@ func TestListsFilterOrderAndPage(t *testing.T) {
 	require.Equal(t, []string{"n20", "n13", "n06", "n19", "n12", "n05"},
 		all(shadow.ListRequest{Kind: "Target", OrderBy: "body.size desc, name desc", Limit: 3})[:6],
 		"by jsonb's own order, in which numbers are greater than strings")
-	ordered := all(shadow.ListRequest{Kind: "Target", Filter: `body.on = true`,
-		OrderBy: "labels.team, body.size desc, name", Limit: 5})
+	ordered := all(shadow.ListRequest{
+		Kind: "Target", Filter: `body.on = true`,
+		OrderBy: "labels.team, body.size desc, name", Limit: 5,
+	})
 	require.Len(t, ordered, 12)
 	require.Equal(t, []string{"n06", "n20", "n12", "n04", "n18"}, ordered[:5])
 	byRevision := all(shadow.ListRequest{OrderBy: "revision desc", Limit: 4})
@@ -92,8 +96,10 @@ func TestListsFilterOrderAndPage(t *testing.T) {
 	}
 	_, next, err := store.Read.List(ctx, shadow.ListRequest{Kind: "Target", Limit: 2})
 	require.NoError(t, err)
-	_, _, err = store.Read.List(ctx, shadow.ListRequest{Kind: "Target", Limit: 2, Token: next,
-		Filter: `body.on = true`})
+	_, _, err = store.Read.List(ctx, shadow.ListRequest{
+		Kind: "Target", Limit: 2, Token: next,
+		Filter: `body.on = true`,
+	})
 	require.ErrorContains(t, err, "of a list of another kind, filter or order")
 }
 
@@ -140,8 +146,10 @@ func TestMaskedUpdatesReplaceOnlyWhatTheyName(t *testing.T) {
 	_, err := store.Write.Save(ctx, []peer.Write{{
 		Name: "holders/h", Labels: map[string]string{"a": "1", "b": "2"},
 		Owners: []peer.OwnerReference{owner(t, target, "Target")},
-		Body: body{"block": target, "unset": target, "deep": body{"x": 1, "y": 2}, "keep": "me",
-			"big": 12345678901234567},
+		Body: body{
+			"block": target, "unset": target, "deep": body{"x": 1, "y": 2}, "keep": "me",
+			"big": 12345678901234567,
+		},
 	}})
 	require.NoError(t, err)
 	update := func(w peer.Write) error {
@@ -149,16 +157,20 @@ func TestMaskedUpdatesReplaceOnlyWhatTheyName(t *testing.T) {
 		_, err := store.Write.Save(ctx, []peer.Write{w})
 		return err
 	}
-	require.NoError(t, update(peer.Write{Mask: []string{"body.unset", "body.deep.y", "labels.b", "body.deep.z"},
-		Body: body{"deep": body{"y": 3}, "keep": "not this"}}))
+	require.NoError(t, update(peer.Write{
+		Mask: []string{"body.unset", "body.deep.y", "labels.b", "body.deep.z"},
+		Body: body{"deep": body{"y": 3}, "keep": "not this"},
+	}))
 	r := b.Get(holder)
 	require.JSONEq(t, `{"block": "`+target+`", "deep": {"x": 1, "y": 3}, "keep": "me", "big": 12345678901234567}`,
 		string(r.Body))
 	require.Contains(t, string(r.Body), "12345678901234567", "digit by digit")
 	require.Equal(t, map[string]string{"a": "1"}, r.Labels)
 	require.Len(t, r.Owners, 1)
-	require.NoError(t, update(peer.Write{Mask: []string{"owner_references", "labels", "body.block"},
-		Labels: map[string]string{"c": "3"}, Body: body{"block": target2}}))
+	require.NoError(t, update(peer.Write{
+		Mask:   []string{"owner_references", "labels", "body.block"},
+		Labels: map[string]string{"c": "3"}, Body: body{"block": target2},
+	}))
 	b.Settle()
 	require.Empty(t, b.Get(holder).Owners)
 	require.Equal(t, map[string]string{"c": "3"}, b.Get(holder).Labels)
@@ -169,8 +181,10 @@ func TestMaskedUpdatesReplaceOnlyWhatTheyName(t *testing.T) {
 	require.ErrorAs(t, err, new(*peer.BlockedError))
 	require.NoError(t, update(peer.Write{Mask: []string{"*"}, Body: body{"only": "this"}}))
 	require.JSONEq(t, `{"only": "this"}`, string(b.Get(holder).Body))
-	for says, mask := range map[string]string{"want labels": "uid",
-		"not a message in the stored resource": "body.only.x"} {
+	for says, mask := range map[string]string{
+		"want labels":                          "uid",
+		"not a message in the stored resource": "body.only.x",
+	} {
 		require.ErrorContains(t, update(peer.Write{Mask: []string{mask}, Body: body{"only": body{"x": 1}}}), says)
 	}
 	require.ErrorIs(t, func() error {

@@ -136,8 +136,10 @@ func TestADeleteSaysWhyADeploymentWasNotAsked_I15(t *testing.T) {
 	result, err := b.Delete(rootOfMany)
 	require.NoError(t, err)
 	require.Equal(t, []string{"a.example.com/r1", "a.example.com/r2", "a.example.com/r5"}, unaskedIDs(result.Unasked))
-	require.Equal(t, []peer.Why{peer.TimedOut, peer.Unreachable, peer.TimedOut}, []peer.Why{result.Unasked[0].Why,
-		result.Unasked[1].Why, result.Unasked[2].Why})
+	require.Equal(t, []peer.Why{peer.TimedOut, peer.Unreachable, peer.TimedOut}, []peer.Why{
+		result.Unasked[0].Why,
+		result.Unasked[1].Why, result.Unasked[2].Why,
+	})
 	require.Contains(t, result.Unasked[0].Error(), "did not answer within")
 	require.Contains(t, result.Unasked[1].Error(), "cut off")
 	told := logs.FilterMessageSnippet("cannot ask a deployment").All()

@@ -115,8 +115,10 @@ func TestLocalBlockersThatGoByWayOfAnotherRegionAreExcused_I14(t *testing.T) {
 	t.Parallel()
 	b := newDeliveries(t, 0)
 	b.MustPut("//a.example.com/eu/labels/l", body{"project": project})
-	putMany(t, b, "a.example.com/us", "holders/h", 1200, body{"label": "//a.example.com/eu/labels/l",
-		"blocks": project})
+	putMany(t, b, "a.example.com/us", "holders/h", 1200, body{
+		"label":  "//a.example.com/eu/labels/l",
+		"blocks": project,
+	})
 	b.Settle()
 	b.MustDelete(project)
 	b.Settle()
@@ -153,8 +155,10 @@ func TestHoldersAreCountedAndNotTheirReferences(t *testing.T) {
 	b := harness.NewBox(t, graphServices, nil, "a.example.com/us", "a.example.com/eu")
 	b.MustPut(root, nil)
 	for i := range 3 {
-		b.MustPut(fmt.Sprint("//a.example.com/eu/nodes/h", i), body{"c": map[string]any{"x": root, "y": root},
-			"ac": map[string]any{"z": root}})
+		b.MustPut(fmt.Sprint("//a.example.com/eu/nodes/h", i), body{
+			"c":  map[string]any{"x": root, "y": root},
+			"ac": map[string]any{"z": root},
+		})
 	}
 	b.Settle()
 	for limit := 1; limit <= 10; limit++ {

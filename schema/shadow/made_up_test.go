@@ -37,8 +37,10 @@ func TestMadeUpAttemptsLeaveFewRows_I15(t *testing.T) {
 	ask := func(by schema.DeploymentID, n int) error {
 		questions := make([]peer.Question, n)
 		for i := range questions {
-			questions[i] = peer.Question{Expired: true, Key: peer.BlockadeKey{Attempt: uuid.Must(uuid.NewV7()),
-				HolderUID: uuid.New(), Path: "block", TargetUID: uuid.New()}}
+			questions[i] = peer.Question{Expired: true, Key: peer.BlockadeKey{
+				Attempt:   uuid.Must(uuid.NewV7()),
+				HolderUID: uuid.New(), Path: "block", TargetUID: uuid.New(),
+			}}
 		}
 		_, err := store.Attempts.Answer(ctx, by, questions)
 		return err

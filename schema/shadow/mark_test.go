@@ -105,8 +105,10 @@ func TestAnOlderCopyOfTheServersFilesDecidesNothing_I3(t *testing.T) {
 		_, err := s.store.Deletions.Delete(s.t.Context(), shadow.DeleteRequest{Name: "targets/t0"})
 		require.ErrorAs(t, err, &unavailable)
 	}
-	_, err := s.store.Targets.Confirm(t.Context(), peerOfA, peer.Confirm{Epoch: uuid.Must(uuid.NewV7()),
-		Attempts: []peer.AttemptID{newAttempt()}})
+	_, err := s.store.Targets.Confirm(t.Context(), peerOfA, peer.Confirm{
+		Epoch:    uuid.Must(uuid.NewV7()),
+		Attempts: []peer.AttemptID{newAttempt()},
+	})
 	require.ErrorAs(t, err, &unavailable)
 	_, err = s.store.Attempts.Answer(t.Context(), peerOfA,
 		[]peer.Question{{Key: peer.BlockadeKey{Attempt: newAttempt()}, Expired: true}})
@@ -158,7 +160,8 @@ func TestATokenThatIsAheadRevealsARestoredCopy_I2_I3(t *testing.T) {
 	for name, tell := range map[string]func(*testing.T, *shadow.Store, string) error{
 		"a watch": resumed,
 		"a stored position of a deployment whose processes have all restarted": func(t *testing.T, store *shadow.Store,
-			token string) error {
+			token string,
+		) error {
 			t.Helper()
 			return store.Read.CheckKept(t.Context(), peerOfA, token)
 		},
@@ -304,8 +307,10 @@ func TestAStoredPositionOfThePresentShowsNothing(t *testing.T) {
 	for _, kept := range []string{token, token[:len(token)-1], "made up"} {
 		require.NoError(t, store.Read.CheckKept(t.Context(), peerOfA, kept))
 	}
-	require.NoError(t, store.Read.CheckKept(t.Context(), schema.DeploymentID{Service: "b.example.com",
-		Region: "eastus2"}, token), "of another deployment")
+	require.NoError(t, store.Read.CheckKept(t.Context(), schema.DeploymentID{
+		Service: "b.example.com",
+		Region:  "eastus2",
+	}, token), "of another deployment")
 	awaiting, err := store.Gate.NoticeEpoch(t.Context())
 	require.NoError(t, err)
 	require.False(t, awaiting)
@@ -318,8 +323,10 @@ func TestAPositionIsReplacedByWhoHasToldIt_I2(t *testing.T) {
 	_, store := movingPool(t, newServer(t), &atomic.Value{})
 	keep := func(was, token string) bool {
 		// Another deployment of the statement has no part in it.
-		kept, err := store.Follow.KeepPositions(t.Context(), []peer.Position{{Of: store.Deployment(), Was: "x"},
-			{Of: peerOfA, Was: was, Token: token}})
+		kept, err := store.Follow.KeepPositions(t.Context(), []peer.Position{
+			{Of: store.Deployment(), Was: "x"},
+			{Of: peerOfA, Was: was, Token: token},
+		})
 		require.NoError(t, err)
 		require.False(t, kept[0])
 		return kept[1]

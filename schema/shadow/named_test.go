@@ -39,8 +39,10 @@ version: v1
 kinds: [{ kind: Holder, patterns: ["holders/{holder}"] }]
 `, nil, aWest, bEast)
 	require.NoError(t, b.Stores[b.ID(bEast)].Gate.Recover(t.Context(), b.Environment()))
-	for name, kinds := range map[string][]string{"targets/t": {"Other"}, "things/t": {"Other"},
-		"others/o": {"Target", "Thing"}, "nothings/n": {"Target", "Other"}} {
+	for name, kinds := range map[string][]string{
+		"targets/t": {"Other"}, "things/t": {"Other"},
+		"others/o": {"Target", "Thing"}, "nothings/n": {"Target", "Other"},
+	} {
 		for _, kind := range kinds {
 			_, err := b.PutOwned(holder, nil, owner(t, "//"+aWest+"/"+name, kind))
 			require.ErrorAs(t, err, new(*peer.UnavailableError), "the environment may know the version later")
@@ -48,8 +50,10 @@ kinds: [{ kind: Holder, patterns: ["holders/{holder}"] }]
 				" in any version of a.example.com "+peer.ErrUndescribed.Error())
 		}
 	}
-	for name, kinds := range map[string][]string{"targets/t": {"Target", "Thing"}, "things/t": {"Target", "Thing"},
-		"others/o": {"Other"}} {
+	for name, kinds := range map[string][]string{
+		"targets/t": {"Target", "Thing"}, "things/t": {"Target", "Thing"},
+		"others/o": {"Other"},
+	} {
 		for _, kind := range kinds {
 			_, err := b.PutOwned(holder, nil, owner(t, "//"+aWest+"/"+name, kind))
 			require.NoError(t, err, "%s %s", kind, name)
@@ -87,8 +91,10 @@ func TestMadeUpNamesAreNotStored_I20(t *testing.T) {
 	var gone []peer.PlanTarget
 	renamed := map[string]string{}
 	for i := range 10_000 {
-		gone = append(gone, peer.PlanTarget{Deployment: schema.DeploymentID{Service: "a.example.com",
-			Region: fmt.Sprintf("mars-%d", i)}, UID: uuid.New()})
+		gone = append(gone, peer.PlanTarget{Deployment: schema.DeploymentID{
+			Service: "a.example.com",
+			Region:  fmt.Sprintf("mars-%d", i),
+		}, UID: uuid.New()})
 		renamed[fmt.Sprintf("Old%d", i)] = fmt.Sprintf("New%d", i)
 	}
 	plan, err := store.Deletions.Plan(t.Context(), peer.PlanQuestion{Targets: gone, Limit: 5})

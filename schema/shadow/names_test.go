@@ -27,8 +27,10 @@ func TestGoAndPostgreSQLAcceptTheSameNames(t *testing.T) {
 	require.NoError(t, pool.QueryRow(t.Context(), `
 SELECT pg_get_expr(conbin, conrelid) FROM pg_constraint WHERE conname = 'shadow_name_grammar' AND conrelid = 'dbcontroller.shadow'::regclass AND convalidated`).Scan(&constraint))
 
-	names := []string{"", "a", "a/b", "a/b/c", "a/b/c/d", "a//b", "/a/b", "a/b/", "A/b", "1a/b", "aB1/b", "a/.", "a/..",
-		"a/...", "a/./b/c", "a/../b/c", "a/b/c/..", "a/.b", "a/b\nc/d", "a/b\n"}
+	names := []string{
+		"", "a", "a/b", "a/b/c", "a/b/c/d", "a//b", "/a/b", "a/b/", "A/b", "1a/b", "aB1/b", "a/.", "a/..",
+		"a/...", "a/./b/c", "a/../b/c", "a/b/c/..", "a/.b", "a/b\nc/d", "a/b\n",
+	}
 	for n := range 256 {
 		names = append(names, "a/"+string([]byte{byte(n)}), "a/x"+string([]byte{byte(n)})+"y", string([]byte{byte(n)})+
 			"/b", "a"+string([]byte{byte(n)})+"/b")
@@ -43,8 +45,10 @@ SELECT pg_get_expr(conbin, conrelid) FROM pg_constraint WHERE conname = 'shadow_
 		names = append(names, "a/"+strings.Repeat("b", n), "a/b/"+strings.Repeat("c", n-4)+"/d",
 			"a/"+strings.Repeat("%2F", n/3)+strings.Repeat("b", n%3))
 	}
-	pieces := []string{"a", "b9", "/", "/", ".", "..", "%", "%2F", "%2f", "%41", "%C3", "é", "~", "@", ":", "'", "*",
-		"+", " ", "|", "\\", "-", "Z"}
+	pieces := []string{
+		"a", "b9", "/", "/", ".", "..", "%", "%2F", "%2f", "%41", "%C3", "é", "~", "@", ":", "'", "*",
+		"+", " ", "|", "\\", "-", "Z",
+	}
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 20_000 {
 		var s strings.Builder
@@ -82,8 +86,10 @@ SELECT pg_get_expr(conbin, conrelid) FROM pg_constraint WHERE conname = 'shadow_
 func FuzzNamesInSQL(f *testing.F) {
 	b := harness.NewBox(f, services, nil, aWest)
 	pool := b.Pools[b.ID(aWest)]
-	for _, seed := range []string{"a/b", "a/%2F", "a/%2f", "a/..", "a/b/c/.", "a/!$&'()*+,;=:@", "aA0/é",
-		"a/" + strings.Repeat("x", 511)} {
+	for _, seed := range []string{
+		"a/b", "a/%2F", "a/%2f", "a/..", "a/b/c/.", "a/!$&'()*+,;=:@", "aA0/é",
+		"a/" + strings.Repeat("x", 511),
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
@@ -113,8 +119,10 @@ func TestNamesAreQuotedInSQLFiltersPagesAndPaths_I1(t *testing.T) {
 		there, here := "//"+aWest+"/targets/"+id, "//"+bEast+"/holders/"+id
 		b.MustPut(there, nil)
 		b.MustPut(there+"/children/"+id, nil)
-		b.MustPut(here, body{"block": there, "list": []any{there},
-			"roles": map[string]any{id: map[string]any{"who": there}}})
+		b.MustPut(here, body{
+			"block": there, "list": []any{there},
+			"roles": map[string]any{id: map[string]any{"who": there}},
+		})
 	}
 	b.Settle()
 	for _, id := range nasty {
@@ -131,8 +139,10 @@ func TestNamesAreQuotedInSQLFiltersPagesAndPaths_I1(t *testing.T) {
 			require.Equal(t, "targets/"+id, found[0].Name)
 		}
 		holders, _, err := b.Stores[b.ID(bEast)].Read.List(ctx,
-			shadow.ListRequest{Filter: fmt.Sprintf(`body.block = "%s"`, strings.ReplaceAll(full, "*", `\\*`)),
-				Limit: 100})
+			shadow.ListRequest{
+				Filter: fmt.Sprintf(`body.block = "%s"`, strings.ReplaceAll(full, "*", `\\*`)),
+				Limit:  100,
+			})
 		require.NoError(t, err)
 		require.Len(t, holders, 1, id)
 	}
@@ -190,8 +200,10 @@ func TestAVersionsNamesAreStoredTogether(t *testing.T) {
 	require.NoError(t, err)
 	var processes []*shadow.Store
 	for range 3 {
-		store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: b.ID(aWest),
-			Peers: b.Peers(aWest)})
+		store, err := shadow.Open(t.Context(), shadow.Config{
+			Pool: pool, Deployment: b.ID(aWest),
+			Peers: b.Peers(aWest),
+		})
 		require.NoError(t, err)
 		processes = append(processes, store)
 	}

@@ -79,8 +79,10 @@ func goes(t *testing.T, b *harness.Box, ownee, gone, how string, again []peer.Ow
 			}
 		}
 		require.Len(t, uid, 1)
-		removals, _, err := b.Stores[at].Operate.Removals(t.Context(), shadow.RemovalQuery{Name: full.Name,
-			UID: uid[0].UID}, "", 1)
+		removals, _, err := b.Stores[at].Operate.Removals(t.Context(), shadow.RemovalQuery{
+			Name: full.Name,
+			UID:  uid[0].UID,
+		}, "", 1)
 		require.NoError(t, err)
 		_, _, err = store.Owners.DropOwners(t.Context(), at, b.Stores[at].Gate.PresentEpoch(),
 			[]schema.Deletion{{UID: uid[0].UID, Cause: removals[0].Cause}}, nil)

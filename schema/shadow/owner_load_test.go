@@ -69,9 +69,11 @@ func TestOwnersUnderLoad_I16_I17(t *testing.T) {
 			succeeded[what]++
 			return
 		}
-		for _, fine := range []string{"not found", "is being deleted", "DELETING", "is not there", "does not exist",
+		for _, fine := range []string{
+			"not found", "is being deleted", "DELETING", "is not there", "does not exist",
 			"referred to", "cannot be asked", "changed while", "aborted", "closing", "did not answer",
-			"deadline exceeded", "for now"} {
+			"deadline exceeded", "for now",
+		} {
 			if strings.Contains(err.Error(), fine) {
 				return
 			}

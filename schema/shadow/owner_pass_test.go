@@ -57,8 +57,10 @@ func boxOfOwnees(t *testing.T) *harness.Box {
 	for _, name := range []string{"bad", "good"} {
 		var writes []peer.Write
 		for n := range 40 {
-			writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/%s%d", name, n),
-				Owners: []peer.OwnerReference{owner(t, targetName("t"), "Target")}})
+			writes = append(writes, peer.Write{
+				Name:   fmt.Sprintf("holders/%s%d", name, n),
+				Owners: []peer.OwnerReference{owner(t, targetName("t"), "Target")},
+			})
 		}
 		_, err := b.Stores[b.ID(bEast)].Write.Save(t.Context(), writes)
 		require.NoError(t, err)

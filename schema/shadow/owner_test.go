@@ -146,9 +146,11 @@ func TestAnOwnerWithAWrongUIDRemovesNobodyUnnoticed_I17(t *testing.T) {
 		"of this deployment": owner(t, "//"+aEast+"/targets/nobody", "Target"),
 		"of the former one":  owner(t, holder, "Holder"),
 	}
-	for name, uid := range map[string]uuid.UUID{"that never was": uuid.Must(uuid.NewV7()),
+	for name, uid := range map[string]uuid.UUID{
+		"that never was":  uuid.Must(uuid.NewV7()),
 		"of another name": present.UID, "of another region": present.UID, "of this deployment": other.UID,
-		"of the former one": former.UID} {
+		"of the former one": former.UID,
+	} {
 		o := wrong[name]
 		o.UID = uid
 		wrong[name] = o
@@ -460,8 +462,10 @@ func TestAnOwnerOfThousands_I21(t *testing.T) {
 	b.MustPut(holder, nil)
 	var writes []peer.Write
 	for i := range 300 {
-		writes = append(writes, peer.Write{Name: fmt.Sprintf("targets/n%d", i),
-			Owners: []peer.OwnerReference{owner(t, holder, "Holder")}})
+		writes = append(writes, peer.Write{
+			Name:   fmt.Sprintf("targets/n%d", i),
+			Owners: []peer.OwnerReference{owner(t, holder, "Holder")},
+		})
 	}
 	_, err := b.Stores[b.ID(aEast)].Write.Save(context.Background(), writes)
 	require.NoError(t, err)

@@ -98,14 +98,20 @@ func TestACompactPlanHasTheSameMembers(t *testing.T) {
 			root := peer.PlanTarget{Deployment: target.Deployment, UID: b.Get(n.name).UID}
 			for _, limit := range []int{1, peer.PlanLimit} {
 				for id, s := range b.Stores {
-					full, err := s.Deletions.Plan(t.Context(), peer.PlanQuestion{Targets: []peer.PlanTarget{root},
-						Limit: limit})
+					full, err := s.Deletions.Plan(t.Context(), peer.PlanQuestion{
+						Targets: []peer.PlanTarget{root},
+						Limit:   limit,
+					})
 					require.NoError(t, err)
-					compact, err := s.Deletions.Plan(t.Context(), peer.PlanQuestion{Targets: []peer.PlanTarget{root},
-						Limit: limit, Compact: true})
+					compact, err := s.Deletions.Plan(t.Context(), peer.PlanQuestion{
+						Targets: []peer.PlanTarget{root},
+						Limit:   limit, Compact: true,
+					})
 					require.NoError(t, err)
-					count, err := s.Deletions.Plan(t.Context(), peer.PlanQuestion{Targets: []peer.PlanTarget{root},
-						Limit: limit, Compact: true, CountLeaves: true})
+					count, err := s.Deletions.Plan(t.Context(), peer.PlanQuestion{
+						Targets: []peer.PlanTarget{root},
+						Limit:   limit, Compact: true, CountLeaves: true,
+					})
 					require.NoError(t, err)
 					if count.Leaves > 0 {
 						counted++

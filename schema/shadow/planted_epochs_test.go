@@ -40,8 +40,10 @@ func TestOneProcessBeginsAnEpoch_I8(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, nil)
 	pool := b.Pools[b.ID(aWest)]
-	stores := []*shadow.Store{b.Stores[b.ID(aWest)], b.SecondProcess(aWest, shadow.Config{}),
-		b.SecondProcess(aWest, shadow.Config{})}
+	stores := []*shadow.Store{
+		b.Stores[b.ID(aWest)], b.SecondProcess(aWest, shadow.Config{}),
+		b.SecondProcess(aWest, shadow.Config{}),
+	}
 	_, err := pool.Exec(t.Context(), `UPDATE dbcontroller.meta SET server = 'another'`)
 	require.NoError(t, err)
 	tx, err := pool.Begin(t.Context())

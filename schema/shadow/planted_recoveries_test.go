@@ -73,8 +73,10 @@ func TestWhoIsKnownByANoticeIsWaitedFor_I2_I15(t *testing.T) {
 	_, err := b.Do(b.ID(bEast), schema.Release)
 	require.NoError(t, err)
 	exec(t, b, aWest, `DELETE FROM dbcontroller.holder_entry`) // as if it had had a right, which it has returned
-	require.Equal(t, [3]int{0, 0, 1}, [3]int{b.Count(aWest, "blockade"), b.Count(aWest, "holder_entry"),
-		b.Count(aWest, "notice")})
+	require.Equal(t, [3]int{0, 0, 1}, [3]int{
+		b.Count(aWest, "blockade"), b.Count(aWest, "holder_entry"),
+		b.Count(aWest, "notice"),
+	})
 	restore := b.Backup(aWest)
 	b.MustPut(holder, body{"block": target2}) // lost by the restore
 	b.Settle()
@@ -341,8 +343,10 @@ func TestADatabaseIsMetAfterWritesUnderWay_I15_I17(t *testing.T) {
 	store, ctx := b.Stores[b.ID(aEast)], t.Context()
 	require.NoError(t, store.Gate.CheckDatabase(ctx, b.ID(bEast), b.Stores[b.ID(bEast)].Gate.Database()))
 	process := b.SecondProcess(aEast, shadow.Config{})
-	end := opened(t, store, b.Pools[b.ID(aEast)], peer.Write{Name: "targets/owned",
-		Owners: []peer.OwnerReference{owner(t, holder, "Holder")}})
+	end := opened(t, store, b.Pools[b.ID(aEast)], peer.Write{
+		Name:   "targets/owned",
+		Owners: []peer.OwnerReference{owner(t, holder, "Holder")},
+	})
 	met := make(chan error, 1)
 	go func() { met <- process.Gate.CheckDatabase(context.Background(), b.ID(bEast), uuid.New()) }()
 	stopped(t, b, aEast, 1)

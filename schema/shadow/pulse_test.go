@@ -54,8 +54,10 @@ func counted(t *testing.T, b *harness.Box, interval time.Duration) (*shadow.Stor
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: b.ID(aWest),
-		Times: shadow.Times{PollInterval: interval}})
+	store, err := shadow.Open(t.Context(), shadow.Config{
+		Pool: pool, Deployment: b.ID(aWest),
+		Times: shadow.Times{PollInterval: interval},
+	})
 	require.NoError(t, err)
 	require.NoError(t, store.Admin.Switch(t.Context(), b.Stores[b.ID(aWest)].Model()))
 	return store, l

@@ -46,7 +46,8 @@ func together(try int, first, second func()) {
 // deletes the target in its own way and reports whether that was accepted. There are n tries, and more until
 // each of the two has won, but no more than alignedTries.
 func establishAgainstDelete(t *testing.T, b *harness.Box, n int,
-	remove func(name string) bool) (both, established, deleted int) {
+	remove func(name string) bool,
+) (both, established, deleted int) {
 	t.Helper()
 	ctx, store := context.Background(), b.Stores[b.ID(aWest)]
 	try := 0
@@ -131,7 +132,8 @@ WITH gone AS (
 // The race of a late commit against a resolver: the holder's deployment answers "gone", and the write
 // commits, I5.
 func lateCommitAgainstResolve(t *testing.T, b *harness.Box, n int,
-	answer func(key peer.BlockadeKey) bool) (both, committed, gone int) {
+	answer func(key peer.BlockadeKey) bool,
+) (both, committed, gone int) {
 	t.Helper()
 	ctx, store := context.Background(), b.Stores[b.ID(bEast)]
 	targetUID := b.MustPut(target, nil).UID
@@ -152,8 +154,10 @@ func lateCommitAgainstResolve(t *testing.T, b *harness.Box, n int,
 		if again {
 			return errOver
 		}
-		e := established{peer.BlockadeKey{Attempt: attempt, HolderUID: refs[0].HolderUID, Path: refs[0].Path,
-			TargetUID: targetUID}, make(chan struct{})}
+		e := established{peer.BlockadeKey{
+			Attempt: attempt, HolderUID: refs[0].HolderUID, Path: refs[0].Path,
+			TargetUID: targetUID,
+		}, make(chan struct{})}
 		first <- e
 		<-e.goOn
 		return nil

@@ -32,8 +32,10 @@ func TestAForgottenConfirmIsNoOlderCopy_I8_I31(t *testing.T) {
 		var mark int64
 		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT last_value FROM dbcontroller.mark`).
 			Scan(&mark))
-		_, err = store.Targets.Confirm(t.Context(), from, peer.Confirm{Attempts: []peer.AttemptID{attempt},
-			Delegable: delegable})
+		_, err = store.Targets.Confirm(t.Context(), from, peer.Confirm{
+			Attempts:  []peer.AttemptID{attempt},
+			Delegable: delegable,
+		})
 		require.NoError(t, err)
 		exec(t, b, aWest, `SELECT setval('dbcontroller.mark', `+fmt.Sprint(mark)+`)`)
 		_, err = establish()

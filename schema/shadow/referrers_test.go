@@ -16,7 +16,8 @@ import (
 
 // referrersOf reads all pages at one deployment.
 func referrersOf(t *testing.T, store *shadow.Store,
-	req shadow.ReferrersRequest) (lines []string, first *shadow.Referrers) {
+	req shadow.ReferrersRequest,
+) (lines []string, first *shadow.Referrers) {
 	t.Helper()
 	for pages := 0; ; pages++ {
 		page, err := store.Operate.Referrers(context.Background(), req)
@@ -109,8 +110,10 @@ func TestReferrersOfNothing(t *testing.T) {
 		_, err = home.Operate.Referrers(ctx, shadow.ReferrersRequest{Target: other, Limit: 1, Token: token})
 		require.ErrorContains(t, err, "page_token: ")
 	}
-	empty, err := b.Stores[b.ID(bEast)].Operate.Referrers(ctx, shadow.ReferrersRequest{Target: full,
-		UID: uuid.New(), Limit: 1})
+	empty, err := b.Stores[b.ID(bEast)].Operate.Referrers(ctx, shadow.ReferrersRequest{
+		Target: full,
+		UID:    uuid.New(), Limit: 1,
+	})
 	require.NoError(t, err)
 	require.Empty(t, empty.List)
 	require.Empty(t, empty.Next)

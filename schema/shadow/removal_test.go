@@ -38,8 +38,10 @@ func TestEachRemovalRecordsActorRequestAndRoot(t *testing.T) {
 	b.Settle()
 
 	request := uuid.New()
-	_, err := b.Stores[b.ID(aWest)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t",
-		Actor: "user/alice", RequestID: request})
+	_, err := b.Stores[b.ID(aWest)].Deletions.Delete(t.Context(), shadow.DeleteRequest{
+		Name:  "targets/t",
+		Actor: "user/alice", RequestID: request,
+	})
 	require.NoError(t, err)
 	going := removed(t, b.Stores[b.ID(aWest)], "targets/t")
 	require.False(t, going.Gone, "it waits for its holders, and is noted already")
@@ -97,8 +99,10 @@ func TestEachRemovalRecordsActorRequestAndRoot(t *testing.T) {
 		}
 		require.ElementsMatch(t, names, got, at)
 	}
-	found, _, err := b.Stores[b.ID(bWest)].Operate.Removals(t.Context(), shadow.RemovalQuery{Name: "holders/unset",
-		UID: unset.UID}, "", 10)
+	found, _, err := b.Stores[b.ID(bWest)].Operate.Removals(t.Context(), shadow.RemovalQuery{
+		Name: "holders/unset",
+		UID:  unset.UID,
+	}, "", 10)
 	require.NoError(t, err)
 	require.Empty(t, found, "an unset holder is not removed")
 
@@ -177,8 +181,10 @@ func TestRemovalsAreListedSinceAToken(t *testing.T) {
 	b.MustPut(holder, body{"cascade": target})
 	b.Settle()
 	request := uuid.New()
-	_, err := store.Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t", Actor: "user/alice",
-		RequestID: request})
+	_, err := store.Deletions.Delete(t.Context(), shadow.DeleteRequest{
+		Name: "targets/t", Actor: "user/alice",
+		RequestID: request,
+	})
 	require.NoError(t, err)
 	require.False(t, removed(t, store, "targets/t").Gone)
 	// decided before, removed after them
@@ -236,8 +242,10 @@ func TestAPurgeForgetsWhatARemovedResourceContained_I29(t *testing.T) {
 	store, pool := b.Stores[b.ID(aWest)], b.Pools[b.ID(aWest)]
 	request := uuid.New()
 	secret, public := "Ada Lovelace", "stays"
-	writes := []peer.Write{{Name: "targets/t", Labels: map[string]string{"who": "ada"}, Body: body{"title": secret}},
-		{Name: "targets/t2", Body: body{"title": public}}}
+	writes := []peer.Write{
+		{Name: "targets/t", Labels: map[string]string{"who": "ada"}, Body: body{"title": secret}},
+		{Name: "targets/t2", Body: body{"title": public}},
+	}
 	saved, err := store.Write.SaveRequested(t.Context(), request, writes)
 	require.NoError(t, err)
 	token := resourcesToken(t, store, "", "")

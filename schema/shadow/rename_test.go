@@ -84,8 +84,10 @@ func gatedProcess(t *testing.T, b *harness.Box, deployment string, g *gate, mode
 	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	store, err := shadow.Open(context.Background(), shadow.Config{Pool: pool, Deployment: b.ID(deployment),
-		Peers: b.Peers(deployment)})
+	store, err := shadow.Open(context.Background(), shadow.Config{
+		Pool: pool, Deployment: b.ID(deployment),
+		Peers: b.Peers(deployment),
+	})
 	require.NoError(t, err)
 	require.NoError(t, store.Admin.Switch(context.Background(), model))
 	return store

@@ -41,15 +41,19 @@ func TestARequestIDKeepsOnlyDefiniteRefusals_I29(t *testing.T) {
 		}
 		return e
 	}
-	definite := map[peer.Reason]bool{peer.TargetMissing: true, peer.TargetDeleting: true, peer.TargetDeleted: true,
-		peer.TargetDecommissioned: true, peer.ReferDenied: true, peer.RemovalDenied: true}
+	definite := map[peer.Reason]bool{
+		peer.TargetMissing: true, peer.TargetDeleting: true, peer.TargetDeleted: true,
+		peer.TargetDecommissioned: true, peer.ReferDenied: true, peer.RemovalDenied: true,
+	}
 	reasons := peer.Reasons()
 	require.Greater(t, len(reasons), len(definite))
 	for i, reason := range reasons {
 		for _, beside := range []peer.Reason{"", peer.TargetMissing} { // beside a definite one it may pass all the same
 			id := uuid.New()
-			write := []peer.Write{{Name: fmt.Sprintf("holders/h%d%s", i, beside[:min(len(beside), 1)]),
-				Body: body{"block": target}}}
+			write := []peer.Write{{
+				Name: fmt.Sprintf("holders/h%d%s", i, beside[:min(len(beside), 1)]),
+				Body: body{"block": target},
+			}}
 			if refuse = []peer.Reason{reason}; beside != "" {
 				refuse = append([]peer.Reason{beside}, refuse...)
 			}

@@ -31,8 +31,10 @@ func TestABackupThatIsRestoredTwiceRepeatsNoRevision_I10(t *testing.T) {
 	second := put(twice, "second")
 	require.Greater(t, second.Revision, first.Revision)
 	_, err := b.Stores[b.ID(aWest)].Write.Save(t.Context(),
-		[]peer.Write{{Name: "targets/t", Body: body{"label": "third"}, Mode: peer.Update, UID: first.UID,
-			Revision: first.Revision}})
+		[]peer.Write{{
+			Name: "targets/t", Body: body{"label": "third"}, Mode: peer.Update, UID: first.UID,
+			Revision: first.Revision,
+		}})
 	require.ErrorIs(t, err, peer.ErrConflict)
 }
 

@@ -71,13 +71,18 @@ func TestSaveRefusesBadInputAndChangesNothing(t *testing.T) {
 		body body
 		says string
 	}{
-		{"//" + bEast + "/robots/r", nil,
-			`"robots/r" fits no kind of b.example.com@v1: its patterns are holders/{holder}`},
+		{
+			"//" + bEast + "/robots/r", nil,
+			`"robots/r" fits no kind of b.example.com@v1: its patterns are holders/{holder}`,
+		},
 		{holder, body{"block": 5.0}, "field block: want the name of a resource as a string, got a number"},
 		{holder, body{"list": "x"}, "field list: want a message, list or map, got a string"},
 		{holder, body{"block": "//nowhere"}, `want //service/region/name`},
-		{holder, body{"block": "//c.example.com/us-west2/targets/t"},
-			"is not the name of a resource of kind a.example.com/Target"},
+		{
+			holder,
+			body{"block": "//c.example.com/us-west2/targets/t"},
+			"is not the name of a resource of kind a.example.com/Target",
+		},
 		{holder, body{"block": "holders/x"}, "is not the name of a resource of kind a.example.com/Target"},
 	} {
 		_, err := b.Put(c.name, c.body)
@@ -105,8 +110,10 @@ func TestSaveModesUidsAndRevisions(t *testing.T) {
 	r := b.Get(target)
 	require.ErrorIs(t, save(peer.Write{UID: uuid.New()}), peer.ErrConflict)
 	require.ErrorIs(t, save(peer.Write{Revision: r.Revision + 1}), peer.ErrConflict)
-	require.NoError(t, save(peer.Write{Mode: peer.Update, UID: r.UID, Revision: r.Revision, Body: body{"x": 1.0},
-		Labels: map[string]string{"l": "v"}}))
+	require.NoError(t, save(peer.Write{
+		Mode: peer.Update, UID: r.UID, Revision: r.Revision, Body: body{"x": 1.0},
+		Labels: map[string]string{"l": "v"},
+	}))
 	u := b.Get(target)
 	require.Greater(t, u.Revision, r.Revision)
 	require.Equal(t, r.Generation+1, u.Generation)

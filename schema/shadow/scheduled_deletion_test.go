@@ -548,8 +548,10 @@ func TestADeleteNow_I36(t *testing.T) {
 		t.Helper()
 		full, err := schema.ParseFullName(name)
 		require.NoError(t, err)
-		r, err := b.Stores[full.Deployment].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: full.Name,
-			Now: true})
+		r, err := b.Stores[full.Deployment].Deletions.Delete(t.Context(), shadow.DeleteRequest{
+			Name: full.Name,
+			Now:  true,
+		})
 		require.NoError(t, err)
 		return r
 	}

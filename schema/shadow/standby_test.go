@@ -142,8 +142,10 @@ func TestReadsThatMayBeOldAreOfTheStandby_I37(t *testing.T) {
 	_, err = r.store.Write.Save(t.Context(),
 		[]peer.Write{{Name: "targets/refers", Body: body{"next": "//a.example.com/us-west2/targets/a"}}})
 	require.NoError(t, err)
-	of := shadow.ReferrersRequest{Target: schema.FullName{Deployment: r.store.Deployment(), Name: "targets/a"},
-		Limit: 10}
+	of := shadow.ReferrersRequest{
+		Target: schema.FullName{Deployment: r.store.Deployment(), Name: "targets/a"},
+		Limit:  10,
+	}
 	referrers, err := r.store.Operate.Referrers(r.person("ada"), of)
 	require.NoError(t, err)
 	require.Empty(t, referrers.List)

@@ -22,8 +22,10 @@ func TestTheStatisticsOfGrownTablesAreRenewed(t *testing.T) {
 	conn, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer conn.Release()
-	for _, sql := range []string{`DELETE FROM dbcontroller.resource`, `DELETE FROM dbcontroller.shadow`,
-		`SELECT pg_stat_force_next_flush()`, `VACUUM (TRUNCATE false, ANALYZE)`} {
+	for _, sql := range []string{
+		`DELETE FROM dbcontroller.resource`, `DELETE FROM dbcontroller.shadow`,
+		`SELECT pg_stat_force_next_flush()`, `VACUUM (TRUNCATE false, ANALYZE)`,
+	} {
 		_, err := conn.Exec(t.Context(), sql)
 		require.NoError(t, err)
 	}

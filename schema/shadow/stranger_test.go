@@ -75,8 +75,10 @@ func TestAnUnlistedRegionOfAnImportingServiceStopsNoDelete_I13_I15(t *testing.T)
 	require.ErrorIs(t, err, peer.ErrStranger)
 	b.MustDelete(target)
 	env := b.Environment()
-	env.Deployments = append(env.Deployments, schema.Deployment{DeploymentID: unlisted, Version: "v1", Address: "box",
-		Database: uuid.New()})
+	env.Deployments = append(env.Deployments, schema.Deployment{
+		DeploymentID: unlisted, Version: "v1", Address: "box",
+		Database: uuid.New(),
+	})
 	require.NoError(t, store.Gate.Recover(t.Context(), env))
 	require.Equal(t, []schema.DeploymentID{unlisted}, unconfirmed(t, b, aWest))
 }
@@ -155,8 +157,10 @@ func TestTheWaitForALostHolderCanBeWaived_I13(t *testing.T) {
 	require.Equal(t, "operator/eve", decisions[0].By)
 	b.MustDelete(target)
 	for _, gone := range []schema.DeploymentID{b.ID(bEast), {Service: "evil.example.com", Region: "mars"}} {
-		require.NoError(t, store.Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: gone,
-			Blocking: schema.Unset, Reason: "stolen", By: "operator/eve"}))
+		require.NoError(t, store.Admin.Decommission(t.Context(), shadow.Decommissioned{
+			Deployment: gone,
+			Blocking:   schema.Unset, Reason: "stolen", By: "operator/eve",
+		}))
 		require.NoError(t, store.Gate.CheckCaller(t.Context(), gone), "it is refused as decommissioned")
 		_, err := store.Gate.RecordPeerEpoch(t.Context(), gone, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 		require.ErrorIs(t, err, peer.ErrDecommissioned)
@@ -213,8 +217,10 @@ func TestBeforeTheFirstEnvironmentNobodyIsAStranger_I2_I15(t *testing.T) {
 			}
 		}
 	}()
-	_, err := store.Gate.RecordPeerEpoch(t.Context(), schema.DeploymentID{Service: "unheard.example.com",
-		Region: "mars"}, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
+	_, err := store.Gate.RecordPeerEpoch(t.Context(), schema.DeploymentID{
+		Service: "unheard.example.com",
+		Region:  "mars",
+	}, uuid.Must(uuid.NewV7()), peer.TargetKinds{})
 	require.NoError(t, err)
 	cancel()
 	require.NoError(t, <-ended)

@@ -25,8 +25,10 @@ kinds:
     patterns: ["targets/{target}"]
     references: [{ path: next, targets: [Target], behaviour: ASYNC_CASCADE_DELETE }]
 `
-	for i, behaviour := range []string{"BLOCK", "UNSET", "CASCADE_DELETE", "ASYNC_UNSET", "ASYNC_CASCADE_DELETE",
-		"ALLOW_DANGLING"} {
+	for i, behaviour := range []string{
+		"BLOCK", "UNSET", "CASCADE_DELETE", "ASYNC_UNSET", "ASYNC_CASCADE_DELETE",
+		"ALLOW_DANGLING",
+	} {
 		text += fmt.Sprintf(`---
 service: b.example.com
 version: v%[1]d

@@ -190,14 +190,18 @@ func TestARunningVersionLearnsOfLaterRenames(t *testing.T) {
 	environment := func(text, version string) *schema.Environment {
 		file, err := schema.ParseFile("services.yaml", strings.NewReader(text))
 		require.NoError(t, err)
-		return &schema.Environment{Regions: []string{"us-west2"}, Services: file.Services,
-			Deployments: []schema.Deployment{{DeploymentID: b.ID(aWest), Version: version, Address: "x:1"}}}
+		return &schema.Environment{
+			Regions: []string{"us-west2"}, Services: file.Services,
+			Deployments: []schema.Deployment{{DeploymentID: b.ID(aWest), Version: version, Address: "x:1"}},
+		}
 	}
 	environments, store := make(chan *schema.Environment), b.Stores[b.ID(aWest)]
 	m, err := nodemanager.New(nodemanager.Config{
 		Deployment: b.ID(aWest), Environments: environments, Logger: zap.NewNop(),
-		Store: nodemanager.Store{Switch: store.Admin.Switch, Refresh: store.Admin.Refresh,
-			PointedTo: store.Attempts.ReferencedDeployments},
+		Store: nodemanager.Store{
+			Switch: store.Admin.Switch, Refresh: store.Admin.Refresh,
+			PointedTo: store.Attempts.ReferencedDeployments,
+		},
 		Sharing: nodemanager.Sharing{Nodes: 1, Leases: store.Leases("one", 5*time.Second)},
 		NewNode: func(s nodemanager.Share) (nodemanager.Runner, error) {
 			go func() {

@@ -250,8 +250,10 @@ func TestADerivationIsResumable_I19(t *testing.T) {
 	b.MustPut(targetName("t"), nil)
 	var writes []peer.Write
 	for i := range 1200 {
-		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/n%04d", i), Body: body{"added": targetName("t"),
-			"near": "holders/n0000"}})
+		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/n%04d", i), Body: body{
+			"added": targetName("t"),
+			"near":  "holders/n0000",
+		}})
 	}
 	_, err := b.Stores[b.ID(bEast)].Write.Save(context.Background(), writes)
 	require.NoError(t, err)

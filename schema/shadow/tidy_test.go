@@ -42,45 +42,73 @@ func TestTidyRemovesOnlyRowsPastTheirRetention_I5_I29(t *testing.T) {
 		what, insert, age string
 		left              int
 	}{
-		{"an ABORTED decision",
+		{
+			"an ABORTED decision",
 			`INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES ($1, false, now() - $2::interval)`,
-			"24 hours", 1},
-		{"an ABORTED decision",
+			"24 hours", 1,
+		},
+		{
+			"an ABORTED decision",
 			`INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES ($1, false, now() - $2::interval)`,
-			"26 hours", 0},
-		{"a COMMITTED decision",
+			"26 hours", 0,
+		},
+		{
+			"a COMMITTED decision",
 			`INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES ($1, true, now() - $2::interval)`,
-			"50 min", 1},
-		{"a COMMITTED decision",
+			"50 min", 1,
+		},
+		{
+			"a COMMITTED decision",
 			`INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES ($1, true, now() - $2::interval)`,
-			"70 min", 0},
+			"70 min", 0,
+		},
 		{"a COMMITTED decision that is not confirmed", `
 			WITH owed AS (INSERT INTO dbcontroller.work (action, shard, deployment_id, attempt) VALUES (1, 0, ` + peer + `, $1))
 			INSERT INTO dbcontroller.attempt (id, committed, decided_at) VALUES ($1, true, now() - $2::interval)`, "50 hours", 1},
-		{"a closed attempt",
+		{
+			"a closed attempt",
 			`INSERT INTO dbcontroller.closed_attempt (attempt, deployment_id, closed_at) VALUES ($1, ` + peer +
-				`, now() - $2::interval)`, "24 hours", 1},
-		{"a closed attempt",
+				`, now() - $2::interval)`, "24 hours", 1,
+		},
+		{
+			"a closed attempt",
 			`INSERT INTO dbcontroller.closed_attempt (attempt, deployment_id, closed_at) VALUES ($1, ` + peer +
-				`, now() - $2::interval)`, "26 hours", 0},
-		{"a request",
-			`INSERT INTO dbcontroller.request (id, hash, outcome, created_at) VALUES ($1, '\x00', '{}', now() - $2::interval)`, "23 hours", 1},
-		{"a request",
-			`INSERT INTO dbcontroller.request (id, hash, outcome, created_at) VALUES ($1, '\x00', '{}', now() - $2::interval)`, "25 hours", 0},
-		{"a target that is closed",
+				`, now() - $2::interval)`, "26 hours", 0,
+		},
+		{
+			"a request",
+			`INSERT INTO dbcontroller.request (id, hash, outcome, created_at) VALUES ($1, '\x00', '{}', now() - $2::interval)`, "23 hours", 1,
+		},
+		{
+			"a request",
+			`INSERT INTO dbcontroller.request (id, hash, outcome, created_at) VALUES ($1, '\x00', '{}', now() - $2::interval)`, "25 hours", 0,
+		},
+		{
+			"a target that is closed",
 			`INSERT INTO dbcontroller.closing SELECT id, $1, now() - $2::interval FROM dbcontroller.shadow`,
-			"-3 min", 1},
-		{"a target that was closed",
+			"-3 min", 1,
+		},
+		{
+			"a target that was closed",
 			`INSERT INTO dbcontroller.closing SELECT id, $1, now() - $2::interval FROM dbcontroller.shadow`,
-			"3 min", 0},
-		{"a right that is about to end",
-			`INSERT INTO dbcontroller.ending SELECT hashtextextended($1::text, 0), now() - $2::interval`, "-30 s", 1},
-		{"a right whose end a process began",
-			`INSERT INTO dbcontroller.ending SELECT hashtextextended($1::text, 0), now() - $2::interval`, "30 s", 1},
-		{"a right whose end a process left unfinished",
-			`INSERT INTO dbcontroller.ending SELECT hashtextextended($1::text, 0), now() - $2::interval`, "2 min", 0},
-		{"a right whose end a clock set ahead",
-			`INSERT INTO dbcontroller.ending SELECT hashtextextended($1::text, 0), now() - $2::interval`, "-1 hour", 0},
+			"3 min", 0,
+		},
+		{
+			"a right that is about to end",
+			`INSERT INTO dbcontroller.ending SELECT hashtextextended($1::text, 0), now() - $2::interval`, "-30 s", 1,
+		},
+		{
+			"a right whose end a process began",
+			`INSERT INTO dbcontroller.ending SELECT hashtextextended($1::text, 0), now() - $2::interval`, "30 s", 1,
+		},
+		{
+			"a right whose end a process left unfinished",
+			`INSERT INTO dbcontroller.ending SELECT hashtextextended($1::text, 0), now() - $2::interval`, "2 min", 0,
+		},
+		{
+			"a right whose end a clock set ahead",
+			`INSERT INTO dbcontroller.ending SELECT hashtextextended($1::text, 0), now() - $2::interval`, "-1 hour", 0,
+		},
 	} {
 		id := uuid.New()
 		_, err := pool.Exec(t.Context(), row.insert, id, row.age)
@@ -289,8 +317,13 @@ func TestRecordsOfBriefResourcesAreKeptForAWeek_I28(t *testing.T) {
 		brief bool
 		gone  time.Duration
 		cause int64
-	}{{true, week + day, 1e9 + 1}, {true, week + time.Hour, 1e9 + 2}, {false, week + time.Hour, 1e9 + 2},
-		{false, week + day, 1e9 + 3}, {true, week - day, 1e9 + 4}} {
+	}{
+		{true, week + day, 1e9 + 1},
+		{true, week + time.Hour, 1e9 + 2},
+		{false, week + time.Hour, 1e9 + 2},
+		{false, week + day, 1e9 + 3},
+		{true, week - day, 1e9 + 4},
+	} {
 		_, err := b.Pools[b.ID(aWest)].Exec(t.Context(), `
 WITH r AS (INSERT INTO dbcontroller.removal (name, uid, kind_id, cause_id, decided_at, brief) VALUES ($1, gen_random_uuid(), 1, $2, $3, $4))
 INSERT INTO dbcontroller.cause (id, how, deletion_id, actor, root, root_uid, at, noted_at) VALUES ($2, 1, gen_random_uuid(), 'user/ann', $1, gen_random_uuid(), $3, $3)

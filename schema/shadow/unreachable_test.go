@@ -17,8 +17,10 @@ import (
 // deletes deletes a target at aWest.
 func deletes(t *testing.T, b *harness.Box, request uuid.UUID) (peer.DeleteResult, error) {
 	t.Helper()
-	return b.Stores[b.ID(aWest)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "targets/t",
-		RequestID: request})
+	return b.Stores[b.ID(aWest)].Deletions.Delete(t.Context(), shadow.DeleteRequest{
+		Name:      "targets/t",
+		RequestID: request,
+	})
 }
 
 // A request id changes no refusal beside a holder whose deployment cannot be reached: a confirmed blockade is

@@ -176,8 +176,10 @@ func TestAnOperatorEndsACycleOfKeptReferences_I33(t *testing.T) {
 	uid := deleting(t, b, one).UID
 	conditions, err := store.Read.Conditions(ctx, "releases/1")
 	require.NoError(t, err)
-	require.Equal(t, []string{"by " + two + " (needs.*), until it is removed",
-		"for user/installer to clean up (finalizer uninstall), which begins when nothing blocks the resource any more"},
+	require.Equal(t, []string{
+		"by " + two + " (needs.*), until it is removed",
+		"for user/installer to clean up (finalizer uninstall), which begins when nothing blocks the resource any more",
+	},
 		[]string{conditions[0].Message, conditions[1].Message})
 
 	var keys []string
@@ -398,8 +400,10 @@ func TestAKeptTargetElsewhereRefusesNoDeletion_I13_I33(t *testing.T) {
 				plan, err := b.Stores[b.ID(aEast)].Deletions.PlanDelete(t.Context(), "projects/p")
 				require.NoError(t, err)
 				require.NoError(t, plan.Refusal)
-				_, err = b.Stores[b.ID(aEast)].Deletions.Delete(t.Context(), shadow.DeleteRequest{Name: "projects/p",
-					Atomic: atomic})
+				_, err = b.Stores[b.ID(aEast)].Deletions.Delete(t.Context(), shadow.DeleteRequest{
+					Name:   "projects/p",
+					Atomic: atomic,
+				})
 				require.NoError(t, err)
 				inTurn(t, b)
 				b.Gone(root)
@@ -490,8 +494,10 @@ SELECT pg_advisory_lock(%d)`, key, key))
 			require.NoError(t, err)
 			deleted := make(chan error, 1)
 			go func() {
-				_, err := b.Stores[b.ID(bEast)].Deletions.DeleteAll(ctx, []shadow.DeleteRequest{{Name: "parts/p"},
-					{Name: "releases/r"}})
+				_, err := b.Stores[b.ID(bEast)].Deletions.DeleteAll(ctx, []shadow.DeleteRequest{
+					{Name: "parts/p"},
+					{Name: "releases/r"},
+				})
 				deleted <- err
 			}()
 			require.Eventually(t, func() bool {

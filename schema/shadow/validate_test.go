@@ -153,11 +153,15 @@ func TestValidateAnswersAsTheWriteWould(t *testing.T) {
 	b.MustPut("//"+bEast+"/holders/filler", body{"block": "//" + aFull + "/targets/t0"})
 	b.Settle()
 	store := b.Stores[b.ID(bEast)]
-	require.NoError(t, store.Admin.Decommission(t.Context(), shadow.Decommissioned{Deployment: b.ID(aGone),
-		Blocking: schema.Unset, Reason: "burnt down", By: "operator/ann"}))
+	require.NoError(t, store.Admin.Decommission(t.Context(), shadow.Decommissioned{
+		Deployment: b.ID(aGone),
+		Blocking:   schema.Unset, Reason: "burnt down", By: "operator/ann",
+	}))
 	require.NoError(t, b.Stores[b.ID(aRefuses)].Admin.Decommission(t.Context(),
-		shadow.Decommissioned{Deployment: b.ID(bEast), Blocking: schema.Unset, Reason: "burnt down",
-			By: "operator/ann"}))
+		shadow.Decommissioned{
+			Deployment: b.ID(bEast), Blocking: schema.Unset, Reason: "burnt down",
+			By: "operator/ann",
+		}))
 	b.Settle()
 
 	seed := rand.Uint64()
@@ -220,8 +224,10 @@ func (w *randomWrites) event(b *harness.Box) {
 func rowsOf(b *harness.Box) map[string]int {
 	rows := map[string]int{}
 	for _, at := range []string{aWest, aEast, aFull, bEast} {
-		for _, table := range []string{"shadow", "reference", "foreign_target", "blockade", "aborted", "work", "notice",
-			"change"} {
+		for _, table := range []string{
+			"shadow", "reference", "foreign_target", "blockade", "aborted", "work", "notice",
+			"change",
+		} {
 			rows[at+" "+table] = b.Count(at, table)
 		}
 	}

@@ -115,8 +115,10 @@ func TestAnAuditReadsBodiesInTurn_I21(t *testing.T) {
 	b, ctx := newPair(t, nil), context.Background()
 	var writes []peer.Write
 	for i := range 250 {
-		writes = append(writes, peer.Write{Name: fmt.Sprintf("holders/h%03d", i),
-			Body: body{"near": body{"block": "holders/h000"}}})
+		writes = append(writes, peer.Write{
+			Name: fmt.Sprintf("holders/h%03d", i),
+			Body: body{"near": body{"block": "holders/h000"}},
+		})
 	}
 	store := b.Stores[b.ID(bEast)]
 	_, err := store.Write.Save(ctx, writes)
@@ -125,11 +127,13 @@ func TestAnAuditReadsBodiesInTurn_I21(t *testing.T) {
 	require.NoError(t, err)
 	seen := map[schema.FullName]int{}
 	for range 5 {
-		done, err := store.Verify.Verify(ctx, shadow.Verification{Settle: 1, Bodies: 120,
+		done, err := store.Verify.Verify(ctx, shadow.Verification{
+			Settle: 1, Bodies: 120,
 			Report: func(d shadow.Difference) error {
 				seen[d.Holder]++
 				return nil
-			}})
+			},
+		})
 		require.NoError(t, err)
 		require.EqualValues(t, 120, done.Bodies)
 	}

@@ -81,8 +81,10 @@ func TestARepairDoesNotGoOnWithUnknownAnswers_I8(t *testing.T) {
 			known[i] = peer.KnownNot
 		}
 	}
-	out, err := b.Stores[b.ID(bEast)].Verify.Verify(t.Context(), shadow.Verification{Repair: true,
-		Settle: time.Millisecond})
+	out, err := b.Stores[b.ID(bEast)].Verify.Verify(t.Context(), shadow.Verification{
+		Repair: true,
+		Settle: time.Millisecond,
+	})
 	require.NoError(t, err)
 	require.ErrorContains(t, out.Unreachable[b.ID(aWest)], "runs another version")
 }

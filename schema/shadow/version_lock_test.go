@@ -51,8 +51,10 @@ func TestStepsOfARecoveryHoldTheVersionLock_I1_I5_I8(t *testing.T) {
 		return err
 	})
 	awaits(t, b, aWest, shared, func(ctx context.Context) error {
-		return store.Gate.AcceptDatabase(ctx, shadow.AcceptedDatabase{Deployment: b.ID(bWest), Database: uuid.New(),
-			Epoch: uuid.Must(uuid.NewV7()), Reason: "burnt down", By: "eve"})
+		return store.Gate.AcceptDatabase(ctx, shadow.AcceptedDatabase{
+			Deployment: b.ID(bWest), Database: uuid.New(),
+			Epoch: uuid.Must(uuid.NewV7()), Reason: "burnt down", By: "eve",
+		})
 	})
 	restore()
 	store = b.Stores[b.ID(aWest)]

@@ -60,8 +60,10 @@ func TestOverlappingTransactionsAreDeliveredOnceEach_I23(t *testing.T) {
 	for i := range 40 {
 		b.MustPut(fmt.Sprintf("//%s/targets/t%d", aWest, i), nil)
 		if i%10 == 0 {
-			for _, sql := range []string{`VACUUM dbcontroller.change`, `ANALYZE dbcontroller.change`,
-				`SELECT pg_current_xact_id()`} {
+			for _, sql := range []string{
+				`VACUUM dbcontroller.change`, `ANALYZE dbcontroller.change`,
+				`SELECT pg_current_xact_id()`,
+			} {
 				_, err := pool.Exec(ctx, sql)
 				require.NoError(t, err)
 			}
@@ -385,8 +387,10 @@ func TestWatchesAtTheEndReadItOnce(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	store, err := shadow.Open(t.Context(), shadow.Config{Pool: pool, Deployment: b.ID(aWest),
-		Times: shadow.Times{PollInterval: time.Hour}})
+	store, err := shadow.Open(t.Context(), shadow.Config{
+		Pool: pool, Deployment: b.ID(aWest),
+		Times: shadow.Times{PollInterval: time.Hour},
+	})
 	require.NoError(t, err)
 	require.NoError(t, store.Admin.Switch(t.Context(), b.Stores[b.ID(aWest)].Model()))
 	const watchers, writes = 60, 20

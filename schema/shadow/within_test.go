@@ -27,11 +27,13 @@ func opened(t *testing.T, store *shadow.Store, pool *pgxpool.Pool, writes ...pee
 	t.Helper()
 	begun, ending, done := make(chan struct{}, 1), make(chan error, 1), make(chan error, 1)
 	go func() {
-		_, err := store.Write.SaveIn(context.Background(), &shadow.UserTransaction{Pool: pool,
+		_, err := store.Write.SaveIn(context.Background(), &shadow.UserTransaction{
+			Pool: pool,
 			Also: func(pgx.Tx) error {
 				begun <- struct{}{}
 				return <-ending
-			}}, writes)
+			},
+		}, writes)
 		done <- err
 	}()
 	select {
@@ -69,12 +71,18 @@ func TestAnUnsuitableTransactionIsRefused(t *testing.T) {
 		pool *pgxpool.Pool
 		says string
 	}{
-		"other encoding": {pooled(t, own, map[string]string{"client_encoding": "LATIN1"}),
-			"SET LOCAL client_encoding = 'UTF8'"},
-		"other deployment": {b.Pools[b.ID(aWest)],
-			"it is in the database of a.example.com/us-west2: begin it in the database of b.example.com/eastus2"},
-		"other database": {pooled(t, harness.Postgres(t).NewDatabase(t, ""), nil),
-			"begin it in the database of b.example.com/eastus2"},
+		"other encoding": {
+			pooled(t, own, map[string]string{"client_encoding": "LATIN1"}),
+			"SET LOCAL client_encoding = 'UTF8'",
+		},
+		"other deployment": {
+			b.Pools[b.ID(aWest)],
+			"it is in the database of a.example.com/us-west2: begin it in the database of b.example.com/eastus2",
+		},
+		"other database": {
+			pooled(t, harness.Postgres(t).NewDatabase(t, ""), nil),
+			"begin it in the database of b.example.com/eastus2",
+		},
 	} {
 		err := within(t.Context(), store, c.pool, peer.Write{Name: "holders/x"})
 		require.ErrorIs(t, err, peer.ErrTransaction, what)

@@ -44,17 +44,23 @@ func EstablishOutcomeProto(o peer.EstablishOutcome) *schemav1.EstablishReference
 	switch {
 	case errors.Is(o.Err, peer.ErrLeftOut):
 		return &schemav1.EstablishReferencesResponse_Outcome{
-			Outcome: &schemav1.EstablishReferencesResponse_Outcome_LeftOut{LeftOut: &emptypb.Empty{}}}
+			Outcome: &schemav1.EstablishReferencesResponse_Outcome_LeftOut{LeftOut: &emptypb.Empty{}},
+		}
 	case o.Err != nil:
 		st := status.Convert(o.Err).Proto()
-		failure := &schemav1.EstablishReferencesResponse_Failure{Code: st.GetCode(), Message: st.GetMessage(),
-			Details: st.GetDetails()}
+		failure := &schemav1.EstablishReferencesResponse_Failure{
+			Code: st.GetCode(), Message: st.GetMessage(),
+			Details: st.GetDetails(),
+		}
 		return &schemav1.EstablishReferencesResponse_Outcome{
-			Outcome: &schemav1.EstablishReferencesResponse_Outcome_Failure{Failure: failure}}
+			Outcome: &schemav1.EstablishReferencesResponse_Outcome_Failure{Failure: failure},
+		}
 	}
 	return &schemav1.EstablishReferencesResponse_Outcome{
 		Outcome: &schemav1.EstablishReferencesResponse_Outcome_Established{
-			Established: EstablishedProto(o.Established)}}
+			Established: EstablishedProto(o.Established),
+		},
+	}
 }
 
 // errNoOutcome reports an outcome of a newer version.
@@ -66,8 +72,10 @@ func EstablishOutcome(m *schemav1.EstablishReferencesResponse_Outcome) (out peer
 	case *schemav1.EstablishReferencesResponse_Outcome_Established:
 		out.Established, out.Err = Established(o.Established)
 	case *schemav1.EstablishReferencesResponse_Outcome_Failure:
-		out.Err = status.ErrorProto(&spb.Status{Code: o.Failure.GetCode(), Message: o.Failure.GetMessage(),
-			Details: o.Failure.GetDetails()})
+		out.Err = status.ErrorProto(&spb.Status{
+			Code: o.Failure.GetCode(), Message: o.Failure.GetMessage(),
+			Details: o.Failure.GetDetails(),
+		})
 	case *schemav1.EstablishReferencesResponse_Outcome_LeftOut:
 		out.Err = peer.ErrLeftOut
 	}

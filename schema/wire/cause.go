@@ -39,8 +39,10 @@ func CausesProto(deletions []schema.Deletion) (causes []*schemav1.Cause, of []in
 }
 
 func causeProto(c *schema.Cause) *schemav1.Cause {
-	p := &schemav1.Cause{Id: c.ID[:], Root: c.Root, RootUid: c.RootUID[:], Actor: c.Actor, Time: timestamppb.New(c.At),
-		TraceParent: c.TraceParent}
+	p := &schemav1.Cause{
+		Id: c.ID[:], Root: c.Root, RootUid: c.RootUID[:], Actor: c.Actor, Time: timestamppb.New(c.At),
+		TraceParent: c.TraceParent,
+	}
 	if c.RequestID != uuid.Nil {
 		p.RequestId = c.RequestID[:]
 	}
@@ -84,8 +86,10 @@ func cause(p *schemav1.Cause) *schema.Cause {
 	if !printable(p.GetRoot()) || !printable(strings.ReplaceAll(p.GetActor(), " ", "")) {
 		return nil
 	}
-	out := &schema.Cause{ID: id, Root: p.GetRoot(), RootUID: root, Actor: p.GetActor(), RequestID: request,
-		At: p.GetTime().AsTime()}
+	out := &schema.Cause{
+		ID: id, Root: p.GetRoot(), RootUID: root, Actor: p.GetActor(), RequestID: request,
+		At: p.GetTime().AsTime(),
+	}
 	if traceParent.MatchString(p.GetTraceParent()) {
 		out.TraceParent = p.GetTraceParent()
 	}

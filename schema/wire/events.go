@@ -10,7 +10,8 @@ import (
 // WorkEvent reads an event of outstanding work. A few deployments occur in many items: each is parsed once
 // and stored in known.
 func WorkEvent(msg *schemav1.WatchResourceShadowsResponse,
-	known map[string]schema.DeploymentID) (out schema.Event[schema.Work], err error) {
+	known map[string]schema.DeploymentID,
+) (out schema.Event[schema.Work], err error) {
 	switch e := msg.GetEvent().(type) {
 	case *schemav1.WatchResourceShadowsResponse_Upsert:
 		for _, item := range e.Upsert.GetItems() {
@@ -21,8 +22,10 @@ func WorkEvent(msg *schemav1.WatchResourceShadowsResponse,
 				}
 				known[item.GetDeployment()] = deployment
 			}
-			w := schema.Work{Seq: item.GetId(), Action: schema.Action(item.GetAction()), Deployment: deployment,
-				CreatedAt: item.GetCreateTime().AsTime()}
+			w := schema.Work{
+				Seq: item.GetId(), Action: schema.Action(item.GetAction()), Deployment: deployment,
+				CreatedAt: item.GetCreateTime().AsTime(),
+			}
 			out.Items = append(out.Items, w)
 		}
 	case *schemav1.WatchResourceShadowsResponse_EndOfSnapshot:

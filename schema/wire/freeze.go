@@ -15,8 +15,10 @@ import (
 
 // FreezeProto is the message of an atomic deletion in a question of its coordinator.
 func FreezeProto(f *peer.Freeze) *schemav1.PlanDeletionRequest_Freeze {
-	out := &schemav1.PlanDeletionRequest_Freeze{Epoch: f.Epoch[:], Deletion: f.Deletion[:], Root: f.Root,
-		For: durationpb.New(f.For)}
+	out := &schemav1.PlanDeletionRequest_Freeze{
+		Epoch: f.Epoch[:], Deletion: f.Deletion[:], Root: f.Root,
+		For: durationpb.New(f.For),
+	}
 	if f.ParticipantEpoch != uuid.Nil {
 		out.ParticipantEpoch = f.ParticipantEpoch[:]
 	}

@@ -18,8 +18,10 @@ import (
 func TestAFreezeIsReadAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	of := schema.DeploymentID{Service: "a.example.com", Region: "eu"}
-	f := &peer.Freeze{Coordinator: of, Epoch: uuid.New(), Deletion: uuid.Must(uuid.NewV7()), Root: "targets/t",
-		For: time.Minute}
+	f := &peer.Freeze{
+		Coordinator: of, Epoch: uuid.New(), Deletion: uuid.Must(uuid.NewV7()), Root: "targets/t",
+		For: time.Minute,
+	}
 	read, err := wire.Freeze(of, wire.FreezeProto(f))
 	require.NoError(t, err)
 	require.Equal(t, f, read)

@@ -18,16 +18,22 @@ import (
 func FuzzDescriptors(f *testing.F) {
 	for _, d := range []*schemav1.ServiceDescriptor{
 		{},
-		{Service: "a.example.com", Version: "v1",
-			Kinds: []*schemav1.KindDescriptor{{Kind: "A", Patterns: []string{"as/{a}"}}}},
-		{Service: "a.example.com", Version: "v1",
+		{
+			Service: "a.example.com", Version: "v1",
+			Kinds: []*schemav1.KindDescriptor{{Kind: "A", Patterns: []string{"as/{a}"}}},
+		},
+		{
+			Service: "a.example.com", Version: "v1",
 			Imports: []*schemav1.ServiceVersion{{Service: "a.example.com", Version: "v1"}},
 			Kinds: []*schemav1.KindDescriptor{
-				{Kind: "A", Patterns: []string{"as/{a}"},
+				{
+					Kind: "A", Patterns: []string{"as/{a}"},
 					References:  []*schemav1.ReferenceDescriptor{{Path: "x.*", Targets: []string{"A"}, Behaviour: 3}},
-					ReferableBy: []string{"b.example.com"}},
+					ReferableBy: []string{"b.example.com"},
+				},
 				{Kind: "B", PreviousName: "A", Parents: []*schemav1.ParentDescriptor{{Kind: "A", Behaviour: 99}}},
-			}},
+			},
+		},
 	} {
 		raw, err := proto.Marshal(d)
 		require.NoError(f, err)

@@ -59,8 +59,10 @@ func BlockadeKey(k *schemav1.BlockadeKey) (out peer.BlockadeKey, err error) {
 
 // BlockadeKeyProto returns the message of a key.
 func BlockadeKeyProto(k peer.BlockadeKey) *schemav1.BlockadeKey {
-	return &schemav1.BlockadeKey{Attempt: k.Attempt[:], HolderUid: k.HolderUID[:], Path: k.Path,
-		TargetUid: k.TargetUID[:]}
+	return &schemav1.BlockadeKey{
+		Attempt: k.Attempt[:], HolderUid: k.HolderUID[:], Path: k.Path,
+		TargetUid: k.TargetUID[:],
+	}
 }
 
 // Verdict reads a verdict. Undecided also stands for a verdict of a newer version.

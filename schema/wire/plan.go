@@ -10,15 +10,19 @@ import (
 
 // PlanProto returns the message of a plan.
 func PlanProto(plan *peer.Plan) *schemav1.PlanDeletionResponse {
-	out := &schemav1.PlanDeletionResponse{Truncated: plan.Truncated, Uncounted: plan.Uncounted,
-		MoreUnsets: plan.MoreUnsets, Holders: int64(plan.Holders), LeafCount: int64(plan.Leaves)}
+	out := &schemav1.PlanDeletionResponse{
+		Truncated: plan.Truncated, Uncounted: plan.Uncounted,
+		MoreUnsets: plan.MoreUnsets, Holders: int64(plan.Holders), LeafCount: int64(plan.Leaves),
+	}
 	if plan.Epoch != uuid.Nil {
 		out.Epoch = plan.Epoch[:]
 	}
 	out.NotAtomic = plan.NotAtomic
 	for _, c := range plan.Counts {
-		out.Counts = append(out.Counts, &schemav1.PlanDeletionResponse_Count{Path: c.Path,
-			Behaviour: schemav1.Behaviour(c.Behaviour), Count: int64(c.Count)})
+		out.Counts = append(out.Counts, &schemav1.PlanDeletionResponse_Count{
+			Path:      c.Path,
+			Behaviour: schemav1.Behaviour(c.Behaviour), Count: int64(c.Count),
+		})
 	}
 	leaves := map[peer.Via]*schemav1.PlanDeletionResponse_Leaves{}
 	for _, m := range plan.Members {
@@ -35,8 +39,10 @@ func PlanProto(plan *peer.Plan) *schemav1.PlanDeletionResponse {
 		}
 	}
 	for _, u := range plan.Unsets {
-		out.Unsets = append(out.Unsets, &schemav1.PlanDeletionResponse_Unset{Holder: ResourceRef(u.Kind, u.Name, u.UID),
-			Via: viaProto(u.Via)})
+		out.Unsets = append(out.Unsets, &schemav1.PlanDeletionResponse_Unset{
+			Holder: ResourceRef(u.Kind, u.Name, u.UID),
+			Via:    viaProto(u.Via),
+		})
 	}
 	for _, b := range plan.Blockers {
 		out.Blockers = append(out.Blockers, &schemav1.PlanDeletionResponse_Blocker{
@@ -75,6 +81,8 @@ func DeploymentNames(ids []schema.DeploymentID) []string {
 }
 
 func viaProto(v peer.Via) *schemav1.PlanDeletionResponse_Via {
-	return &schemav1.PlanDeletionResponse_Via{Target: PlanTargetProto(v.Target), Path: v.Path,
-		Behaviour: schemav1.Behaviour(v.Behaviour)}
+	return &schemav1.PlanDeletionResponse_Via{
+		Target: PlanTargetProto(v.Target), Path: v.Path,
+		Behaviour: schemav1.Behaviour(v.Behaviour),
+	}
 }

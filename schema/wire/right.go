@@ -32,8 +32,10 @@ func RecallAnswer(a *schemav1.RecallDelegationsResponse_Answer) (out peer.Recall
 		if err != nil {
 			return out, err
 		}
-		out.Holders = append(out.Holders, peer.RecalledHolder{UID: uid, Name: h.GetName(), Path: h.GetPath(),
-			Leaving: h.GetLeaving()})
+		out.Holders = append(out.Holders, peer.RecalledHolder{
+			UID: uid, Name: h.GetName(), Path: h.GetPath(),
+			Leaving: h.GetLeaving(),
+		})
 	}
 	return out, nil
 }
@@ -42,8 +44,10 @@ func RecallAnswer(a *schemav1.RecallDelegationsResponse_Answer) (out peer.Recall
 func RecallAnswerProto(a peer.RecallAnswer) *schemav1.RecallDelegationsResponse_Answer {
 	out := &schemav1.RecallDelegationsResponse_Answer{Verdict: Verdicts[a.Verdict], More: a.More, Closed: a.Closed}
 	for _, h := range a.Holders {
-		out.Holders = append(out.Holders, &schemav1.RecallDelegationsResponse_Holder{Uid: h.UID[:], Name: h.Name,
-			Path: h.Path, Leaving: h.Leaving})
+		out.Holders = append(out.Holders, &schemav1.RecallDelegationsResponse_Holder{
+			Uid: h.UID[:], Name: h.Name,
+			Path: h.Path, Leaving: h.Leaving,
+		})
 	}
 	return out
 }

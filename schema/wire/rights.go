@@ -12,9 +12,11 @@ func Rights(p *registryv1.Rights) *schema.Rights {
 	if p == nil {
 		return nil
 	}
-	out := &schema.Rights{Deny: p.GetDeny(), Allow: p.GetAllow(), CascadeNeedsDelete: p.GetCascadeNeedsDelete(),
+	out := &schema.Rights{
+		Deny: p.GetDeny(), Allow: p.GetAllow(), CascadeNeedsDelete: p.GetCascadeNeedsDelete(),
 		MaxRemovals: p.GetMaxRemovals(), TwoOperators: p.GetTwoOperators(), Declaration: p.GetDeclaration(),
-		Pos: schema.Pos{Path: "rights"}}
+		Pos: schema.Pos{Path: "rights"},
+	}
 	for i, g := range p.GetGrants() {
 		grant := schema.AccessGrant{
 			Identity: g.GetIdentity(), Group: g.GetGroup(), Kind: g.GetKind(), Name: g.GetName(),
@@ -26,8 +28,10 @@ func Rights(p *registryv1.Rights) *schema.Rights {
 		out.Grants = append(out.Grants, grant)
 	}
 	for i, o := range p.GetOperators() {
-		operator := schema.Operator{Identity: o.GetIdentity(), Deployments: o.GetDeployments(),
-			Pos: schema.Pos{Path: fmt.Sprintf("rights.operators[%d]", i)}}
+		operator := schema.Operator{
+			Identity: o.GetIdentity(), Deployments: o.GetDeployments(),
+			Pos: schema.Pos{Path: fmt.Sprintf("rights.operators[%d]", i)},
+		}
 		for _, v := range o.GetVerbs() {
 			operator.Verbs = append(operator.Verbs, schema.Verb(v))
 		}
@@ -47,8 +51,10 @@ func RightsProto(r *schema.Rights) *registryv1.Rights {
 	if r == nil {
 		return nil
 	}
-	out := &registryv1.Rights{Deny: r.Deny, Allow: r.Allow, CascadeNeedsDelete: r.CascadeNeedsDelete,
-		MaxRemovals: r.MaxRemovals, TwoOperators: r.TwoOperators, Declaration: r.Declaration}
+	out := &registryv1.Rights{
+		Deny: r.Deny, Allow: r.Allow, CascadeNeedsDelete: r.CascadeNeedsDelete,
+		MaxRemovals: r.MaxRemovals, TwoOperators: r.TwoOperators, Declaration: r.Declaration,
+	}
 	for _, g := range r.Grants {
 		p := &registryv1.Grant{Identity: g.Identity, Group: g.Group, Kind: g.Kind, Name: g.Name}
 		for _, v := range g.Verbs {
@@ -64,8 +70,10 @@ func RightsProto(r *schema.Rights) *registryv1.Rights {
 		out.Operators = append(out.Operators, p)
 	}
 	for _, q := range r.Quotas {
-		out.Quotas = append(out.Quotas, &registryv1.Quota{Holders: q.Holders, Targets: q.Targets, Blocking: q.Blocking,
-			Tentative: q.Tentative})
+		out.Quotas = append(out.Quotas, &registryv1.Quota{
+			Holders: q.Holders, Targets: q.Targets, Blocking: q.Blocking,
+			Tentative: q.Tentative,
+		})
 	}
 	return out
 }

@@ -129,8 +129,10 @@ func TestKeysSurviveTheWire(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, key, back)
 		require.Equal(t, key.Path == peer.RightPath, back.OfRight())
-		target := peer.PlanTarget{Deployment: schema.DeploymentID{Service: "a.example.com", Region: "us"},
-			UID: key.TargetUID}
+		target := peer.PlanTarget{
+			Deployment: schema.DeploymentID{Service: "a.example.com", Region: "us"},
+			UID:        key.TargetUID,
+		}
 		message := wire.PlanTargetProto(target)
 		read, err := wire.PlanTarget(message.GetDeployment(), message.GetUid())
 		require.NoError(t, err)
@@ -142,8 +144,10 @@ func TestKeysSurviveTheWire(t *testing.T) {
 func TestBrokenKeysAreErrors(t *testing.T) {
 	t.Parallel()
 	valid := func() *schemav1.BlockadeKey {
-		return wire.BlockadeKeyProto(peer.BlockadeKey{Attempt: uuid.New(), HolderUID: uuid.New(), TargetUID: uuid.New(),
-			Path: "account"})
+		return wire.BlockadeKeyProto(peer.BlockadeKey{
+			Attempt: uuid.New(), HolderUID: uuid.New(), TargetUID: uuid.New(),
+			Path: "account",
+		})
 	}
 	for says, change := range map[string]func(*schemav1.BlockadeKey){
 		"a uid has 16 bytes, got 0":  func(k *schemav1.BlockadeKey) { k.Attempt = nil },
@@ -223,8 +227,10 @@ func TestVerdictsSurviveTheWire(t *testing.T) {
 func TestAnswersToRecallsSurviveTheWire(t *testing.T) {
 	t.Parallel()
 	answer := peer.RecallAnswer{Verdict: peer.Held, More: true, Closed: true, Holders: []peer.RecalledHolder{
-		{UID: uuid.New(), Name: "devices/d1", Path: "account"}, {UID: uuid.New(), Name: "devices/d2",
-			Path: "spec.account"},
+		{UID: uuid.New(), Name: "devices/d1", Path: "account"}, {
+			UID: uuid.New(), Name: "devices/d2",
+			Path: "spec.account",
+		},
 	}}
 	message := wire.RecallAnswerProto(answer)
 	back, err := wire.RecallAnswer(message)
@@ -267,12 +273,16 @@ func TestUnknownOutcomesAreErrors(t *testing.T) {
 		"none": {},
 		"no":   nil,
 		"ok": {Outcome: &schemav1.EstablishReferencesResponse_Outcome_Failure{
-			Failure: &schemav1.EstablishReferencesResponse_Failure{Code: int32(codes.OK)}}},
+			Failure: &schemav1.EstablishReferencesResponse_Failure{Code: int32(codes.OK)},
+		}},
 		"uid": {Outcome: &schemav1.EstablishReferencesResponse_Outcome_Established{
 			Established: &schemav1.EstablishReferencesResponse_Established{
-				Targets: []*schemav1.EstablishReferencesResponse_Target{{Uid: []byte{1}}}}}},
+				Targets: []*schemav1.EstablishReferencesResponse_Target{{Uid: []byte{1}}},
+			},
+		}},
 		"epoch": {Outcome: &schemav1.EstablishReferencesResponse_Outcome_Established{
-			Established: &schemav1.EstablishReferencesResponse_Established{Epoch: []byte{1}}}},
+			Established: &schemav1.EstablishReferencesResponse_Established{Epoch: []byte{1}},
+		}},
 	} {
 		require.Error(t, wire.EstablishOutcome(message).Err, name)
 	}
@@ -292,8 +302,10 @@ func TestEventsOfWorkAreRead(t *testing.T) {
 	require.NoError(t, err)
 	want := schema.DeploymentID{Service: "a.example.com", Region: "us"}
 	require.Equal(t, []schema.Work{
-		{Seq: 7, Action: 2, Deployment: want, CreatedAt: at.AsTime()}, {Seq: 8, Action: 3, Deployment: want,
-			CreatedAt: at.AsTime()},
+		{Seq: 7, Action: 2, Deployment: want, CreatedAt: at.AsTime()}, {
+			Seq: 8, Action: 3, Deployment: want,
+			CreatedAt: at.AsTime(),
+		},
 	}, event.Items)
 	require.Equal(t, map[string]schema.DeploymentID{"a.example.com/us": want}, known)
 	event, err = wire.WorkEvent(

@@ -64,12 +64,16 @@ func Behaviour(b schemav1.Behaviour) (schema.Behaviour, error) {
 // Descriptor converts a service descriptor. schema.Check validates it.
 func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 	at := schema.ServiceVersion{Service: d.GetService(), Version: d.GetVersion()}
-	out := &schema.Descriptor{ServiceVersion: at, PatternsDropped: d.GetPatternsDropped(),
-		Pos: schema.Pos{Path: at.String()}}
+	out := &schema.Descriptor{
+		ServiceVersion: at, PatternsDropped: d.GetPatternsDropped(),
+		Pos: schema.Pos{Path: at.String()},
+	}
 	for _, imp := range d.GetImports() {
 		v := schema.ServiceVersion{Service: imp.GetService(), Version: imp.GetVersion()}
-		out.Imports = append(out.Imports, schema.Import{ServiceVersion: v,
-			Pos: schema.Pos{Path: at.String() + ".imports[" + v.String() + "]"}})
+		out.Imports = append(out.Imports, schema.Import{
+			ServiceVersion: v,
+			Pos:            schema.Pos{Path: at.String() + ".imports[" + v.String() + "]"},
+		})
 	}
 	for _, k := range d.GetKinds() {
 		path := at.String() + ".kinds[" + k.GetKind() + "]"
@@ -110,9 +114,11 @@ func Descriptor(d *schemav1.ServiceDescriptor) *schema.Descriptor {
 			kind.References = append(kind.References, schema.Reference{
 				Path: r.GetPath(), Targets: r.GetTargets(), Behaviour: schema.Behaviour(r.GetBehaviour()),
 				UntilRemoved: r.GetUntilRemoved(),
-				Columns:      r.GetColumns(), Region: schema.TargetRegion{Fixed: r.GetRegion(),
+				Columns:      r.GetColumns(), Region: schema.TargetRegion{
+					Fixed:  r.GetRegion(),
 					Column: r.GetRegionColumn(),
-					Same:   r.GetSameRegion()},
+					Same:   r.GetSameRegion(),
+				},
 				Enforce: schema.Enforcement(r.GetEnforce()), Missing: schema.Missing(r.GetMissing()), None: r.GetNone(),
 				When: schema.RowCondition{Column: r.GetWhenColumn(), Value: r.GetWhenValue()}, Unset: r.GetUnset(),
 				UnsetToDefault: r.GetUnsetToDefault(), MatchFull: r.GetMatchFull(),
@@ -154,9 +160,11 @@ func DescriptorProto(d *schema.Descriptor) *schemav1.ServiceDescriptor {
 			kind.Finalizers = append(kind.Finalizers, &schemav1.FinalizerDescriptor{Name: f.Name, Holder: f.Holder})
 		}
 		for _, p := range k.Parents {
-			kind.Parents = append(kind.Parents, &schemav1.ParentDescriptor{Kind: p.Kind,
+			kind.Parents = append(kind.Parents, &schemav1.ParentDescriptor{
+				Kind:      p.Kind,
 				Behaviour: schemav1.Behaviour(p.Behaviour), UntilRemoved: p.UntilRemoved, Region: p.Region,
-				RegionField: p.RegionField})
+				RegionField: p.RegionField,
+			})
 		}
 		for _, r := range k.References {
 			kind.References = append(kind.References, &schemav1.ReferenceDescriptor{
@@ -194,8 +202,10 @@ func Deployment(d *registryv1.Deployment) schema.Deployment {
 
 // DeploymentProto converts a deployment to its message.
 func DeploymentProto(d schema.Deployment) *registryv1.Deployment {
-	out := &registryv1.Deployment{Service: d.Service, Region: d.Region, Address: d.Address, Version: d.Version,
-		Generation: d.Generation, Disabled: d.Disabled}
+	out := &registryv1.Deployment{
+		Service: d.Service, Region: d.Region, Address: d.Address, Version: d.Version,
+		Generation: d.Generation, Disabled: d.Disabled,
+	}
 	if d.Database != uuid.Nil {
 		out.Database = d.Database.String()
 	}

@@ -111,8 +111,10 @@ deployments:
   - { deployment: a.example.com/us, version: v1, address: "host:1", disabled: true }
 `))
 	require.NoError(t, err)
-	env := &schema.Environment{Revision: 7, Regions: file.Regions, Services: file.Services,
-		Deployments: file.Deployments}
+	env := &schema.Environment{
+		Revision: 7, Regions: file.Regions, Services: file.Services,
+		Deployments: file.Deployments,
+	}
 	env.Deployments[0].Generation = 12
 	back := wire.Environment(wire.EnvironmentProto(env))
 	require.Equal(t, "a.example.com@v1.kinds[A].references[x.*]", back.Services[0].Kinds[0].References[0].Pos.Path,
@@ -125,11 +127,17 @@ deployments:
 func TestCausesAreSentOnce(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1_700_000_000, 0).UTC()
-	requested := &schema.Cause{ID: uuid.New(), Root: "//a.example.com/us/as/a", RootUID: uuid.New(),
-		Actor: "user/ann by way of us-east1", RequestID: uuid.New(), At: at}
+	requested := &schema.Cause{
+		ID: uuid.New(), Root: "//a.example.com/us/as/a", RootUID: uuid.New(),
+		Actor: "user/ann by way of us-east1", RequestID: uuid.New(), At: at,
+	}
 	collected := &schema.Cause{ID: uuid.New(), Root: "//b.example.com/us/bs/b", At: at}
-	deletions := []schema.Deletion{{Seq: 1, Cause: requested}, {Seq: 2}, {Seq: 3, Cause: collected},
-		{Seq: 4, Cause: requested}}
+	deletions := []schema.Deletion{
+		{Seq: 1, Cause: requested},
+		{Seq: 2},
+		{Seq: 3, Cause: collected},
+		{Seq: 4, Cause: requested},
+	}
 	causes, of := wire.CausesProto(deletions)
 	require.Len(t, causes, 2)
 	require.Equal(t, []int32{1, 0, 2, 1}, of)
@@ -145,8 +153,10 @@ func TestInvalidCausesAreUnknown(t *testing.T) {
 	t.Parallel()
 	id := uuid.New()
 	valid := func() *schemav1.Cause {
-		return &schemav1.Cause{Id: id[:], Root: "//a.example.com/us/as/a", Actor: "user/ann",
-			Time: timestamppb.New(time.Unix(1_700_000_000, 0))}
+		return &schemav1.Cause{
+			Id: id[:], Root: "//a.example.com/us/as/a", Actor: "user/ann",
+			Time: timestamppb.New(time.Unix(1_700_000_000, 0)),
+		}
 	}
 	set := func(causes []*schemav1.Cause, of []int32) []schema.Deletion {
 		out := make([]schema.Deletion, 1)

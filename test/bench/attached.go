@@ -75,16 +75,21 @@ const (
 
 // attachedSteps returns the steps. Their order matters: rows that are deleted were inserted before.
 func attachedSteps() (steps []attachedStep) {
-	sizes := []attachedStep{{"a row", 1, attachedEach, 1, "", true}, {"100 rows", 100_001, 50, 100, "", true},
-		{"50,000 rows", 200_001, 1, attachedRows, "", true}}
+	sizes := []attachedStep{
+		{"a row", 1, attachedEach, 1, "", true},
+		{"100 rows", 100_001, 50, 100, "", true},
+		{"50,000 rows", 200_001, 1, attachedRows, "", true},
+	}
 	holders := func(name, sql string, sizes []attachedStep) {
 		for _, s := range sizes {
 			s.name, s.sql = name+" "+s.name, sql
 			steps = append(steps, s)
 		}
 	}
-	steps = []attachedStep{{"insert 50,000 targets", 1, 1, attachedRows,
-		`INSERT INTO %s_parent SELECT g, 'n' FROM generate_series($1::bigint, $2) g`, false}}
+	steps = []attachedStep{{
+		"insert 50,000 targets", 1, 1, attachedRows,
+		`INSERT INTO %s_parent SELECT g, 'n' FROM generate_series($1::bigint, $2) g`, false,
+	}}
 	holders("insert", `INSERT INTO %s_child SELECT g, 1 + g %% 1000, 'n' FROM generate_series($1::bigint, $2) g`, sizes)
 	holders("update the target of",
 		`UPDATE %s_child SET parent_id = 1 + (parent_id + 1) %% 1000 WHERE id BETWEEN $1::bigint AND $2`, sizes)
@@ -92,10 +97,14 @@ func attachedSteps() (steps []attachedStep) {
 	holders("delete", `DELETE FROM %s_child WHERE id BETWEEN $1::bigint AND $2`, sizes)
 	return append(
 		steps,
-		attachedStep{"delete a target", 40_000, attachedEach, 1,
-			`DELETE FROM %s_parent WHERE id BETWEEN $1::bigint AND $2`, false},
-		attachedStep{"delete 35,000 targets", 2_000, 1, 35_000,
-			`DELETE FROM %s_parent WHERE id BETWEEN $1::bigint AND $2`, false},
+		attachedStep{
+			"delete a target", 40_000, attachedEach, 1,
+			`DELETE FROM %s_parent WHERE id BETWEEN $1::bigint AND $2`, false,
+		},
+		attachedStep{
+			"delete 35,000 targets", 2_000, 1, 35_000,
+			`DELETE FROM %s_parent WHERE id BETWEEN $1::bigint AND $2`, false,
+		},
 	)
 }
 
@@ -138,8 +147,10 @@ func (r *run) attached(ctx context.Context) error {
 	for _, table := range []string{"attached", "strict"} {
 		for _, step := range attachedSteps() {
 			if took := times[step.name][table]; took != nil {
-				r.add(Result{Case: table + " " + step.name, N: step.each * step.at, Unit: "ms",
-					Baseline: median(times[step.name]["native"])}.of(took))
+				r.add(Result{
+					Case: table + " " + step.name, N: step.each * step.at, Unit: "ms",
+					Baseline: median(times[step.name]["native"]),
+				}.of(took))
 			}
 		}
 	}

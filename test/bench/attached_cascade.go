@@ -23,16 +23,22 @@ func WithTables(services []*schema.Descriptor) {
 		switch d.Service {
 		case targets.Service:
 			d.Kinds = append(d.Kinds, schema.Kind{
-				Name: customer, Patterns: []string{"customers/{customer}"}, Table: schema.TableName{Schema: "public",
-					Name: "customers"}, Key: []string{"id"},
+				Name: customer, Patterns: []string{"customers/{customer}"}, Table: schema.TableName{
+					Schema: "public",
+					Name:   "customers",
+				}, Key: []string{"id"},
 			})
 		case holders.Service:
 			d.Kinds = append(d.Kinds, schema.Kind{
-				Name: order, Patterns: []string{"orders/{order}"}, Table: schema.TableName{Schema: "public",
-					Name: "orders"}, Key: []string{"id"},
-				References: []schema.Reference{{Columns: []string{"customer_id"},
+				Name: order, Patterns: []string{"orders/{order}"}, Table: schema.TableName{
+					Schema: "public",
+					Name:   "orders",
+				}, Key: []string{"id"},
+				References: []schema.Reference{{
+					Columns: []string{"customer_id"},
 					Targets: []string{targets.Service + "/" + customer},
-					Region:  schema.TargetRegion{Fixed: targets.Region}, Behaviour: schema.CascadeDelete}},
+					Region:  schema.TargetRegion{Fixed: targets.Region}, Behaviour: schema.CascadeDelete,
+				}},
 			})
 		}
 	}
@@ -86,8 +92,10 @@ func (r *run) attachedCascade(ctx context.Context) error {
 			r.Progress("attached cascade %d, run %d: %.0f ms, equal %.0f ms, native %.0f ms", n, i+1, took,
 				equal[i], native[i])
 		}
-		r.add(Result{Case: "attached cascade", N: n, Unit: "ms", Baseline: median(equal),
-			Bare: median(native)}.of(ours))
+		r.add(Result{
+			Case: "attached cascade", N: n, Unit: "ms", Baseline: median(equal),
+			Bare: median(native),
+		}.of(ours))
 	}
 	return nil
 }

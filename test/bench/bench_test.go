@@ -28,8 +28,10 @@ func TestPercentilesAreOfTheSortedValues(t *testing.T) {
 
 func TestResultsAreJSONLinesOrATable(t *testing.T) {
 	t.Parallel()
-	results := []Result{{Case: "single", N: 10, Value: 3, Unit: "ms", Baseline: 2, Ratio: 1.5},
-		{Case: "prime", N: 1000, Value: 12.34, Unit: "ms"}}
+	results := []Result{
+		{Case: "single", N: 10, Value: 3, Unit: "ms", Baseline: 2, Ratio: 1.5},
+		{Case: "prime", N: 1000, Value: 12.34, Unit: "ms"},
+	}
 	var out bytes.Buffer
 	require.NoError(t, Print(&out, results, true))
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")

@@ -103,7 +103,8 @@ func (r *run) operations(ctx context.Context, of string) ([]operation, error) {
 func (r *run) costFixture(ctx context.Context, of string) (project string, err error) {
 	project = "projects/" + of
 	for _, name := range []schema.FullName{
-		{Deployment: targets, Name: project}, {Deployment: targets, Name: project + "/serviceAccounts/of"},
+		{Deployment: targets, Name: project},
+		{Deployment: targets, Name: project + "/serviceAccounts/of"},
 		{Deployment: holders, Name: "fleets/" + of},
 	} {
 		if _, err := r.put(ctx, name, nil); err != nil {
@@ -159,8 +160,10 @@ func (r *run) cost(ctx context.Context, op operation, counted bool) error {
 	}
 	if counted {
 		results = append(results, Result{Case: "statements", Value: done.statements, Unit: "1"},
-			Result{Case: "rows", Value: done.rows, Unit: "1"}, Result{Case: "index-entries", Value: done.entries,
-				Unit: "1"})
+			Result{Case: "rows", Value: done.rows, Unit: "1"}, Result{
+				Case: "index-entries", Value: done.entries,
+				Unit: "1",
+			})
 	}
 	for _, result := range results {
 		if result.Unit != "ms" {

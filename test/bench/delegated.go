@@ -29,8 +29,11 @@ func (r *run) delegated(ctx context.Context) error {
 		}
 	}
 	clients := []int{1, 16, 64, 240}
-	acting := writeShape{"acting-asked", "fleets/asked-%s", map[string]any{"project": project.String() + "-*"},
-		manyTargets, 1, true, clients}
+	acting := writeShape{
+		"acting-asked", "fleets/asked-%s",
+		map[string]any{"project": project.String() + "-*"},
+		manyTargets, 1, true, clients,
+	}
 	if err := r.shapes(ctx, acting); err != nil {
 		return err
 	}
@@ -40,14 +43,21 @@ func (r *run) delegated(ctx context.Context) error {
 		}
 	}
 	acting.name, acting.pattern, acting.foreign = "acting-delegated", "fleets/delegated-%s", false
-	blocking := writeShape{"blocking-delegated", "fleets/delegated/devices/%s",
-		map[string]any{"account": account.String() + "*"}, manyTargets, 2, false, clients}
+	blocking := writeShape{
+		"blocking-delegated", "fleets/delegated/devices/%s",
+		map[string]any{"account": account.String() + "*"},
+		manyTargets, 2, false, clients,
+	}
 	if err := r.obtain(ctx, acting, blocking); err != nil {
 		return err
 	}
 	none := writeShape{"delegated-none", "fleets/beside-%s", map[string]any{"model": "sensor"}, 1, 0, false, clients}
-	local := writeShape{"delegated-local", "fleets/delegated/devices/local-%s", map[string]any{"model": "sensor"}, 1, 1,
-		false, clients}
+	local := writeShape{
+		"delegated-local", "fleets/delegated/devices/local-%s",
+		map[string]any{"model": "sensor"},
+		1, 1,
+		false, clients,
+	}
 	if err := r.shapes(ctx, none, acting, local, blocking); err != nil {
 		return err
 	}

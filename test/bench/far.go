@@ -90,8 +90,10 @@ func openFar(ctx context.Context, databases func(context.Context, int) ([]string
 	if err != nil {
 		return nil, err
 	}
-	f := &farAway{stores: map[schema.DeploymentID]*shadow.Store{},
-		attempts: map[[2]schema.DeploymentID][]peer.AttemptID{}, close: func() {}}
+	f := &farAway{
+		stores:   map[schema.DeploymentID]*shadow.Store{},
+		attempts: map[[2]schema.DeploymentID][]peer.AttemptID{}, close: func() {},
+	}
 	for i, dsn := range dsns {
 		pool, err := postgres.Connect(ctx, dsn, "bench", postgres.MinConnections)
 		if err != nil {
@@ -134,8 +136,10 @@ func (f *farAway) measure(ctx context.Context, root string, delay time.Duration)
 		err := errors.Join(
 			put(at(i), root+"-top", map[string]any{"above": name(f.ids[0], root)}),
 			put(at(i+1), root+"-middle", map[string]any{"above": name(at(i), root+"-top")}),
-			put(at(i+2), root+"-bottom", map[string]any{"above": name(at(i+1), root+"-middle"),
-				"needs": name(at(i), root+"-top")}),
+			put(at(i+2), root+"-bottom", map[string]any{
+				"above": name(at(i+1), root+"-middle"),
+				"needs": name(at(i), root+"-top"),
+			}),
 		)
 		if err != nil {
 			return 0, err
@@ -199,7 +203,8 @@ func (p *farPeers) reach(ctx context.Context, to schema.DeploymentID) (*shadow.S
 }
 
 func (p *farPeers) Establish(ctx context.Context, to schema.DeploymentID, attempt peer.AttemptID,
-	refs []peer.EstablishReference) (*peer.Established, error) {
+	refs []peer.EstablishReference,
+) (*peer.Established, error) {
 	store, err := p.reach(ctx, to)
 	if err != nil {
 		return nil, err
@@ -212,7 +217,8 @@ func (p *farPeers) Establish(ctx context.Context, to schema.DeploymentID, attemp
 }
 
 func (p *farPeers) Resolve(ctx context.Context, to schema.DeploymentID,
-	questions []peer.Question) (*peer.Answers, error) {
+	questions []peer.Question,
+) (*peer.Answers, error) {
 	store, err := p.reach(ctx, to)
 	if err != nil {
 		return nil, err
@@ -237,7 +243,8 @@ func (p *farPeers) Plan(ctx context.Context, to schema.DeploymentID, q peer.Plan
 }
 
 func (p *farPeers) Trace(ctx context.Context, to schema.DeploymentID,
-	uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
+	uids []uuid.UUID,
+) (map[uuid.UUID]peer.Trace, error) {
 	store, err := p.reach(ctx, to)
 	if err != nil {
 		return nil, err
@@ -248,16 +255,19 @@ func (p *farPeers) Trace(ctx context.Context, to schema.DeploymentID,
 var errNotMeasured = errors.New("nothing that is measured asks for it")
 
 func (p *farPeers) WouldEstablish(context.Context, schema.DeploymentID, peer.AttemptID,
-	[]peer.EstablishReference) (*peer.Established, error) {
+	[]peer.EstablishReference,
+) (*peer.Established, error) {
 	return nil, errNotMeasured
 }
 
 func (p *farPeers) CheckReferences(context.Context, schema.DeploymentID,
-	[]peer.CheckedReference) ([]peer.Known, error) {
+	[]peer.CheckedReference,
+) ([]peer.Known, error) {
 	return nil, errNotMeasured
 }
 
 func (p *farPeers) WouldCheckOwners(context.Context, schema.DeploymentID,
-	[]peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+	[]peer.OwnerQuestion,
+) (*peer.OwnerAnswers, error) {
 	return nil, errNotMeasured
 }

@@ -114,8 +114,10 @@ func (r *run) growth(ctx context.Context) error {
 			return err
 		}
 		rows, by := readSince(before, after)
-		r.add(Result{Case: "growth-read", N: n, Unit: "rows",
-			Value: float64(rows) / float64(costCalls*len(operations))})
+		r.add(Result{
+			Case: "growth-read", N: n, Unit: "rows",
+			Value: float64(rows) / float64(costCalls*len(operations)),
+		})
 		if rows > 0 {
 			r.Progress("rows of large tables that were read: %s", by)
 		}

@@ -33,8 +33,11 @@ type held struct{ memory, goroutines, connections, dead float64 }
 // above 1 is a leak.
 func (r *run) soak(ctx context.Context) error {
 	account := schema.FullName{Deployment: targets, Name: "projects/soak/serviceAccounts/a"}
-	for _, name := range []schema.FullName{{Deployment: targets, Name: "projects/soak"}, account,
-		{Deployment: holders, Name: "fleets/soak"}} {
+	for _, name := range []schema.FullName{
+		{Deployment: targets, Name: "projects/soak"},
+		account,
+		{Deployment: holders, Name: "fleets/soak"},
+	} {
 		if _, err := r.put(ctx, name, nil); err != nil {
 			return err
 		}
@@ -157,8 +160,10 @@ func growthOf(samples []held) []Result {
 		{"soak-connections", "1", func(h held) float64 { return h.connections }},
 		{"soak-dead-rows", "rows", func(h held) float64 { return h.dead }},
 	} {
-		out = append(out, Result{Case: c.name, Unit: c.unit, Value: mean(last, c.value),
-			Baseline: mean(before, c.value)})
+		out = append(out, Result{
+			Case: c.name, Unit: c.unit, Value: mean(last, c.value),
+			Baseline: mean(before, c.value),
+		})
 	}
 	return out
 }

@@ -13,8 +13,10 @@ import (
 
 // CountingSettings are the settings of a server that can count its statements. Run switches the counting off
 // outside the cases that need it.
-var CountingSettings = map[string]string{"shared_preload_libraries": "pg_stat_statements",
-	"pg_stat_statements.track_utility": "off"}
+var CountingSettings = map[string]string{
+	"shared_preload_libraries":         "pg_stat_statements",
+	"pg_stat_statements.track_utility": "off",
+}
 
 // Counts says whether one of the cases counts statements.
 func Counts(cases []string) bool {

@@ -99,8 +99,10 @@ func (r *run) watchRun(ctx context.Context, name string, watchers int) (out watc
 				return err
 			}
 			defer done()
-			stream, err := resources.WatchResources(watching, &resourcev1.WatchResourcesRequest{Kind: "Project",
-				ResumeToken: token, AllowBatches: true})
+			stream, err := resources.WatchResources(watching, &resourcev1.WatchResourcesRequest{
+				Kind:        "Project",
+				ResumeToken: token, AllowBatches: true,
+			})
 			ready.Done()
 			for err == nil {
 				var msg *resourcev1.WatchResourcesResponse
@@ -178,8 +180,10 @@ func (r *run) burst(ctx context.Context, name string) (float64, error) {
 	}
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
-	stream, err := resources.WatchResources(watching, &resourcev1.WatchResourcesRequest{Kind: "Project",
-		ResumeToken: token, AllowBatches: true})
+	stream, err := resources.WatchResources(watching, &resourcev1.WatchResourcesRequest{
+		Kind:        "Project",
+		ResumeToken: token, AllowBatches: true,
+	})
 	if err != nil {
 		return 0, err
 	}

@@ -73,8 +73,11 @@ const manyTargets = 1000
 // deployment, which is established and confirmed, to one hot target and to many.
 func (r *run) write(ctx context.Context) error {
 	account := schema.FullName{Deployment: targets, Name: "projects/write/serviceAccounts/a"}
-	for _, name := range []schema.FullName{{Deployment: targets, Name: "projects/write"}, account,
-		{Deployment: holders, Name: "fleets/write"}} {
+	for _, name := range []schema.FullName{
+		{Deployment: targets, Name: "projects/write"},
+		account,
+		{Deployment: holders, Name: "fleets/write"},
+	} {
 		if _, err := r.put(ctx, name, nil); err != nil {
 			return err
 		}
@@ -85,12 +88,23 @@ func (r *run) write(ctx context.Context) error {
 	var chosen []writeShape
 	for _, shape := range []writeShape{
 		{"write-none", "fleets/write-%s", map[string]any{"model": "sensor"}, 1, 0, false, []int{1, 8, 16, 64}},
-		{"write-local", "fleets/write/devices/local-%s", map[string]any{"model": "sensor"}, 1, 1, false,
-			[]int{1, 8, 16, 64}},
-		{"write-foreign", "fleets/write/devices/%s", map[string]any{"account": account.String(), "model": "sensor"}, 1,
-			2, true, []int{1, 16, 64, 240}},
-		{"write-foreign-1000", "fleets/write/devices/many-%s", map[string]any{"account": account.String() + "*",
-			"model": "sensor"}, manyTargets, 2, true, []int{16, 64, 240}},
+		{
+			"write-local", "fleets/write/devices/local-%s",
+			map[string]any{"model": "sensor"},
+			1, 1, false,
+			[]int{1, 8, 16, 64},
+		},
+		{
+			"write-foreign", "fleets/write/devices/%s",
+			map[string]any{"account": account.String(), "model": "sensor"},
+			1,
+			2, true,
+			[]int{1, 16, 64, 240},
+		},
+		{"write-foreign-1000", "fleets/write/devices/many-%s", map[string]any{
+			"account": account.String() + "*",
+			"model":   "sensor",
+		}, manyTargets, 2, true, []int{16, 64, 240}},
 	} {
 		if slices.Contains(r.Cases, "write") || slices.Contains(r.Cases, shape.name) {
 			chosen = append(chosen, shape)
@@ -133,8 +147,10 @@ func (r *run) writes(ctx context.Context, shape writeShape, clients int) error {
 		name := func(n int64) string { return fmt.Sprintf(shape.pattern, fmt.Sprintf("c%d-%d-%d", clients, i, n)) }
 		rate, cpu, err := r.measured(ctx, clients, func(ctx context.Context, n int64) error {
 			_, err := resources.CreateResource(ctx,
-				&resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{Name: name(n),
-					Body: bodies[n%int64(len(bodies))]}})
+				&resourcev1.CreateResourceRequest{Resource: &resourcev1.Resource{
+					Name: name(n),
+					Body: bodies[n%int64(len(bodies))],
+				}})
 			return err
 		}, r.quiet)
 		if err != nil {
@@ -166,7 +182,8 @@ func (r *run) writes(ctx context.Context, shape writeShape, clients int) error {
 // measured runs clients in parallel for a while, and returns their operations a second and the processor time
 // of each. The time includes the work that quiet waits for; quiet may be nil.
 func (r *run) measured(ctx context.Context, clients int, do func(ctx context.Context, n int64) error,
-	quiet func(context.Context) error) (float64, cpuTimes, error) {
+	quiet func(context.Context) error,
+) (float64, cpuTimes, error) {
 	var n atomic.Int64
 	g, within := errgroup.WithContext(ctx)
 	before, began := cpuNow(r.server), time.Now()

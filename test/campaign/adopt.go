@@ -21,8 +21,10 @@ func (p *Player) overwrite(ctx context.Context, name string, c Content) {
 	require.NoError(p.t, err)
 	p.insist(func() error {
 		_, err := p.w.resources(ctx, full.Deployment).
-			PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: full.Name,
-				Body: body}})
+			PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{
+				Name: full.Name,
+				Body: body,
+			}})
 		return err
 	})
 }

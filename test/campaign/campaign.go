@@ -160,7 +160,8 @@ func (p *Player) verify(ctx context.Context) (all []*adminv1.VerifyResponse_Diff
 // insistVerified repeats verify until it could ask every deployment: broken connections are opened again
 // within seconds. It returns the findings and repairs of the first one as well.
 func (p *Player) insistVerified(ctx context.Context, id schema.DeploymentID,
-	req *adminv1.VerifyRequest) (all []*adminv1.VerifyResponse_Difference) {
+	req *adminv1.VerifyRequest,
+) (all []*adminv1.VerifyResponse_Difference) {
 	p.t.Helper()
 	began := time.Now()
 	found, unreachable := p.verifyAt(ctx, id, req)
@@ -179,7 +180,8 @@ func (p *Player) insistVerified(ctx context.Context, id schema.DeploymentID,
 }
 
 func (p *Player) verifyAt(ctx context.Context, id schema.DeploymentID,
-	req *adminv1.VerifyRequest) (found []*adminv1.VerifyResponse_Difference, unreachable []string) {
+	req *adminv1.VerifyRequest,
+) (found []*adminv1.VerifyResponse_Difference, unreachable []string) {
 	p.t.Helper()
 	admin, err := p.w.Client.Admin(ctx, id)
 	require.NoError(p.t, err)

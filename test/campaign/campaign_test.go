@@ -97,8 +97,10 @@ func TestCampaign(t *testing.T) {
 			if n == 1 && os.Getenv("DBCONTROLLER_CAMPAIGN_BINARY") == "" {
 				steps = 40 // make test
 			}
-			Play(t, Plan{Seed: seed, Binary: os.Getenv("DBCONTROLLER_CAMPAIGN_BINARY"), Rounds: 1, Steps: steps,
-				HotCalls: 15}, c)
+			Play(t, Plan{
+				Seed: seed, Binary: os.Getenv("DBCONTROLLER_CAMPAIGN_BINARY"), Rounds: 1, Steps: steps,
+				HotCalls: 15,
+			}, c)
 		})
 	}
 	t.Logf("%d operations\n%s", c.Operations(), c)

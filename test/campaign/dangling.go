@@ -37,7 +37,8 @@ func (p *Player) family(ctx context.Context) (lost string, acting int) {
 // have acted upon them when the target was deleted. A name that is in use again is a person's to decide
 // about, as is a field that blocks.
 func actable(found []*adminv1.VerifyResponse_Difference, system map[string]*resourcev1.Resource) (gone map[string]bool,
-	acts func(*adminv1.VerifyResponse_Difference) bool) {
+	acts func(*adminv1.VerifyResponse_Difference) bool,
+) {
 	gone = map[string]bool{}
 	acts = func(d *adminv1.VerifyResponse_Difference) bool {
 		return d.GetBehaviour() != "BLOCK" && system[d.GetTarget()].GetState() != resourcev1.Resource_STATE_ACTIVE
@@ -55,8 +56,10 @@ func actable(found []*adminv1.VerifyResponse_Difference, system map[string]*reso
 func (p *Player) act(ctx context.Context, gone map[string]bool) (acted int) {
 	p.t.Helper()
 	for _, id := range deployments {
-		for _, d := range p.insistVerified(ctx, id, &adminv1.VerifyRequest{Repair: true,
-			Dangling: adminv1.VerifyRequest_DANGLING_ACT, Reason: "the standby lagged"}) {
+		for _, d := range p.insistVerified(ctx, id, &adminv1.VerifyRequest{
+			Repair:   true,
+			Dangling: adminv1.VerifyRequest_DANGLING_ACT, Reason: "the standby lagged",
+		}) {
 			require.True(p.t, d.GetActedUpon(), "%v", d)
 			acted++
 		}

@@ -98,8 +98,10 @@ var (
 		{collection: "blockers", fields: []string{"b1", "bl"}, targets: []string{"roots"}, leaf: true},
 	}}
 	full = language{owners: true, kinds: []kind{
-		{collection: "nodes", fields: []string{"b1", "bl", "c1", "c2", "u1", "u2", "ul", "d"},
-			targets: []string{"nodes"}},
+		{
+			collection: "nodes", fields: []string{"b1", "bl", "c1", "c2", "u1", "u2", "ul", "d"},
+			targets: []string{"nodes"},
+		},
 		{collection: "leaves", fields: []string{"b1", "c1", "u1", "ul"}, targets: []string{"nodes"}, leaf: true},
 	}}
 )

@@ -286,8 +286,10 @@ var played = []mutant{
 	{
 		"held-is-answered-as-gone", "I2, I3, I8", "A recall does not see what was written under the right.",
 		"schema/shadow/internal/rights/recall.go",
-		[]string{"r.delegated AND r.behaviour = {block} AND NOT r.dangling AND h.state",
-			"r.delegated AND r.behaviour <> {block} AND NOT r.dangling AND h.state"},
+		[]string{
+			"r.delegated AND r.behaviour = {block} AND NOT r.dangling AND h.state",
+			"r.delegated AND r.behaviour <> {block} AND NOT r.dangling AND h.state",
+		},
 	},
 	{
 		"right-taken-after-a-close", "I30, I31",
@@ -300,14 +302,17 @@ var played = []mutant{
 		"A right is returned although references stand that were written under it.",
 		"schema/shadow/internal/rights/look.go",
 		[]string{
-			"    AND NOT EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.delegated AND r.behaviour = {block} AND NOT r.dangling)\n", ""},
+			"    AND NOT EXISTS (SELECT FROM dbcontroller.reference r WHERE r.target_id = f.id AND r.delegated AND r.behaviour = {block} AND NOT r.dangling)\n", "",
+		},
 	},
 	{
 		"dropped-without-a-look", "I13, I28",
 		"The last reference under an ended right goes, and nobody looks whether its proxy is needed.",
 		"schema/shadow/internal/write/store.go",
-		[]string{"WHERE gone.behaviour = {block} AND gone.delegated`",
-			"WHERE gone.behaviour = {block} AND gone.delegated AND false`"},
+		[]string{
+			"WHERE gone.behaviour = {block} AND gone.delegated`",
+			"WHERE gone.behaviour = {block} AND gone.delegated AND false`",
+		},
 	},
 	{
 		"entry-released-beside-a-right", "I30, I31",
@@ -319,8 +324,10 @@ var played = []mutant{
 		"cascade-tells-entries-only", "I4, I13",
 		"A deployment with the right to block a target, and no holder entry, does not hear of its deletion.",
 		"schema/shadow/internal/cascade/carry.go",
-		[]string{"JOIN going ON going.id = b.target_id AND going.uid = b.holder_uid",
-			"JOIN going ON going.id = b.target_id AND going.uid = b.holder_uid AND false"},
+		[]string{
+			"JOIN going ON going.id = b.target_id AND going.uid = b.holder_uid",
+			"JOIN going ON going.id = b.target_id AND going.uid = b.holder_uid AND false",
+		},
 	},
 	{
 		"excused-while-the-right-lasts", "I3",

@@ -67,16 +67,21 @@ var delays = []struct {
 	methods []string
 	mishap  harness.Mishap
 }{
-	{"establishes answered after they have expired", []string{"EstablishReferences"},
-		harness.Mishap{After: 3 * tentativeTTL}},
+	{
+		"establishes answered after they have expired",
+		[]string{"EstablishReferences"},
+		harness.Mishap{After: 3 * tentativeTTL},
+	},
 	{"confirms held back", []string{"ConfirmBlockades"}, harness.Mishap{Cut: true}},
 	{"releases held back", []string{"ReleaseBlockades"}, harness.Mishap{Cut: true}},
 	{"confirms and questions held back", []string{"ConfirmBlockades", "ResolveBlockades"}, harness.Mishap{Cut: true}},
 	{"deletions not told", []string{"WatchImportedServiceDeletions"}, harness.Mishap{Cut: true}},
 	{"acknowledgements late", []string{"AcknowledgeDeletions"}, harness.Mishap{Before: time.Second}},
 	{"owners not asked for, nor told", []string{"CheckOwners", "DropOwners"}, harness.Mishap{Cut: true}},
-	{"messages of the past", []string{"EstablishReferences", "ConfirmBlockades", "ReleaseBlockades",
-		"AcknowledgeDeletions", "DropOwners"}, harness.Mishap{Replay: 2 * tentativeTTL}},
+	{"messages of the past", []string{
+		"EstablishReferences", "ConfirmBlockades", "ReleaseBlockades",
+		"AcknowledgeDeletions", "DropOwners",
+	}, harness.Mishap{Replay: 2 * tentativeTTL}},
 }
 
 // Nemesis causes faults and repairs them.
@@ -270,7 +275,8 @@ func (n *Nemesis) second(s *site) func() {
 
 // calls applies mishaps to calls that arrive at a deployment.
 func (n *Nemesis) calls(s *site, mishap func(r *rand.Rand, from identity.Identity,
-	method string) harness.Mishap) func() {
+	method string) harness.Mishap,
+) func() {
 	var mu sync.Mutex
 	r := n.random()
 	return s.calls.Suffer(func(from identity.Identity, method string) harness.Mishap {

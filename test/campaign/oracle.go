@@ -97,10 +97,14 @@ func (o *Oracle) read() {
 		owners, bl, ul   []string
 		v                [6]*string
 	)
-	_, err = pgx.ForEachRow(rows, []any{&id, &uid, &payload, &owners, &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &bl,
-		&ul}, func() error {
-		r := row{UID: uid, Content: Content{Payload: payload, Owners: slices.Clone(owners),
-			Refs: map[string][]string{}}}
+	_, err = pgx.ForEachRow(rows, []any{
+		&id, &uid, &payload, &owners, &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &bl,
+		&ul,
+	}, func() error {
+		r := row{UID: uid, Content: Content{
+			Payload: payload, Owners: slices.Clone(owners),
+			Refs: map[string][]string{},
+		}}
 		for i, f := range scalars {
 			if v[i] != nil {
 				r.Refs[f] = []string{*v[i]}

@@ -61,8 +61,10 @@ type Player struct {
 // NewPlayer returns a player of a language.
 func NewPlayer(t testing.TB, w *World, c *Coverage, r *rand.Rand, l language, each int) *Player {
 	t.Helper()
-	p := &Player{t: t, w: w, o: newOracle(t), g: newGenerator(r, l, each), c: c, gone: map[string]bool{},
-		deleted: map[string]bool{}, said: map[string]said{}}
+	p := &Player{
+		t: t, w: w, o: newOracle(t), g: newGenerator(r, l, each), c: c, gone: map[string]bool{},
+		deleted: map[string]bool{}, said: map[string]said{},
+	}
 	p.cleaner = newCleaner(p)
 	return p
 }
@@ -204,8 +206,10 @@ func (p *Player) resource(name string, c Content) *resourcev1.Resource {
 	resource := &resourcev1.Resource{Name: name, Body: body}
 	for _, owner := range c.Owners {
 		of, uid, _ := strings.Cut(owner, " ")
-		resource.OwnerReferences = append(resource.OwnerReferences, &resourcev1.OwnerReference{Name: of, Uid: uid,
-			Kind: kindOf(of)})
+		resource.OwnerReferences = append(resource.OwnerReferences, &resourcev1.OwnerReference{
+			Name: of, Uid: uid,
+			Kind: kindOf(of),
+		})
 	}
 	return resource
 }
@@ -257,8 +261,10 @@ func (p *Player) put(ctx context.Context, name string, c Content, request string
 // kindOf returns the kind of an owner, by its name in the first version.
 func kindOf(name string) string {
 	collection := strings.Split(name, "/")[4]
-	return map[string]string{"nodes": "Node", "leaves": "Leaf", "roots": "Root", "chains": "Chain",
-		"blockers": "Blocker"}[collection]
+	return map[string]string{
+		"nodes": "Node", "leaves": "Leaf", "roots": "Root", "chains": "Chain",
+		"blockers": "Blocker",
+	}[collection]
 }
 
 // Delete deletes a resource, and repeats that until the outcome is definite. Half of the deletes are atomic;
@@ -289,8 +295,10 @@ func (p *Player) schedule(ctx context.Context, name string, stays bool) (hidden 
 		p.w.mayHide(name)
 	}
 	err = p.until(ctx, full, func(ctx context.Context, r resourcev1.ResourceServiceClient) error {
-		_, err := r.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name, Uid: p.o.rows[name].UID,
-			AllowMissing: true, Retention: durationpb.New(time.Hour)})
+		_, err := r.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{
+			Name: name, Uid: p.o.rows[name].UID,
+			AllowMissing: true, Retention: durationpb.New(time.Hour),
+		})
 		if err != nil && strings.Contains(err.Error(), peer.ErrDeleted.Error()) { // by an earlier try
 			return nil
 		}
@@ -329,8 +337,10 @@ func (p *Player) delete(ctx context.Context, name string, atomic, now bool) {
 	var answer *resourcev1.DeleteResourceResponse
 	first, missed, gone := true, false, false // it did not exist at the first try, or at a later one
 	call := func(ctx context.Context, r resourcev1.ResourceServiceClient) (err error) {
-		answer, err = r.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name, Uid: before.UID,
-			Atomic: atomic, Now: now})
+		answer, err = r.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{
+			Name: name, Uid: before.UID,
+			Atomic: atomic, Now: now,
+		})
 		// through the other region, which does not speak for an operator
 		if now && status.Code(err) == codes.PermissionDenied {
 			return status.Error(codes.Unavailable, err.Error())
@@ -423,7 +433,8 @@ func (p *Player) judge(verb, name string, quiet bool, would, err error) {
 // until repeats a call with the same request id until its outcome is definite, sometimes through the other
 // region.
 func (p *Player) until(ctx context.Context, name schema.FullName,
-	call func(ctx context.Context, r resourcev1.ResourceServiceClient) error) error {
+	call func(ctx context.Context, r resourcev1.ResourceServiceClient) error,
+) error {
 	p.t.Helper()
 	began, truce := time.Now(), false
 	for try := 0; ; try++ {

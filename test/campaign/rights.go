@@ -218,8 +218,10 @@ func (s *stage) releases(what string, unanswered bool) {
 	require.NoError(s.t, err)
 	ties := slices.DeleteFunc(listed.GetReleasable(), func(r *adminv1.Releasable) bool { return r.GetWhat() != what })
 	require.Len(s.t, ties, 1)
-	released, err := admin.ForceRelease(s.ctx, &adminv1.ForceReleaseRequest{Keys: []string{ties[0].GetKey()},
-		Reason: "schedule", Unanswered: unanswered})
+	released, err := admin.ForceRelease(s.ctx, &adminv1.ForceReleaseRequest{
+		Keys:   []string{ties[0].GetKey()},
+		Reason: "schedule", Unanswered: unanswered,
+	})
 	require.NoError(s.t, err)
 	require.Len(s.t, released.GetReleased(), 1)
 }

@@ -51,8 +51,10 @@ func (w *World) perform(t testing.TB, s schedule) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), playLimit)
 	defer cancel()
-	st := &stage{Player: &Player{t: t, w: w, c: NewCoverage()}, ctx: ctx, name: s.name,
-		target: "//a.example.com/west/nodes/" + s.name}
+	st := &stage{
+		Player: &Player{t: t, w: w, c: NewCoverage()}, ctx: ctx, name: s.name,
+		target: "//a.example.com/west/nodes/" + s.name,
+	}
 	s.play(st)
 	st.Quiet(ctx, false)
 	st.Audit(ctx)

@@ -21,8 +21,10 @@ var shown = []tested{
 		"failed-write-is-answered", "I20, I29",
 		"The write because of which a shared transaction fails is answered as done.",
 		"schema/shadow/internal/write/gathered.go",
-		[]string{"			errs[i] = gather.ErrAlone\n			return nil\n",
-			"			errs[i] = nil\n			return nil\n"},
+		[]string{
+			"			errs[i] = gather.ErrAlone\n			return nil\n",
+			"			errs[i] = nil\n			return nil\n",
+		},
 	}},
 	{"schema/shadow", "TestGatheredWritesOfOneResourceLoseNothing_I10", mutant{
 		"second-write-is-skipped", "I10", "The second write of a resource in a batch is answered as done, and skipped.",
@@ -44,15 +46,19 @@ var shown = []tested{
 		"left-write-has-no-effect", "I29",
 		"A caller whose deadline passes while its shared transaction runs is told that nothing has happened.",
 		"schema/shadow/internal/write/gathered.go",
-		[]string{`return fmt.Errorf("%w: %w", peer.ErrUnknown, context.Cause(ctx))`,
-			`return fmt.Errorf("left: %w", context.Cause(ctx))`},
+		[]string{
+			`return fmt.Errorf("%w: %w", peer.ErrUnknown, context.Cause(ctx))`,
+			`return fmt.Errorf("left: %w", context.Cause(ctx))`,
+		},
 	}},
 	{"schema/shadow", "TestGatheredWritesHaveTheirOwnOutcomes_I20", mutant{
 		"request-with-anothers-answer", "I29",
 		"The request ids of a batch are recorded with the answer of its first write.",
 		"schema/shadow/internal/write/write.go",
-		[]string{"sv.Request.Queue(b, prepare.Outcome{Saved: sv.Saved})",
-			"sv.Request.Queue(b, prepare.Outcome{Saved: savings[0].Saved})"},
+		[]string{
+			"sv.Request.Queue(b, prepare.Outcome{Saved: sv.Saved})",
+			"sv.Request.Queue(b, prepare.Outcome{Saved: savings[0].Saved})",
+		},
 	}},
 	{"schema/shadow/internal/write", "TestADeadlineEndsTheWaitForACohort", mutant{
 		"cohort-has-one-deadline", "I20", "The deadline of the first write of a cohort ends its neighbours.",
@@ -73,50 +79,64 @@ var shown = []tested{
 		"failed-attempts-are-answered", "I8",
 		"The attempts of a shared transaction that fails are answered as established.",
 		"schema/shadow/internal/target/gathered.go",
-		[]string{"		default:\n			errs[i] = gather.ErrAlone\n",
-			"		case errs[i] != nil:\n			errs[i] = gather.ErrAlone\n"},
+		[]string{
+			"		default:\n			errs[i] = gather.ErrAlone\n",
+			"		case errs[i] != nil:\n			errs[i] = gather.ErrAlone\n",
+		},
 	}},
 	{"schema/shadow", "TestAnEpochHoldsUpTheKindsThatItsDatabaseRefersTo_I2_I13", mutant{
 		"kinds-of-own-entries-wait", "I2",
 		"In a new epoch of a holder's database, deletions wait that are of a kind with an entry or a blockade of that deployment, and not those to whose kind it says that it refers.",
 		"schema/shadow/internal/gate/epoch.go",
-		[]string{"THEN $3 ELSE",
-			"THEN ARRAY(SELECT kind_id FROM dbcontroller.shadow s WHERE $3::int[] IS NOT NULL AND EXISTS (SELECT FROM dbcontroller.holder_entry e WHERE e.target_id = s.id AND e.deployment_id = $1)) ELSE"},
+		[]string{
+			"THEN $3 ELSE",
+			"THEN ARRAY(SELECT kind_id FROM dbcontroller.shadow s WHERE $3::int[] IS NOT NULL AND EXISTS (SELECT FROM dbcontroller.holder_entry e WHERE e.target_id = s.id AND e.deployment_id = $1)) ELSE",
+		},
 	}},
 	{"schema/shadow", "TestTheKindsOfTheLastEpochCount_I2_I13", mutant{
 		"kinds-of-the-first-epoch-stay", "I2",
 		"The kinds of an epoch that was not compared stay when a later epoch is told.",
 		"schema/shadow/internal/gate/epoch.go",
-		[]string{"CASE WHEN d.epoch IS NULL OR d.epoch < $2 THEN $3",
-			"CASE WHEN NOT d.uncompared AND (d.epoch IS NULL OR d.epoch < $2) THEN $3"},
+		[]string{
+			"CASE WHEN d.epoch IS NULL OR d.epoch < $2 THEN $3",
+			"CASE WHEN NOT d.uncompared AND (d.epoch IS NULL OR d.epoch < $2) THEN $3",
+		},
 	}},
 	{"schema/shadow", "TestAConfirmationInALaterEpochOutdoesIt_I13_I15", mutant{
 		"later-epoch-is-not-outdone", "I13",
 		"The end of a comparison in a later epoch than the present one is no sign of an epoch that was lost, or that another one has announced.",
 		"schema/shadow/internal/gate/epoch.go",
-		[]string{"return cmp.Or(s.OutdoEpoch(ctx, by, epoch), s.RecoveringSelf())",
-			"return cmp.Or(s.RecoveringSelf())"},
+		[]string{
+			"return cmp.Or(s.OutdoEpoch(ctx, by, epoch), s.RecoveringSelf())",
+			"return cmp.Or(s.RecoveringSelf())",
+		},
 	}},
 	{"schema/shadow", "TestAConfirmationInALaterEpochOutdoesIt_I13_I15", mutant{
 		"later-epoch-is-taken", "I2, I13",
 		"A database takes over the later epoch that another deployment reports, in which answers of a lost history still count.",
 		"schema/shadow/internal/gate/epoch.go",
-		[]string{"return s.begin(ctx, tx, &observed, greater)", "return s.begin(ctx, tx, &observed, known)",
-			"greater, err := s.laterThan(known)", "_, err := s.laterThan(known)"},
+		[]string{
+			"return s.begin(ctx, tx, &observed, greater)", "return s.begin(ctx, tx, &observed, known)",
+			"greater, err := s.laterThan(known)", "_, err := s.laterThan(known)",
+		},
 	}},
 	{"schema/service", "TestAnUpgradeCountsWhenItsDeploymentSaysIt_I26", mutant{
 		"upgrade-by-certificate", "I26",
 		"Owner references are upgraded to a version that a certificate names, and its deployment does not run.",
 		"schema/service/owners.go",
-		[]string{"case version != req.GetVersion() || generation != req.GetGeneration():",
-			"case version == \"\" && generation == req.GetGeneration():"},
+		[]string{
+			"case version != req.GetVersion() || generation != req.GetGeneration():",
+			"case version == \"\" && generation == req.GetGeneration():",
+		},
 	}},
 	{"schema/shadow", "TestAPromotedSynchronousStandbyComparesThoughItHasAllMarks_I2_I3", mutant{
 		"promotion-with-all-marks-compares-nothing", "I2, I3",
 		"A promoted server that has the greatest number of the sequence mark which its process has seen begins an epoch without a comparison.",
 		"schema/shadow/internal/gate/epoch.go",
-		[]string{"if observed.awaiting = observed.epoch != nil; observed.awaiting {",
-			"if observed.awaiting = observed.epoch != nil && (observed.server == observed.live || observed.mark < observed.seen); observed.awaiting {"},
+		[]string{
+			"if observed.awaiting = observed.epoch != nil; observed.awaiting {",
+			"if observed.awaiting = observed.epoch != nil && (observed.server == observed.live || observed.mark < observed.seen); observed.awaiting {",
+		},
 	}},
 	{"schema/service", "TestAnAnnouncementIsAnsweredWithTheKindsReadAfterIt_I2", mutant{
 		"kinds-are-read-before-the-epoch", "I2",
@@ -157,8 +177,10 @@ var shown = []tested{
 		"kinds-of-tables-are-left-out", "I2",
 		"The kinds that a deployment refers to are those of its rights, and not those of the columns of its attached tables.",
 		"schema/shadow/internal/gate/referred_kinds.go",
-		[]string{"    WHERE r -> 'target' -> 'kind' ->> 'Service' = $1\n",
-			"    WHERE r -> 'target' -> 'kind' ->> 'Service' = $1 AND false\n"},
+		[]string{
+			"    WHERE r -> 'target' -> 'kind' ->> 'Service' = $1\n",
+			"    WHERE r -> 'target' -> 'kind' ->> 'Service' = $1 AND false\n",
+		},
 	}},
 	{"schema/shadow", "TestAConfirmThatLacksBlockadesEstablishesAgain_I2_I8", mutant{
 		"confirms-are-counted-together", "I2, I8",
@@ -179,15 +201,19 @@ var shown = []tested{
 	{"schema/shadow", "TestTwoDeletesOfOneNameRemoveItOnce_I2_I20", mutant{
 		"two-deletes-remove-it", "I2", "Two deletes of one name in a batch are both answered with its removal.",
 		"schema/shadow/internal/deletion/gathered.go",
-		[]string{"			index[k] = i + 1\n		}",
-			"			index[k] = i + 1\n		} else {\n			t.results[0].Removed, errs[i] = true, nil\n		}"},
+		[]string{
+			"			index[k] = i + 1\n		}",
+			"			index[k] = i + 1\n		} else {\n			t.results[0].Removed, errs[i] = true, nil\n		}",
+		},
 	}},
 	{"schema/shadow", "TestGatheredDeletesThatMarkHaveTheirOwnOutcomes_I20_I29", mutant{
 		"delete-recorded-with-anothers-answer", "I29",
 		"The request ids of deletes in a batch are recorded with the answer of the first one.",
 		"schema/shadow/internal/deletion/gathered.go",
-		[]string{"t.of.request.Queue(also, outcomeOf(t.results))",
-			"t.of.request.Queue(also, outcomeOf(ready.tries[0].results))"},
+		[]string{
+			"t.of.request.Queue(also, outcomeOf(t.results))",
+			"t.of.request.Queue(also, outcomeOf(ready.tries[0].results))",
+		},
 	}},
 	{"schema/shadow", "TestGatheredDeletesThatMarkHaveTheirOwnOutcomes_I20_I29", mutant{
 		"marked-again-in-a-batch", "I2, I13",
@@ -199,8 +225,10 @@ var shown = []tested{
 		"failed-deletes-are-answered", "I2, I20",
 		"The deletes of a shared transaction that fails are answered as done.",
 		"schema/shadow/internal/deletion/gathered.go",
-		[]string{"		err = gather.ErrAlone\n	}\n	return slices",
-			"		return errs\n	}\n	return slices"},
+		[]string{
+			"		err = gather.ErrAlone\n	}\n	return slices",
+			"		return errs\n	}\n	return slices",
+		},
 	}},
 	{"schema/shadow", "TestSeveralResourcesAreDeletedTogether_I13_I14", mutant{
 		"second-root-decides-nothing", "I13, I14",
@@ -212,28 +240,36 @@ var shown = []tested{
 		"missing-root-is-left-out", "I29",
 		"A resource that does not exist is left out of a delete of several ones, although nobody allowed that.",
 		"schema/shadow/internal/deletion/delete.go",
-		[]string{"case w.AllowMissing && errors.Is(unfit, peer.ErrNotFound):",
-			"case errors.Is(unfit, peer.ErrNotFound):"},
+		[]string{
+			"case w.AllowMissing && errors.Is(unfit, peer.ErrNotFound):",
+			"case errors.Is(unfit, peer.ErrNotFound):",
+		},
 	}},
 	{"internal/gather", "TestCallersTakeTurns", mutant{
 		"flood-goes-first", "I20", "The caller whose request a batch has taken is the first of the next one again.",
 		"internal/gather/gather.go",
-		[]string{"			q.waiting = append(q.waiting, c)\n",
-			"			q.waiting = append([]*caller[R]{c}, q.waiting...)\n"},
+		[]string{
+			"			q.waiting = append(q.waiting, c)\n",
+			"			q.waiting = append([]*caller[R]{c}, q.waiting...)\n",
+		},
 	}},
 	{"schema/shadow", "TestARightEndsAfterAReleaseWithoutAnAnswer_I30_I31", mutant{
 		"unanswered-release-is-forgotten", "I30, I31",
 		"The deployment of an entry that was released without its answer is not asked again to end its rights.",
 		"schema/shadow/internal/operate/release_rights.go",
-		[]string{"		_, err := s.recall(ctx, tx, k.uid, deployment)\n		return err\n",
-			"		return nil\n"},
+		[]string{
+			"		_, err := s.recall(ctx, tx, k.uid, deployment)\n		return err\n",
+			"		return nil\n",
+		},
 	}},
 	{"schema/shadow", "TestAnAnswerOfALostDatabaseReleasesNoEntry_I30_I31", mutant{
 		"released-by-a-lost-answer", "I30, I31",
 		"An entry is released by the answer of a database that was lost meanwhile.",
 		"schema/shadow/internal/operate/release_rights.go",
-		[]string{"		s.gate.CheckPeerEpoch(tx, b, deployment, recalled.Epoch, selfEpoch)\n",
-			"		_ = selfEpoch\n"},
+		[]string{
+			"		s.gate.CheckPeerEpoch(tx, b, deployment, recalled.Epoch, selfEpoch)\n",
+			"		_ = selfEpoch\n",
+		},
 	}},
 	{"schema/shadow", "TestABlockerThatWasOnlyCountedIsExcused_I14", mutant{
 		"counted-leaves-stay-unnamed", "I14",
@@ -245,7 +281,8 @@ var shown = []tested{
 		"counted-although-blocked", "I3", "Members with blockers are counted with those that concern nobody else.",
 		"schema/shadow/internal/read/member.go",
 		[]string{
-			"WHERE target_id BETWEEN h.id AND h.id AND behaviour IN ({block}, {cascade_delete}, {async_cascade_delete})", "WHERE target_id BETWEEN h.id AND h.id AND behaviour IN ({cascade_delete}, {async_cascade_delete})"},
+			"WHERE target_id BETWEEN h.id AND h.id AND behaviour IN ({block}, {cascade_delete}, {async_cascade_delete})", "WHERE target_id BETWEEN h.id AND h.id AND behaviour IN ({cascade_delete}, {async_cascade_delete})",
+		},
 	}},
 	{"schema/shadow", "TestBatchesThatCanMeetRunOneAfterTheOther", mutant{
 		"batches-meet", "I20",
@@ -261,15 +298,19 @@ var shown = []tested{
 	{"schema/shadow", "TestFrozenResourcesDoNotChange_I35", mutant{
 		"frozen-changes", "I35", "A member of an atomic deletion is written before the decision.",
 		"schema/shadow/internal/write/lock.go",
-		[]string{"		if how := l.frozen[wr.Before.ID]; how != db.NotFrozen {\n",
-			"		if how := l.frozen[wr.Before.ID]; how < db.NotFrozen {\n"},
+		[]string{
+			"		if how := l.frozen[wr.Before.ID]; how != db.NotFrozen {\n",
+			"		if how := l.frozen[wr.Before.ID]; how < db.NotFrozen {\n",
+		},
 	}},
 	{"schema/shadow", "TestAResourceThatLeavesBeforeTheLock_I35", mutant{
 		"freezes-without-looking-again", "I35",
 		"A participant freezes what it has found before it had the locks: a resource that is no member any more stays frozen.",
 		"schema/shadow/internal/target/frozen.go",
-		[]string{"		members, err := f.Look(ctx, tx)\n",
-			"		members, err := f.Look(ctx, tx)\n		for _, id := range found {\n			members = append(members, Member{ID: id})\n		}\n"},
+		[]string{
+			"		members, err := f.Look(ctx, tx)\n",
+			"		members, err := f.Look(ctx, tx)\n		for _, id := range found {\n			members = append(members, Member{ID: id})\n		}\n",
+		},
 	}},
 	{"schema/shadow", "TestTheMembersOfAnAbandonedDeletionAreOpened_I35", mutant{
 		"frozen-opens-by-time", "I35",
@@ -277,13 +318,16 @@ var shown = []tested{
 		"handlers/pending_resolve.go",
 		[]string{
 			"		if err != nil {\n			return fmt.Errorf(\"resolve at %s: %w\", holder, err)\n		}",
-			"		if err != nil {\n			answers = &peer.Answers{Epoch: uuid.Max}\n			for range questions {\n				answers.Verdicts = append(answers.Verdicts, peer.GoneVerdict)\n			}\n		}"},
+			"		if err != nil {\n			answers = &peer.Answers{Epoch: uuid.Max}\n			for range questions {\n				answers.Verdicts = append(answers.Verdicts, peer.GoneVerdict)\n			}\n		}",
+		},
 	}},
 	{"schema/shadow", "TestMembersStayClosedUntilTheirMark_I35", mutant{
 		"committed-opens", "I35", "The members of a committed deletion are opened before the cascade has marked them.",
 		"schema/shadow/internal/attempt/blockade.go",
-		[]string{"case *committed && r.questions[i].Key.Path == peer.DeletionPath:",
-			"case *committed && r.questions[i].Key.Path == peer.FrozenPath:"},
+		[]string{
+			"case *committed && r.questions[i].Key.Path == peer.DeletionPath:",
+			"case *committed && r.questions[i].Key.Path == peer.FrozenPath:",
+		},
 	}},
 	{"schema/shadow", "TestARestoredParticipantAbortsTheDeletion_I35", mutant{
 		"epochs-of-participants-not-compared", "I35",
@@ -310,8 +354,10 @@ var shown = []tested{
 	{"schema/shadow", "TestAFreezeIsVerifiedWithTheTargetsDeployment_I35", mutant{
 		"coordinator-is-believed", "I35", "A participant freezes the holders of any resource that a deployment names.",
 		"schema/shadow/internal/deletion/freeze.go",
-		[]string{"		if t.Deployment != f.Coordinator {\n",
-			"		if t.Deployment != f.Coordinator && t.UID == f.Deletion {\n"},
+		[]string{
+			"		if t.Deployment != f.Coordinator {\n",
+			"		if t.Deployment != f.Coordinator && t.UID == f.Deletion {\n",
+		},
 	}},
 	{"schema/shadow", "TestAParticipantThatAsksFirstAborts_I35", mutant{
 		"decides-without-competing", "I35",
@@ -322,21 +368,27 @@ var shown = []tested{
 	{"schema/shadow", "TestAMemberWhoseTargetWasLostIsOpened_I35", mutant{
 		"lost-target-keeps-frozen", "I35", "A member of a committed deletion stays frozen after its target was lost.",
 		"schema/shadow/internal/target/frozen.go",
-		[]string{"thawed := queueThaw(b, thawLostSQL, f.others.deletions, f.others.targets, deployment)\n",
-			"thawed := new([]int64)\n"},
+		[]string{
+			"thawed := queueThaw(b, thawLostSQL, f.others.deletions, f.others.targets, deployment)\n",
+			"thawed := new([]int64)\n",
+		},
 	}},
 	{"schema/shadow", "TestMembersStayClosedThroughALateFailover_I35", mutant{
 		"failover-opens-members", "I35",
 		"A participant that fails over asks for a decision that is forgotten, and opens members before their mark.",
 		"schema/shadow/internal/gate/epoch.go",
-		[]string{"    UPDATE dbcontroller.freeze SET expires_at = clock_timestamp()\n",
-			"    UPDATE dbcontroller.freeze SET committed = false, expires_at = clock_timestamp()\n"},
+		[]string{
+			"    UPDATE dbcontroller.freeze SET expires_at = clock_timestamp()\n",
+			"    UPDATE dbcontroller.freeze SET committed = false, expires_at = clock_timestamp()\n",
+		},
 	}},
 	{"schema/shadow", "TestAHolderKeepsItsTargetUntilItIsRemoved_I33", mutant{
 		"mark-releases-kept", "I33", "A marked holder drops the references that it keeps until it is removed.",
 		"schema/shadow/internal/cascade/carry.go",
-		[]string{"WHERE h.id = r.holder_id AND r.behaviour = {block} AND r.field_id",
-			"WHERE h.id = r.holder_id AND false AND r.field_id"},
+		[]string{
+			"WHERE h.id = r.holder_id AND r.behaviour = {block} AND r.field_id",
+			"WHERE h.id = r.holder_id AND false AND r.field_id",
+		},
 	}},
 	{"schema/shadow", "TestAReleaseThatKeepsItselfIsRemoved_I33", mutant{
 		"kept-by-itself", "I33", "A marked holder keeps a reference to itself, for which it waits.",
@@ -346,8 +398,10 @@ var shown = []tested{
 	{"schema/shadow", "TestAHolderKeepsItsTargetUntilItIsRemoved_I33", mutant{
 		"leaving-refuses", "I13", "A holder in DELETING refuses the deletion of the target that it keeps.",
 		"schema/shadow/internal/deletion/lookahead.go",
-		[]string{"		a.leaving = append(a.leaving, b)\n	default:",
-			"		a.held = append(a.held, b)\n	default:"},
+		[]string{
+			"		a.leaving = append(a.leaving, b)\n	default:",
+			"		a.held = append(a.held, b)\n	default:",
+		},
 	}},
 	{"schema/shadow", "TestAHolderKeepsItsTargetUntilItIsRemoved_I33", mutant{
 		"leaving-is-gone", "I33",
@@ -359,8 +413,10 @@ var shown = []tested{
 		"finalizers-before-blockers", "I33",
 		"A resource gets its finalizers with the mark, while others still keep it.",
 		"schema/shadow/internal/plan/decide.go",
-		[]string{"		if (held[id] || m.Protected) && cleaned {",
-			"		if (held[id] || m.Protected) && cleaned && false {"},
+		[]string{
+			"		if (held[id] || m.Protected) && cleaned {",
+			"		if (held[id] || m.Protected) && cleaned && false {",
+		},
 	}},
 	{"schema/shadow", "TestAStackIsTornDownInOrder_I14_I33", mutant{
 		"members-keep-nothing", "I33", "A member of a deletion is removed beside another member that keeps it.",
@@ -381,8 +437,10 @@ var shown = []tested{
 	{"schema/shadow", "TestAnUndeleteRestoresAllMembers_I36", mutant{
 		"scheduled-is-aborted", "I36", "A participant that asks for the decision of a scheduled deletion aborts it.",
 		"schema/shadow/internal/attempt/blockade.go",
-		[]string{"case committed == nil: // scheduled\n",
-			"case committed == nil:\n			r.verdicts[i] = peer.GoneVerdict\n"},
+		[]string{
+			"case committed == nil: // scheduled\n",
+			"case committed == nil:\n			r.verdicts[i] = peer.GoneVerdict\n",
+		},
 	}},
 	{"schema/shadow", "TestALostScheduleOpensItsMembers_I36", mutant{
 		"opened-stays-hidden", "I36", "The members of an aborted deletion are opened, and stay hidden.",
@@ -393,7 +451,8 @@ var shown = []tested{
 		"one-undelete-shows-all", "I36", "A member of two scheduled deletions is seen when one of them is undeleted.",
 		"schema/shadow/internal/target/hidden.go",
 		[]string{
-			"\n        AND NOT EXISTS (SELECT FROM dbcontroller.frozen m JOIN dbcontroller.freeze f USING (deletion) WHERE m.target_id = s.id AND f.purge_at IS NOT NULL)", ""},
+			"\n        AND NOT EXISTS (SELECT FROM dbcontroller.frozen m JOIN dbcontroller.freeze f USING (deletion) WHERE m.target_id = s.id AND f.purge_at IS NOT NULL)", "",
+		},
 	}},
 	{"schema/shadow", "TestAnUndeleteWithinAPurge_I36", mutant{
 		"purge-does-not-compete", "I36", "A scheduled deletion is carried out although it was undeleted meanwhile.",
@@ -413,8 +472,10 @@ var shown = []tested{
 	{"schema/shadow", "TestAnUndeleteRestoresAllMembers_I36", mutant{
 		"undelete-is-told-nobody", "I36", "An undelete releases no member in other deployments.",
 		"schema/shadow/internal/deletion/schedule.go",
-		[]string{"FROM dbcontroller.freeze f, unnest(f.participants) AS d WHERE f.deletion = $2`)",
-			"FROM dbcontroller.freeze f, unnest(f.participants) AS d WHERE f.deletion = $2 AND false`)"},
+		[]string{
+			"FROM dbcontroller.freeze f, unnest(f.participants) AS d WHERE f.deletion = $2`)",
+			"FROM dbcontroller.freeze f, unnest(f.participants) AS d WHERE f.deletion = $2 AND false`)",
+		},
 	}},
 	{"schema/shadow", "TestAVersionSwitchBesideHiddenResources_I36", mutant{
 		"derivation-waits-for-hidden", "I36", "A hidden resource keeps the others of its kind from being derived anew.",
@@ -442,8 +503,10 @@ var shown = []tested{
 		"one-name-carries-out", "I36",
 		"A request that names one resource of a scheduled deletion carries out the deletion of all.",
 		"schema/shadow/internal/deletion/schedule.go",
-		[]string{"			if i < 0 {\n",
-			"			if i < 0 {\n				named, i = append(named, root), len(named)\n			}\n			if i < 0 {\n"},
+		[]string{
+			"			if i < 0 {\n",
+			"			if i < 0 {\n				named, i = append(named, root), len(named)\n			}\n			if i < 0 {\n",
+		},
 	}},
 	{"schema/shadow", "TestRightsEndBeforeTheFreeze_I35", mutant{
 		"rights-outlast-the-freeze", "I35", "A participant keeps its rights to the targets of an atomic deletion.",

@@ -36,7 +36,8 @@ type Watcher struct {
 
 // Watch watches until ctx ends.
 func Watch(ctx context.Context, w *World, id schema.DeploymentID, c *Coverage,
-	cleaner *Cleaner) (watcher *Watcher, done <-chan struct{}) {
+	cleaner *Cleaner,
+) (watcher *Watcher, done <-chan struct{}) {
 	watcher = &Watcher{
 		w: w, id: id, c: c, cleaner: cleaner, known: map[string]*resourcev1.Resource{}, revision: map[string]int64{},
 		deleting: map[string]bool{}, gone: map[string]bool{},
@@ -68,8 +69,10 @@ func (w *Watcher) once(ctx context.Context, token string) (string, error) {
 	silent := time.AfterFunc(8*time.Second, cancel) // its server sends every five seconds
 	defer silent.Stop()
 	w.opened++ // a stream in batches goes on where one without has ended, and the other way round
-	stream, err := w.w.resources(ctx, w.id).WatchResources(ctx, &resourcev1.WatchResourcesRequest{ResumeToken: token,
-		AllowBatches: w.opened%2 == 0})
+	stream, err := w.w.resources(ctx, w.id).WatchResources(ctx, &resourcev1.WatchResourcesRequest{
+		ResumeToken:  token,
+		AllowBatches: w.opened%2 == 0,
+	})
 	if err != nil {
 		return token, err
 	}
@@ -122,7 +125,8 @@ func (w *Watcher) take(events []*resourcev1.WatchResourcesResponse) {
 		}
 		for _, c := range e.GetChanges() {
 			one := &resourcev1.WatchResourcesResponse{Event: &resourcev1.WatchResourcesResponse_Upsert{
-				Upsert: c.GetUpsert()}}
+				Upsert: c.GetUpsert(),
+			}}
 			if c.GetDelete() != nil {
 				one.Event = &resourcev1.WatchResourcesResponse_Delete{Delete: c.GetDelete()}
 			}

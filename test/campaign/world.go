@@ -85,8 +85,10 @@ func NewWorld(t testing.TB, binary string, cluster bool, more ...string) *World 
 			direct = harness.DeploymentDatabase(t)
 			serving = harness.AsServing(direct)
 		}
-		s := &site{id: id, clock: "DBCONTROLLER_CLOCK=" + []string{"1h", "0s", "-1h", "30m"}[i],
-			db: harness.NewProxy(t, hostOf(t, direct)), side: harness.NewProxy(t, hostOf(t, direct))}
+		s := &site{
+			id: id, clock: "DBCONTROLLER_CLOCK=" + []string{"1h", "0s", "-1h", "30m"}[i],
+			db: harness.NewProxy(t, hostOf(t, direct)), side: harness.NewProxy(t, hostOf(t, direct)),
+		}
 		dsns[id] = through(t, s.db, serving)
 		cfg, err := pgxpool.ParseConfig(through(t, s.side, direct))
 		require.NoError(t, err)
@@ -98,11 +100,13 @@ func NewWorld(t testing.TB, binary string, cluster bool, more ...string) *World 
 		t.Cleanup(s.admin.Close)
 		w.sites[id] = s
 	}
-	w.Processes = harness.DescribeProcesses(t, services, playground.Config{Binary: binary,
+	w.Processes = harness.DescribeProcesses(t, services, playground.Config{
+		Binary:    binary,
 		Databases: playground.Databases{DSNs: dsns}, Args: append([]string{
 			"--tentative-ttl", tentativeTTL.String(), "--owner-grace", "1s", "--lease", leaseTTL.String(),
 			"--audit-interval", "3s", "--delegations", "--block-right-from", "2",
-		}, more...)})
+		}, more...),
+	})
 	w.issueCleaner() // the proxies have the certificates of all callers
 	for id, s := range w.sites {
 		s.Deployment = w.Deployments[id]
@@ -152,8 +156,10 @@ func (w *World) status(ctx context.Context, id schema.DeploymentID) (*adminv1.St
 func (w *World) switchVersion(ctx context.Context, id schema.DeploymentID, version string) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	_, err := w.Client.Registry().SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: id.Service,
-		Region: id.Region, Version: version})
+	_, err := w.Client.Registry().SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{
+		Service: id.Service,
+		Region:  id.Region, Version: version,
+	})
 	if err == nil {
 		w.mu.Lock()
 		defer w.mu.Unlock()

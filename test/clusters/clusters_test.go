@@ -91,8 +91,10 @@ func id(t *testing.T, deployment string) schema.DeploymentID {
 // start runs the deployments; those in dsns have a database already.
 func start(t *testing.T, services string, dsns map[string]string) *fixture {
 	t.Helper()
-	cfg := playground.Config{Databases: playground.Databases{DSNs: map[schema.DeploymentID]string{}},
-		Args: []string{"--tentative-ttl", "1s"}}
+	cfg := playground.Config{
+		Databases: playground.Databases{DSNs: map[schema.DeploymentID]string{}},
+		Args:      []string{"--tentative-ttl", "1s"},
+	}
 	for name, dsn := range dsns {
 		cfg.Databases.DSNs[id(t, name)] = dsn
 	}
@@ -111,8 +113,10 @@ func (f *fixture) put(ctx context.Context, name string, content fields) error {
 	relative, resources := f.named(name)
 	body, err := structpb.NewStruct(content)
 	require.NoError(f.t, err)
-	_, err = resources.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: relative,
-		Body: body}})
+	_, err = resources.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{
+		Name: relative,
+		Body: body,
+	}})
 	return err
 }
 

@@ -141,8 +141,10 @@ func TestClustersPatroni(t *testing.T) {
 		t.Run(map[bool]string{false: "asynchronous", true: "synchronous"}[synchronous], func(t *testing.T) {
 			c := startNodes(t, synchronous)
 			east := "  - { deployment: a.example.com/eastus2, version: v1 }\n"
-			f := start(t, strings.TrimSpace(services)+"\n"+east, map[string]string{aWest: c.hosts("west"),
-				aEast: c.proxied("east")})
+			f := start(t, strings.TrimSpace(services)+"\n"+east, map[string]string{
+				aWest: c.hosts("west"),
+				aEast: c.proxied("east"),
+			})
 			for i := range targets {
 				f.mustPut(fmt.Sprintf("%stargets/%d", aWest, i), nil)
 				f.mustPut(fmt.Sprintf("%stargets/%d", aEast, i), nil)

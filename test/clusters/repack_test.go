@@ -33,8 +33,10 @@ func TestClustersRepack(t *testing.T) {
 		f.mustPut(fmt.Sprintf("%stargets/%d", aWest, i), nil)
 	}
 	l := f.load("repack", map[string]string{aWest: "west"})
-	for way, rewrite := range map[string]func(t *testing.T, dsn string){"VACUUM FULL": vacuumFull,
-		"pg_repack": repack} {
+	for way, rewrite := range map[string]func(t *testing.T, dsn string){
+		"VACUUM FULL": vacuumFull,
+		"pg_repack":   repack,
+	} {
 		for at, dsn := range dsns {
 			began := time.Now()
 			rewrite(t, dsn)

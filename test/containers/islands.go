@@ -66,8 +66,10 @@ func NewIslands(t testing.TB, services string, args ...string) *Islands {
 		t.Skipf("no container engine: %v", err)
 	}
 	t.Cleanup(func() { _ = engine.Close() })
-	i := &Islands{t: t, engine: engine, dir: t.TempDir(), islands: map[string]*island{},
-		Pools: map[schema.DeploymentID]*pgxpool.Pool{}}
+	i := &Islands{
+		t: t, engine: engine, dir: t.TempDir(), islands: map[string]*island{},
+		Pools: map[schema.DeploymentID]*pgxpool.Pool{},
+	}
 	require.NoError(t, removeLeftovers(ctx, engine))
 	if i.image, err = postgresImage(ctx, engine); err != nil {
 		t.Skipf("no image of PostgreSQL: %v", err)
@@ -82,10 +84,14 @@ func NewIslands(t testing.TB, services string, args ...string) *Islands {
 	registry := i.settle("registry", identity.Identity{Role: identity.RoleRegistry}, "registry")
 	require.NoError(t, i.auth.Issue(i.certs("operator"), identity.Identity{Role: identity.RoleOperator, Name: "test"}))
 	conn := i.Dial(registry.name, identity.Identity{Role: identity.RoleRegistry})
-	env := wire.EnvironmentProto(&schema.Environment{Regions: files.Regions, Services: files.Services,
-		Deployments: files.Deployments, Rights: &schema.Rights{Allow: true}})
-	_, err = registryv1.NewRegistryServiceClient(conn).Apply(ctx, &registryv1.ApplyRequest{Regions: env.GetRegions(),
-		Services: env.GetServices(), Deployments: env.GetDeployments(), Rights: env.GetRights()})
+	env := wire.EnvironmentProto(&schema.Environment{
+		Regions: files.Regions, Services: files.Services,
+		Deployments: files.Deployments, Rights: &schema.Rights{Allow: true},
+	})
+	_, err = registryv1.NewRegistryServiceClient(conn).Apply(ctx, &registryv1.ApplyRequest{
+		Regions:  env.GetRegions(),
+		Services: env.GetServices(), Deployments: env.GetDeployments(), Rights: env.GetRights(),
+	})
 	require.NoError(t, err)
 	for _, d := range files.Deployments {
 		name := islandName(d.DeploymentID)
@@ -140,18 +146,24 @@ func (i *Islands) settle(name string, id identity.Identity, args ...string) *isl
 	if at := net.JoinHostPort(i.addressOn(database, land.own), "5432"); !answers(ctx, at) {
 		i.t.Skipf("containers on networks of their own cannot be reached from here: %s", at)
 	}
-	dsn := url.URL{Scheme: "postgres", User: url.UserPassword("postgres", password), Host: "db:5432", Path: "/postgres",
-		RawQuery: "sslmode=disable"}
+	dsn := url.URL{
+		Scheme: "postgres", User: url.UserPassword("postgres", password), Host: "db:5432", Path: "/postgres",
+		RawQuery: "sslmode=disable",
+	}
 	require.NoError(i.t, i.auth.Issue(i.certs(name), id))
 	var files []testcontainers.ContainerFile
 	for _, f := range []string{"tls.crt", "tls.key", "ca.crt"} {
-		files = append(files, testcontainers.ContainerFile{HostFilePath: filepath.Join(i.certs(name), f),
-			ContainerFilePath: "/certs/" + f, FileMode: 0o600})
+		files = append(files, testcontainers.ContainerFile{
+			HostFilePath:      filepath.Join(i.certs(name), f),
+			ContainerFilePath: "/certs/" + f, FileMode: 0o600,
+		})
 	}
 	tail := &logTail{}
 	land.container, err = testcontainers.Run(ctx, "",
-		testcontainers.WithDockerfile(testcontainers.FromDockerfile{Context: i.program,
-			Repo: "localhost/db-controller-islands", Tag: "test"}),
+		testcontainers.WithDockerfile(testcontainers.FromDockerfile{
+			Context: i.program,
+			Repo:    "localhost/db-controller-islands", Tag: "test",
+		}),
 		testcontainers.WithCmd(append(args, "--postgres", dsn.String(), "--postgres-plaintext", "--certs", "/certs",
 			"--listen", ":"+islandGRPC, "--http", ":"+islandHTTP, "--migrate")...),
 		testcontainers.WithFiles(files...), testcontainers.WithLogConsumers(tail),

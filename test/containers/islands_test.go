@@ -72,8 +72,10 @@ func TestDeploymentsOnDisconnectedNetworks_I1_I3_I15(t *testing.T) {
 	for n := range 50 {
 		require.NoError(t, put("eu", fmt.Sprintf("follower%d", n), map[string]any{"cascade": full("us", "goes")}))
 	}
-	require.NoError(t, put("as", "last", map[string]any{"cascade": full("eu", "follower7"),
-		"unset": full("us", "goes")}))
+	require.NoError(t, put("as", "last", map[string]any{
+		"cascade": full("eu", "follower7"),
+		"unset":   full("us", "goes"),
+	}))
 
 	admins := map[schema.DeploymentID]adminv1.AdminServiceClient{}
 	for _, id := range ids {

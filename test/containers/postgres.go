@@ -98,7 +98,8 @@ func postgresImage(ctx context.Context, engine client.APIClient) (string, error)
 // runPostgres starts a server in a container of the image and waits until it accepts connections. With an
 // error the container may be non-nil; the caller terminates it.
 func runPostgres(ctx context.Context, image string,
-	more ...testcontainers.ContainerCustomizer) (c *testcontainers.DockerContainer, password string, err error) {
+	more ...testcontainers.ContainerCustomizer,
+) (c *testcontainers.DockerContainer, password string, err error) {
 	password = rand.Text()
 	tail := &logTail{}
 	c, err = testcontainers.Run(ctx, image, append([]testcontainers.ContainerCustomizer{

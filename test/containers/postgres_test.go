@@ -40,8 +40,10 @@ func TestAStoreOverAContainer(t *testing.T) {
 		at = net.JoinHostPort(ip, "5432")
 	}
 	dsn := func(password string) string {
-		dsn := url.URL{Scheme: "postgres", User: url.UserPassword("postgres", password), Host: at, Path: "/postgres",
-			RawQuery: "sslmode=disable"}
+		dsn := url.URL{
+			Scheme: "postgres", User: url.UserPassword("postgres", password), Host: at, Path: "/postgres",
+			RawQuery: "sslmode=disable",
+		}
 		return dsn.String()
 	}
 	_, err = pgx.Connect(t.Context(), dsn("wrong"))

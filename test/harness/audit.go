@@ -91,7 +91,8 @@ func (b blockadeID) String() string {
 
 // auditRights takes the proxies of rights to block, which have blockades.
 func auditRights(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool,
-	pools map[schema.DeploymentID]*pgxpool.Pool, held map[blockadeID]bool) {
+	pools map[schema.DeploymentID]*pgxpool.Pool, held map[blockadeID]bool,
+) {
 	rows, err := pool.Query(context.Background(), auditRightsSQL)
 	require.NoError(t, err)
 	var uid, attempt uuid.UUID
@@ -100,7 +101,8 @@ func auditRights(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool,
 		there, err := schema.ParseDeploymentID(at)
 		if pools[there] != nil {
 			held[blockadeID{
-				target: uid, holder: uid, attempt: attempt, path: "@delegation", deployment: id.String()}] = true
+				target: uid, holder: uid, attempt: attempt, path: "@delegation", deployment: id.String(),
+			}] = true
 		}
 		return err
 	})
@@ -181,7 +183,8 @@ func AuditDatabases(t require.TestingT, pools map[schema.DeploymentID]*pgxpool.P
 // auditOwners checks I16 and I17 at rest: each checked owner exists, and has an ownee entry of this
 // deployment.
 func auditOwners(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool,
-	pools map[schema.DeploymentID]*pgxpool.Pool, report func(string, ...any)) {
+	pools map[schema.DeploymentID]*pgxpool.Pool, report func(string, ...any),
+) {
 	ctx := context.Background()
 	rows, err := pool.Query(ctx, auditOwnersSeenSQL)
 	require.NoError(t, err)
@@ -221,7 +224,8 @@ func auditOwners(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool,
 // auditThere looks up resources in their deployments' databases. An existing resource has a value in the
 // result: whether it has an entry of the audited deployment. A deployment without a database here has no map.
 func auditThere(t require.TestingT, sql string, by map[string][]uuid.UUID, audited schema.DeploymentID,
-	pools map[schema.DeploymentID]*pgxpool.Pool) map[string]map[uuid.UUID]bool {
+	pools map[schema.DeploymentID]*pgxpool.Pool,
+) map[string]map[uuid.UUID]bool {
 	known := map[string]map[uuid.UUID]bool{}
 	for at, uids := range by {
 		there, err := schema.ParseDeploymentID(at)
@@ -241,7 +245,8 @@ func auditThere(t require.TestingT, sql string, by map[string][]uuid.UUID, audit
 }
 
 func auditForeign(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool,
-	pools map[schema.DeploymentID]*pgxpool.Pool, held map[blockadeID]bool, report func(string, ...any)) {
+	pools map[schema.DeploymentID]*pgxpool.Pool, held map[blockadeID]bool, report func(string, ...any),
+) {
 	type row struct {
 		Holder    uuid.UUID
 		Name      string
@@ -276,7 +281,8 @@ func auditForeign(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool
 		case r.Delegated: // auditRights
 		case r.Behaviour == schema.Block:
 			held[blockadeID{
-				target: r.Target, holder: r.Holder, attempt: r.Attempt, path: r.Path, deployment: id.String()}] = true
+				target: r.Target, holder: r.Holder, attempt: r.Attempt, path: r.Path, deployment: id.String(),
+			}] = true
 		case !known:
 			report("I8: %s: %s of %s refers to %s, which has no entry of this deployment", id, r.Path, r.Name, r.Target)
 		}

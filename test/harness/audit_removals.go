@@ -45,11 +45,13 @@ WHERE NOT EXISTS (SELECT FROM dbcontroller.removal r WHERE r.name = i.name AND r
 // auditRemovals checks that each resource that is gone or DELETING has a removal with a cause, that no ACTIVE
 // resource has one, and that each chain of cascades leads to the deleted root.
 func auditRemovals(t require.TestingT, id schema.DeploymentID, pool *pgxpool.Pool,
-	pools map[schema.DeploymentID]*pgxpool.Pool, report func(string, ...any)) {
+	pools map[schema.DeploymentID]*pgxpool.Pool, report func(string, ...any),
+) {
 	ctx := context.Background()
 	for sql, problem := range map[string]string{
 		auditUnrecordedSQL: "%s: %s is gone or DELETING, and has no removal with a cause",
-		auditLiveSQL:       "%s: the removal of %s is noted, but it lives"} {
+		auditLiveSQL:       "%s: the removal of %s is noted, but it lives",
+	} {
 		rows, err := pool.Query(ctx, sql)
 		require.NoError(t, err)
 		var name string

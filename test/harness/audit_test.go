@@ -17,34 +17,58 @@ func TestTheAuditorFindsWhatIsWrong(t *testing.T) {
 	const target, holder, blocker = "//" + targets + "/targets/t", "//" + holders + "/holders/h",
 		"//" + holders + "/holders/b"
 	for name, c := range map[string]struct{ at, sql, found string }{
-		"a target is lost": {targets, `DELETE FROM dbcontroller.shadow WHERE name = 'targets/t'`,
-			"I1: b.example.com/west: cascade of holders/h refers to"},
-		"a local target is lost": {holders, `DELETE FROM dbcontroller.foreign_target`,
-			"I1: b.example.com/west: cascade of holders/h refers to"},
-		"an entry is lost": {targets, `DELETE FROM dbcontroller.holder_entry`,
-			"has no entry of this deployment"},
+		"a target is lost": {
+			targets, `DELETE FROM dbcontroller.shadow WHERE name = 'targets/t'`,
+			"I1: b.example.com/west: cascade of holders/h refers to",
+		},
+		"a local target is lost": {
+			holders, `DELETE FROM dbcontroller.foreign_target`,
+			"I1: b.example.com/west: cascade of holders/h refers to",
+		},
+		"an entry is lost": {
+			targets, `DELETE FROM dbcontroller.holder_entry`,
+			"has no entry of this deployment",
+		},
 		"a blockade is lost": {targets, `DELETE FROM dbcontroller.blockade`, "has no blockade"},
-		"a reference is lost": {holders, `DELETE FROM dbcontroller.reference WHERE behaviour = 1`,
-			"of no reference"},
-		"a blockade is tentative": {targets, `UPDATE dbcontroller.blockade SET expires_at = now()`,
-			"tentative blockade"},
-		"an owner is lost": {holders, `DELETE FROM dbcontroller.shadow WHERE name = 'holders/o'`,
-			"is owned by holders/o at b.example.com/west, which is not there"},
-		"an owner knows nothing": {holders, `DELETE FROM dbcontroller.ownee_entry`,
-			"which does not know that it has ownees here"},
-		"an owner is seen no more": {targets, `UPDATE dbcontroller.resource SET owners = NULL`,
-			"are not those that users see"},
-		"a holder is lost": {holders, `DELETE FROM dbcontroller.shadow WHERE name = 'holders/b'`,
-			"1 rows of resource belong to nothing"},
+		"a reference is lost": {
+			holders, `DELETE FROM dbcontroller.reference WHERE behaviour = 1`,
+			"of no reference",
+		},
+		"a blockade is tentative": {
+			targets, `UPDATE dbcontroller.blockade SET expires_at = now()`,
+			"tentative blockade",
+		},
+		"an owner is lost": {
+			holders, `DELETE FROM dbcontroller.shadow WHERE name = 'holders/o'`,
+			"is owned by holders/o at b.example.com/west, which is not there",
+		},
+		"an owner knows nothing": {
+			holders, `DELETE FROM dbcontroller.ownee_entry`,
+			"which does not know that it has ownees here",
+		},
+		"an owner is seen no more": {
+			targets, `UPDATE dbcontroller.resource SET owners = NULL`,
+			"are not those that users see",
+		},
+		"a holder is lost": {
+			holders, `DELETE FROM dbcontroller.shadow WHERE name = 'holders/b'`,
+			"1 rows of resource belong to nothing",
+		},
 		"a removal has no reason": {targets, `DELETE FROM dbcontroller.removal`, "has no removal with a cause"},
-		"what lives was removed": {targets,
-			`UPDATE dbcontroller.removal r SET name = s.name, uid = s.uid FROM dbcontroller.shadow s WHERE s.name = 'targets/t'`, "but it lives"},
-		"a finalizer is not due": {targets,
+		"what lives was removed": {
+			targets,
+			`UPDATE dbcontroller.removal r SET name = s.name, uid = s.uid FROM dbcontroller.shadow s WHERE s.name = 'targets/t'`, "but it lives",
+		},
+		"a finalizer is not due": {
+			targets,
 			`UPDATE dbcontroller.shadow SET finalizers = '{badge}' WHERE name = 'targets/t'`,
-			"I33: a.example.com/east: targets/t has finalizers"},
-		"a cascade came from nowhere": {holders,
+			"I33: a.example.com/east: targets/t has finalizers",
+		},
+		"a cascade came from nowhere": {
+			holders,
 			`UPDATE dbcontroller.cause SET via_uid = gen_random_uuid() WHERE how = 2`,
-			"the removal of which is not noted there"},
+			"the removal of which is not noted there",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -73,8 +73,10 @@ func (b *Box) close(id schema.DeploymentID) {
 func (b *Box) Environment() *schema.Environment {
 	env := &schema.Environment{Services: b.services}
 	for id, store := range b.Stores {
-		env.Deployments = append(env.Deployments, schema.Deployment{DeploymentID: id,
-			Version: store.Model().Descriptor.Version, Address: "box", Database: b.databases[id]})
+		env.Deployments = append(env.Deployments, schema.Deployment{
+			DeploymentID: id,
+			Version:      store.Model().Descriptor.Version, Address: "box", Database: b.databases[id],
+		})
 	}
 	return env
 }
@@ -128,8 +130,11 @@ func (b *Box) Copy(deployment string) (takeOver func()) {
 	return func() {
 		b.t.Helper()
 		alone()
-		for _, rename := range [][2]string{{present, present + "_lost"}, {copied.Database, present},
-			{present + "_lost", copied.Database}} {
+		for _, rename := range [][2]string{
+			{present, present + "_lost"},
+			{copied.Database, present},
+			{present + "_lost", copied.Database},
+		} {
 			_, err := admin.Exec(ctx, "ALTER DATABASE "+pgx.Identifier{rename[0]}.Sanitize()+" RENAME TO "+
 				pgx.Identifier{rename[1]}.Sanitize())
 			require.NoError(b.t, err)

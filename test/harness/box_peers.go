@@ -54,7 +54,8 @@ func (p *boxPeers) begin(ctx context.Context, to schema.DeploymentID) error {
 }
 
 func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attempt peer.AttemptID,
-	refs []peer.EstablishReference) (*peer.Established, error) {
+	refs []peer.EstablishReference,
+) (*peer.Established, error) {
 	if hook := p.box.OnEstablish; hook != nil {
 		if err := hook(to, attempt, refs); err != nil {
 			return nil, err
@@ -78,7 +79,8 @@ func (p *boxPeers) Establish(ctx context.Context, to schema.DeploymentID, attemp
 }
 
 func (p *boxPeers) Resolve(ctx context.Context, to schema.DeploymentID,
-	questions []peer.Question) (*peer.Answers, error) {
+	questions []peer.Question,
+) (*peer.Answers, error) {
 	if hook := p.box.OnResolve; hook != nil {
 		if err := hook(to); err != nil {
 			return nil, err
@@ -110,7 +112,8 @@ func (p *boxPeers) Recall(ctx context.Context, to schema.DeploymentID, asked []p
 }
 
 func (p *boxPeers) WouldEstablish(ctx context.Context, to schema.DeploymentID, attempt peer.AttemptID,
-	refs []peer.EstablishReference) (*peer.Established, error) {
+	refs []peer.EstablishReference,
+) (*peer.Established, error) {
 	store, err := p.reach(ctx, to)
 	if err != nil {
 		return nil, err
@@ -119,7 +122,8 @@ func (p *boxPeers) WouldEstablish(ctx context.Context, to schema.DeploymentID, a
 }
 
 func (p *boxPeers) CheckOwners(ctx context.Context, at schema.DeploymentID,
-	questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+	questions []peer.OwnerQuestion,
+) (*peer.OwnerAnswers, error) {
 	store, err := p.reach(ctx, at)
 	if err == nil {
 		err = p.begin(ctx, at)
@@ -135,7 +139,8 @@ func (p *boxPeers) CheckOwners(ctx context.Context, at schema.DeploymentID,
 }
 
 func (p *boxPeers) WouldCheckOwners(ctx context.Context, at schema.DeploymentID,
-	questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+	questions []peer.OwnerQuestion,
+) (*peer.OwnerAnswers, error) {
 	store, err := p.reach(ctx, at)
 	if err != nil {
 		return nil, err
@@ -144,7 +149,8 @@ func (p *boxPeers) WouldCheckOwners(ctx context.Context, at schema.DeploymentID,
 }
 
 func (p *boxPeers) CheckReferences(ctx context.Context, at schema.DeploymentID,
-	refs []peer.CheckedReference) ([]peer.Known, error) {
+	refs []peer.CheckedReference,
+) ([]peer.Known, error) {
 	store, err := p.reach(ctx, at)
 	if err != nil {
 		return nil, err
@@ -157,7 +163,8 @@ func (p *boxPeers) CheckReferences(ctx context.Context, at schema.DeploymentID,
 }
 
 func (p *boxPeers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID,
-	epoch uuid.UUID) (known uuid.UUID, kinds peer.TargetKinds, err error) {
+	epoch uuid.UUID,
+) (known uuid.UUID, kinds peer.TargetKinds, err error) {
 	store, err := p.reach(ctx, at)
 	if err != nil {
 		return known, kinds, err
@@ -172,8 +179,10 @@ func (p *boxPeers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID,
 			return known, kinds, err
 		}
 		if said != epoch {
-			return known, kinds, &peer.UnavailableError{Deployments: []schema.DeploymentID{p.self},
-				Err: peer.ErrRecovering}
+			return known, kinds, &peer.UnavailableError{
+				Deployments: []schema.DeploymentID{p.self},
+				Err:         peer.ErrRecovering,
+			}
 		}
 		refersTo = kinds
 	}
@@ -192,7 +201,8 @@ func (p *boxPeers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epo
 }
 
 func (p *boxPeers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion,
-	releases []peer.OwnerRelease) ([]uuid.UUID, bool, error) {
+	releases []peer.OwnerRelease,
+) ([]uuid.UUID, bool, error) {
 	store, err := p.reach(ctx, at)
 	if err != nil {
 		return nil, false, err
@@ -226,7 +236,8 @@ func (p *boxPeers) Plan(ctx context.Context, at schema.DeploymentID, q peer.Plan
 }
 
 func (p *boxPeers) Trace(ctx context.Context, at schema.DeploymentID,
-	uids []uuid.UUID) (map[uuid.UUID]peer.Trace, error) {
+	uids []uuid.UUID,
+) (map[uuid.UUID]peer.Trace, error) {
 	store, err := p.reach(ctx, at)
 	if err != nil {
 		return nil, err
@@ -243,7 +254,8 @@ func (p *boxPeers) Confirm(ctx context.Context, to schema.DeploymentID, c peer.C
 }
 
 func (p *boxPeers) Release(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey,
-	attempts []peer.AttemptID) error {
+	attempts []peer.AttemptID,
+) error {
 	store, err := p.reach(ctx, to)
 	if err != nil {
 		return err
@@ -252,7 +264,8 @@ func (p *boxPeers) Release(ctx context.Context, to schema.DeploymentID, epoch uu
 }
 
 func (p *boxPeers) Acknowledge(ctx context.Context, to schema.DeploymentID, epoch uuid.UUID, position string,
-	except []uuid.UUID) error {
+	except []uuid.UUID,
+) error {
 	store, err := p.reach(ctx, to)
 	if err != nil {
 		return err

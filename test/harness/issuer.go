@@ -55,15 +55,19 @@ func (i *Issuer) Rotate() {
 	require.NoError(i.t, err)
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.keys = append(i.keys, jose.JSONWebKey{Key: private, KeyID: fmt.Sprint("k", len(i.keys)),
-		Algorithm: string(jose.RS256), Use: "sig"})
+	i.keys = append(i.keys, jose.JSONWebKey{
+		Key: private, KeyID: fmt.Sprint("k", len(i.keys)),
+		Algorithm: string(jose.RS256), Use: "sig",
+	})
 }
 
 // File writes a token of a user into a file.
 func (i *Issuer) File(name, audience string, life time.Duration, groups ...string) identity.TokenFile {
 	i.t.Helper()
-	claims, err := json.Marshal(map[string]any{"iss": "https://idp.example.org", "aud": audience, "sub": name,
-		"exp": time.Now().Add(life).Unix(), "groups": groups})
+	claims, err := json.Marshal(map[string]any{
+		"iss": "https://idp.example.org", "aud": audience, "sub": name,
+		"exp": time.Now().Add(life).Unix(), "groups": groups,
+	})
 	require.NoError(i.t, err)
 	i.mu.Lock()
 	key := i.keys[len(i.keys)-1]

@@ -224,7 +224,8 @@ func (s *Server) NewDatabase(t testing.TB, template string) string {
 }
 
 func (s *Server) createDatabase(ctx context.Context, template string) (name string, drop func(context.Context) error,
-	err error) {
+	err error,
+) {
 	name = s.newName()
 	if template == "" {
 		err = s.postgres.CreateDatabase(ctx, name)

@@ -260,8 +260,10 @@ func TestMadeAt(t *testing.T) {
 	if got, ours := madeAt(databasePrefix(now) + "7"); !ours || !got.Equal(now) {
 		t.Errorf("made at %v (%v), want %v", got, ours, now)
 	}
-	for _, name := range []string{"postgres", ourDatabases, ourDatabases + "1", ourDatabases + "!_1",
-		"x" + ourDatabases + "1_1"} {
+	for _, name := range []string{
+		"postgres", ourDatabases, ourDatabases + "1", ourDatabases + "!_1",
+		"x" + ourDatabases + "1_1",
+	} {
 		if _, ours := madeAt(name); ours {
 			t.Errorf("%s is taken for ours", name)
 		}

@@ -143,11 +143,15 @@ func DescribeProcesses(t testing.TB, services string, cfg playground.Config) *Pr
 func (p *Processes) Begin(t testing.TB) {
 	t.Helper()
 	rights := cmp.Or(p.files.Rights, &schema.Rights{Allow: true})
-	env := wire.EnvironmentProto(&schema.Environment{Regions: p.files.Regions, Services: p.files.Services,
-		Deployments: p.files.Deployments, Rights: rights})
+	env := wire.EnvironmentProto(&schema.Environment{
+		Regions: p.files.Regions, Services: p.files.Services,
+		Deployments: p.files.Deployments, Rights: rights,
+	})
 	require.NoError(t, p.Start(context.Background(), func(ctx context.Context) error {
-		_, err := p.Client.Registry().Apply(ctx, &registryv1.ApplyRequest{Regions: env.GetRegions(),
-			Services: env.GetServices(), Deployments: env.GetDeployments(), Rights: env.GetRights()})
+		_, err := p.Client.Registry().Apply(ctx, &registryv1.ApplyRequest{
+			Regions:  env.GetRegions(),
+			Services: env.GetServices(), Deployments: env.GetDeployments(), Rights: env.GetRights(),
+		})
 		return err
 	}))
 }

@@ -82,8 +82,10 @@ type RPCProxy struct {
 // certificates for each party.
 func NewRPCProxy(t testing.TB, certs, own, server string) *RPCProxy {
 	t.Helper()
-	p := &RPCProxy{parties: map[identity.Identity]*grpc.ClientConn{}, misfortunes: map[int]Misfortune{},
-		changed: make(chan struct{})}
+	p := &RPCProxy{
+		parties: map[identity.Identity]*grpc.ClientConn{}, misfortunes: map[int]Misfortune{},
+		changed: make(chan struct{}),
+	}
 	credentials, err := identity.Load(identity.InDir(own))
 	require.NoError(t, err)
 	p.to = credentials.Identity

@@ -19,8 +19,10 @@ func ownSeats(t *testing.T) *Server {
 	t.Helper()
 	shared := Postgres(t)
 	deploymentTemplate(t, shared)
-	own := &Server{postgres: shared.postgres, prefix: shared.prefix + "s" + fmt.Sprint(shared.count.Add(1)) + "_",
-		templates: map[string]*template{"deployment": shared.template("deployment")}}
+	own := &Server{
+		postgres: shared.postgres, prefix: shared.prefix + "s" + fmt.Sprint(shared.count.Add(1)) + "_",
+		templates: map[string]*template{"deployment": shared.template("deployment")},
+	}
 	t.Cleanup(func() { require.NoError(t, own.dropSeats()) })
 	return own
 }

@@ -15,8 +15,10 @@ type history struct {
 }
 
 func newHistory() history {
-	return history{deleted: map[UID]bool{}, last: map[UID]map[string]Reference{}, left: map[UID]bool{},
-		cleaned: map[UID]bool{}}
+	return history{
+		deleted: map[UID]bool{}, last: map[UID]map[string]Reference{}, left: map[UID]bool{},
+		cleaned: map[UID]bool{},
+	}
 }
 
 func (h history) wrote(wr *write) { h.last[wr.holder] = maps.Clone(wr.refs) }

@@ -22,8 +22,10 @@ func playFinalizers(t *rapid.T, m Mistakes) []string {
 		func() {
 			refs, targets := map[string]Reference{}, map[string]string{}
 			if draw(t, 3, "refers") == 0 {
-				refs["a"] = Reference{Behaviour: []Behaviour{Cascade, Cascade, Block, Unset}[draw(t, 4, "behaviour")],
-					Home: site("home")}
+				refs["a"] = Reference{
+					Behaviour: []Behaviour{Cascade, Cascade, Block, Unset}[draw(t, 4, "behaviour")],
+					Home:      site("home"),
+				}
 				targets["a"] = name("target")
 			}
 			w.Write(site("at"), name("name"), refs, targets)

@@ -20,8 +20,10 @@ func playKept(t *rapid.T, m Mistakes) []string {
 		refs, targets := map[string]Reference{}, map[string]string{}
 		at, n := site("at"), name("name")
 		if n == "x" && draw(t, 4, "keeps") > 0 {
-			refs["a"] = Reference{Behaviour: []Behaviour{Keep, Keep, Keep, Block}[draw(t, 4, "behaviour")],
-				Home: site("home")}
+			refs["a"] = Reference{
+				Behaviour: []Behaviour{Keep, Keep, Keep, Block}[draw(t, 4, "behaviour")],
+				Home:      site("home"),
+			}
 			targets["a"] = "y"
 		}
 		if n == "x" && draw(t, 4, "cascades") == 0 {

@@ -84,8 +84,10 @@ func TestAConfirmNoticesWhatIsLost_I8(t *testing.T) {
 }
 
 // ofLosses are the mistakes that show only where blockades are lost.
-var ofLosses = []string{"PartialLossIsNotCounted", "DroppedAreNotCounted", "UnknownIsThrownAway",
-	"LostReferencesAreLeft"}
+var ofLosses = []string{
+	"PartialLossIsNotCounted", "DroppedAreNotCounted", "UnknownIsThrownAway",
+	"LostReferencesAreLeft",
+}
 
 func TestTheModelFindsMistakesAboutLosses(t *testing.T) {
 	t.Parallel()

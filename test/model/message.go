@@ -26,8 +26,10 @@ const (
 )
 
 func (k kind) String() string {
-	return [...]string{"establish", "established", "together", "outcomes", "confirm", "release", "abandon", "resolve",
-		"resolved", "deletions", "acknowledge", "check", "checked", "cleaned", "done"}[k]
+	return [...]string{
+		"establish", "established", "together", "outcomes", "confirm", "release", "abandon", "resolve",
+		"resolved", "deletions", "acknowledge", "check", "checked", "cleaned", "done",
+	}[k]
 }
 
 // message is in flight. It may arrive late, several times, after later ones, or never.
@@ -140,8 +142,10 @@ func (w *World) receive(m message) {
 		d.closed[m.attempt] = true
 		w.answer(m)
 	case resolve:
-		w.send(message{kind: resolved, from: m.to, to: m.from, keys: m.keys,
-			verdicts: w.verdicts(m.to, m.from, m.keys)})
+		w.send(message{
+			kind: resolved, from: m.to, to: m.from, keys: m.keys,
+			verdicts: w.verdicts(m.to, m.from, m.keys),
+		})
 	case resolved:
 		for i, k := range m.keys {
 			b := d.blockades[k]

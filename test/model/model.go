@@ -154,8 +154,10 @@ func (d *deployment) named(name string) *Resource {
 // again.
 func (w *World) Write(at int, name string, refs map[string]Reference, targets map[string]string) {
 	d := w.deployments[at]
-	wr := &write{at: at, name: name, refs: map[string]Reference{}, targets: targets, attempt: Attempt(w.number()),
-		waiting: map[int]bool{}}
+	wr := &write{
+		at: at, name: name, refs: map[string]Reference{}, targets: targets, attempt: Attempt(w.number()),
+		waiting: map[int]bool{},
+	}
 	r := d.named(name)
 	switch {
 	case r == nil:
@@ -185,8 +187,10 @@ func (w *World) Write(at int, name string, refs map[string]Reference, targets ma
 		wr.waiting[home] = true
 	}
 	for _, home := range slices.Sorted(maps.Keys(ask)) {
-		w.send(message{kind: establish, from: at, to: home, attempt: wr.attempt, holder: wr.holder,
-			requests: ask[home]})
+		w.send(message{
+			kind: establish, from: at, to: home, attempt: wr.attempt, holder: wr.holder,
+			requests: ask[home],
+		})
 	}
 }
 

@@ -35,8 +35,10 @@ func lived(t *testing.T, seed uint64, m Mistakes) (broken []string) {
 			if calm() {
 				return time.Millisecond
 			}
-			return time.Duration(r.Int64N(int64([]time.Duration{10 * time.Millisecond, time.Second, 20 * time.Second,
-				time.Minute}[r.IntN(4)])))
+			return time.Duration(r.Int64N(int64([]time.Duration{
+				10 * time.Millisecond, time.Second, 20 * time.Second,
+				time.Minute,
+			}[r.IntN(4)])))
 		}
 		// The network takes each message from the bag, and delivers it after its delay.
 		every(time.Millisecond*100, func() {

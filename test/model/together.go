@@ -26,8 +26,10 @@ func (w *World) establishTogether(m message) (answers []message) {
 			answers = append(answers, part)
 			continue
 		}
-		answers = append(answers, message{kind: established, from: m.to, to: m.from, attempt: part.attempt,
-			targets: w.establish(part)})
+		answers = append(answers, message{
+			kind: established, from: m.to, to: m.from, attempt: part.attempt,
+			targets: w.establish(part),
+		})
 	}
 	return answers
 }

@@ -70,8 +70,10 @@ func New(t testing.TB, s Services) *Installation {
 	dir := t.TempDir()
 	authority, err := playground.NewAuthority()
 	require.NoError(t, err)
-	i := &Installation{Context: filepath.Join(dir, "client.yaml"), Certs: filepath.Join(dir, "operator"),
-		authority: authority}
+	i := &Installation{
+		Context: filepath.Join(dir, "client.yaml"), Certs: filepath.Join(dir, "operator"),
+		authority: authority,
+	}
 	require.NoError(t, authority.Issue(i.Certs, identity.Identity{Role: identity.RoleOperator, Name: "tester"}))
 	_, i.Address = serve(t, authority, identity.Deployment(Deployment), func(server *grpc.Server) {
 		if s.Resources != nil {
@@ -94,8 +96,10 @@ func New(t testing.TB, s Services) *Installation {
 			}
 		})
 		env.Regions = append(env.Regions, &registryv1.Region{Name: region})
-		env.Deployments = append(env.Deployments, &registryv1.Deployment{Service: id.Service, Region: region,
-			Version: "v1", Address: address})
+		env.Deployments = append(env.Deployments, &registryv1.Deployment{
+			Service: id.Service, Region: region,
+			Version: "v1", Address: address,
+		})
 	}
 	i.registry, i.RegistryAddress = serve(t, authority, identity.Identity{Role: identity.RoleRegistry},
 		func(server *grpc.Server) {
@@ -107,7 +111,8 @@ func New(t testing.TB, s Services) *Installation {
 }
 
 func serve(t testing.TB, authority *playground.Authority, id identity.Identity,
-	register func(*grpc.Server)) (*grpc.Server, string) {
+	register func(*grpc.Server),
+) (*grpc.Server, string) {
 	t.Helper()
 	certs := t.TempDir()
 	require.NoError(t, authority.Issue(certs, id))
@@ -143,8 +148,10 @@ func environment(address string, s Services) *registryv1.Environment {
 		env.Services = append(env.Services, wire.DescriptorProto(d))
 	}
 	if s.Described != "" {
-		env.Deployments = append(env.Deployments, &registryv1.Deployment{Service: Deployment.Service,
-			Region: s.Described, Version: "v1"})
+		env.Deployments = append(env.Deployments, &registryv1.Deployment{
+			Service: Deployment.Service,
+			Region:  s.Described, Version: "v1",
+		})
 	}
 	return env
 }
@@ -156,7 +163,8 @@ type registry struct {
 }
 
 func (r registry) GetEnvironment(ctx context.Context,
-	req *registryv1.GetEnvironmentRequest) (*registryv1.GetEnvironmentResponse, error) {
+	req *registryv1.GetEnvironmentRequest,
+) (*registryv1.GetEnvironmentResponse, error) {
 	if answer, err := r.RegistryServiceServer.GetEnvironment(ctx, req); status.Code(err) != codes.Unimplemented {
 		return answer, err
 	}

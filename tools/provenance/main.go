@@ -60,8 +60,10 @@ func statement(dir string, finished time.Time) (map[string]any, error) {
 		return nil, err
 	}
 	guide := repository + "/blob/" + build.Commit + "/docs/releases.md"
-	source := resource{URI: "git+" + repository + "@" + build.Commit,
-		Digest: map[string]string{"gitCommit": build.Commit}}
+	source := resource{
+		URI:    "git+" + repository + "@" + build.Commit,
+		Digest: map[string]string{"gitCommit": build.Commit},
+	}
 	return map[string]any{
 		"_type":         "https://in-toto.io/Statement/v1",
 		"subject":       subjects,
@@ -69,14 +71,18 @@ func statement(dir string, finished time.Time) (map[string]any, error) {
 		"predicate": map[string]any{
 			"buildDefinition": map[string]any{
 				"buildType": guide + "#what-is-built",
-				"externalParameters": map[string]any{"source": source.URI, "tag": build.Tag,
-					"version": build.Version},
+				"externalParameters": map[string]any{
+					"source": source.URI, "tag": build.Tag,
+					"version": build.Version,
+				},
 				"resolvedDependencies": append([]resource{source}, modules...),
 			},
 			"runDetails": map[string]any{
 				"builder": map[string]any{"id": guide + "#making-a-release"},
-				"metadata": map[string]any{"startedOn": build.Date.UTC().Format(time.RFC3339),
-					"finishedOn": finished.UTC().Format(time.RFC3339)},
+				"metadata": map[string]any{
+					"startedOn":  build.Date.UTC().Format(time.RFC3339),
+					"finishedOn": finished.UTC().Format(time.RFC3339),
+				},
 			},
 		},
 	}, nil

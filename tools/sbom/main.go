@@ -60,11 +60,15 @@ func fail(err error) {
 }
 
 func describe(info *buildinfo.BuildInfo) document {
-	d := document{Format: "CycloneDX", SpecVersion: "1.6", Version: 1,
-		Metadata: metadata{Component: module(&info.Main)}}
+	d := document{
+		Format: "CycloneDX", SpecVersion: "1.6", Version: 1,
+		Metadata: metadata{Component: module(&info.Main)},
+	}
 	d.Metadata.Component.Type = "application"
-	d.Components = []component{{Type: "platform", Name: "go", Version: strings.TrimPrefix(info.GoVersion, "go"),
-		PURL: "pkg:golang/std@" + strings.TrimPrefix(info.GoVersion, "go")}}
+	d.Components = []component{{
+		Type: "platform", Name: "go", Version: strings.TrimPrefix(info.GoVersion, "go"),
+		PURL: "pkg:golang/std@" + strings.TrimPrefix(info.GoVersion, "go"),
+	}}
 	for _, m := range info.Deps {
 		if m.Replace != nil {
 			m = m.Replace

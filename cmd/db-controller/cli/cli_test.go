@@ -29,8 +29,10 @@ func TestCountsHaveTheirNouns(t *testing.T) {
 
 func TestAgesAreShort(t *testing.T) {
 	t.Parallel()
-	for want, ago := range map[string]time.Duration{"5s": 5 * time.Second, "3m": 3 * time.Minute,
-		"2h10m": 130 * time.Minute, "5d": 5*24*time.Hour + time.Hour, "0s": -2 * time.Hour} {
+	for want, ago := range map[string]time.Duration{
+		"5s": 5 * time.Second, "3m": 3 * time.Minute,
+		"2h10m": 130 * time.Minute, "5d": 5*24*time.Hour + time.Hour, "0s": -2 * time.Hour,
+	} {
 		require.Equal(t, want, Ago(time.Now().Add(-ago)))
 	}
 }
@@ -86,8 +88,10 @@ func TestATypedNameIsSplitAtItsDeployment(t *testing.T) {
 	id, prefix, ok := splitName("//iam.example.com/us-west2/projects/a")
 	require.True(t, ok)
 	require.Equal(t, "iam.example.com/us-west2 projects/a", id.String()+" "+prefix)
-	for _, typed := range []string{"", "//", "//iam.example.com", "//iam.example.com/us-west2",
-		"iam.example.com/us-west2/projects/a"} {
+	for _, typed := range []string{
+		"", "//", "//iam.example.com", "//iam.example.com/us-west2",
+		"iam.example.com/us-west2/projects/a",
+	} {
 		_, _, ok := splitName(typed)
 		require.False(t, ok, typed)
 	}

@@ -50,8 +50,10 @@ func fileExists(path string) bool {
 
 // NewDeploymentCommand returns a command that calls deployments.
 func NewDeploymentCommand(use, short, example string, args cobra.PositionalArgs,
-	run func(cmd *cobra.Command, c *client.Client, args []string) error) *cobra.Command {
-	cmd := &cobra.Command{Use: use, Short: short, Example: example, Args: args,
+	run func(cmd *cobra.Command, c *client.Client, args []string) error,
+) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short, Example: example, Args: args,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := OpenClient(cmd)
 			if err != nil {
@@ -59,7 +61,8 @@ func NewDeploymentCommand(use, short, example string, args cobra.PositionalArgs,
 			}
 			defer c.Close()
 			return run(cmd, c, args)
-		}}
+		},
+	}
 	ContextFlag(cmd)
 	OutputFlag(cmd)
 	return cmd

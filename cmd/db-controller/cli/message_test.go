@@ -22,8 +22,10 @@ func TestMessagesArePrintedInTheWordsThatCommandsTake(t *testing.T) {
 		Name: "projects/acme", Deployment: "iam.example.com/eu", State: resourcev1.Resource_STATE_DELETING, Revision: 7,
 		Body:   body,
 		Labels: map[string]string{`a"b`: "STATE_ACTIVE"}, CreateTime: timestamppb.New(timestamppb.Now().AsTime()),
-		OwnerReferences: []*resourcev1.OwnerReference{{Name: "projects/other"},
-			{Name: "//iam.example.com/us/projects/far"}},
+		OwnerReferences: []*resourcev1.OwnerReference{
+			{Name: "projects/other"},
+			{Name: "//iam.example.com/us/projects/far"},
+		},
 	}
 	printed := func(m proto.Message) (out map[string]any) {
 		raw, err := toJSON(m)
@@ -41,24 +43,31 @@ func TestMessagesArePrintedInTheWordsThatCommandsTake(t *testing.T) {
 	require.Equal(t, "//iam.example.com/us/projects/far", owners[1].(map[string]any)["name"])
 	require.Equal(t, "projects/acme", r.GetName(), "the message stays as it is")
 
-	event := printed(&resourcev1.WatchResourcesResponse{ResumeToken: "t",
-		Event: &resourcev1.WatchResourcesResponse_Delete{Delete: r}})
+	event := printed(&resourcev1.WatchResourcesResponse{
+		ResumeToken: "t",
+		Event:       &resourcev1.WatchResourcesResponse_Delete{Delete: r},
+	})
 	require.Equal(t, "//iam.example.com/eu/projects/acme", event["delete"].(map[string]any)["name"])
 
 	// A script reads the token of each event from one field.
 	for _, m := range []*resourcev1.WatchResourcesResponse{
 		{ResumeToken: "t", Event: &resourcev1.WatchResourcesResponse_Delete{Delete: r}},
 		{Event: &resourcev1.WatchResourcesResponse_Bookmark_{Bookmark: &resourcev1.WatchResourcesResponse_Bookmark{
-			ResumeToken: "t"}}},
+			ResumeToken: "t",
+		}}},
 		{Event: &resourcev1.WatchResourcesResponse_EndOfSnapshot_{
-			EndOfSnapshot: &resourcev1.WatchResourcesResponse_EndOfSnapshot{ResumeToken: "t"}}},
+			EndOfSnapshot: &resourcev1.WatchResourcesResponse_EndOfSnapshot{ResumeToken: "t"},
+		}},
 	} {
 		require.Equal(t, "t", printed(m)["resumeToken"])
 	}
 
 	d := &schemav1.ServiceDescriptor{Kinds: []*schemav1.KindDescriptor{
-		{References: []*schemav1.ReferenceDescriptor{{Behaviour: schemav1.Behaviour_BEHAVIOUR_BLOCK},
-			{Behaviour: 99}}}}}
+		{References: []*schemav1.ReferenceDescriptor{
+			{Behaviour: schemav1.Behaviour_BEHAVIOUR_BLOCK},
+			{Behaviour: 99},
+		}},
+	}}
 	references := printed(d)["kinds"].([]any)[0].(map[string]any)["references"].([]any)
 	require.Equal(t, "BLOCK", references[0].(map[string]any)["behaviour"])
 	require.EqualValues(t, 99, references[1].(map[string]any)["behaviour"], "of a newer program")

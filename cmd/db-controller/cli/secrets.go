@@ -35,8 +35,10 @@ var secrets = []struct {
 	found *regexp.Regexp
 	stays string
 }{
-	{regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|$)`),
-		`REDACTED`},
+	{
+		regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|$)`),
+		`REDACTED`,
+	},
 	{regexp.MustCompile(
 		`(?i)(\b(?:authorization|(?:set-)?cookie)["']?\s*[=:]\s*["']?(?:(?:bearer|basic|token|digest|negotiate|apikey) )?)[^\n]*`), `${1}REDACTED`},
 	{regexp.MustCompile(`(://[^\s/:@"']*):[^\s"']+@`), `$1:REDACTED@`},
@@ -46,8 +48,10 @@ var secrets = []struct {
 	// host:port:database:user:password of a file of passwords
 	{regexp.MustCompile(`([\w.*-]+:(?:\d+|\*):[^\s:]+:[^\s:]+):\S+`), `$1:REDACTED`},
 	{regexp.MustCompile(`(?i)(password\s+)'(?:[^']|'')*'`), `$1'REDACTED'`}, // SQL
-	{regexp.MustCompile(`(?i)((?:password|passwd|passphrase|secret|api-key|--token) +)([^\s'"]*[0-9][^\s'"]*)`),
-		`${1}REDACTED`},
+	{
+		regexp.MustCompile(`(?i)((?:password|passwd|passphrase|secret|api-key|--token) +)([^\s'"]*[0-9][^\s'"]*)`),
+		`${1}REDACTED`,
+	},
 	{regexp.MustCompile(`(?i)([\w.-]*(?:` + secretWords +
 		`)[\w.-]*["']?\s*[=:]\s*)("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.|'')*'|(?:[^\s&\\]|\\.)+)`), `${1}REDACTED`},
 	{regexp.MustCompile(`(?i)\b(bearer) +[\w.~+/-]+=*`), `$1 REDACTED`},

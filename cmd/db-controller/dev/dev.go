@@ -188,7 +188,8 @@ func hints(cfg devConfig) string {
 // Start starts a playground of a program on a PostgreSQL server, in a folder, and returns it with a client.
 // It returns the playground with an error as well: the caller stops it.
 func Start(ctx context.Context, pg *launcher.Server, binary, dir string, files *schema.File, at operate.Hosts,
-	serve ...string) (*playground.Playground, *client.Client, error) {
+	serve ...string,
+) (*playground.Playground, *client.Client, error) {
 	var ids []schema.DeploymentID
 	for _, d := range files.Deployments {
 		ids = append(ids, d.DeploymentID)
@@ -271,7 +272,8 @@ func connectionsEach(ctx context.Context, pg *launcher.Server, deployments int) 
 // OwnServer returns the settings of a server that is started for deployments.
 func OwnServer(deployments int) map[string]string {
 	return map[string]string{
-		"max_connections": strconv.Itoa(max(300, connectionsFor(deployments, postgres.MinConnections)+others))}
+		"max_connections": strconv.Itoa(max(300, connectionsFor(deployments, postgres.MinConnections)+others)),
+	}
 }
 
 // takeFolder makes a folder, and keeps other playgrounds and other installations safe from this one.

@@ -15,7 +15,8 @@ import (
 // PutMany puts prefix1, prefix2, … prefixN with one body, in batches, each of which is repeated until its
 // answer is definite.
 func PutMany(ctx context.Context, c *client.Client, id schema.DeploymentID, prefix string, n int,
-	body map[string]any) error {
+	body map[string]any,
+) error {
 	s, err := structpb.NewStruct(body)
 	if err != nil {
 		return err

@@ -23,7 +23,8 @@ type batches struct {
 }
 
 func (b *batches) BatchWriteResources(_ context.Context,
-	req *resourcev1.BatchWriteResourcesRequest) (*resourcev1.BatchWriteResourcesResponse, error) {
+	req *resourcev1.BatchWriteResourcesRequest,
+) (*resourcev1.BatchWriteResourcesResponse, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.lost {

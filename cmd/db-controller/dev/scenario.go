@@ -196,8 +196,10 @@ func (s *scenario) put(ctx context.Context, p *putStep) error {
 	if err != nil {
 		return err
 	}
-	r, err := calls.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: name.Name,
-		Body: body, OwnerReferences: owners}})
+	r, err := calls.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{
+		Name: name.Name,
+		Body: body, OwnerReferences: owners,
+	}})
 	s.uids[p.Name] = r.GetUid()
 	return err
 }

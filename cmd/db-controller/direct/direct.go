@@ -15,7 +15,8 @@ const pageSize = 1000
 
 // Named parses a full name, and returns the ResourceService of its deployment.
 func Named(ctx context.Context, c *client.Client,
-	full string) (schema.FullName, resourcev1.ResourceServiceClient, error) {
+	full string,
+) (schema.FullName, resourcev1.ResourceServiceClient, error) {
 	name, err := schema.ParseFullName(full)
 	if err != nil {
 		return name, nil, err
@@ -26,7 +27,8 @@ func Named(ctx context.Context, c *client.Client,
 
 // Each calls visit for every resource of a deployment that matches the query.
 func Each(ctx context.Context, c *client.Client, id schema.DeploymentID, q client.Query,
-	visit func(*resourcev1.Resource) error) error {
+	visit func(*resourcev1.Resource) error,
+) error {
 	resources, err := c.Resources(ctx, id)
 	if err != nil {
 		return err

@@ -21,7 +21,8 @@ type pages struct {
 }
 
 func (p *pages) ListResources(_ context.Context,
-	req *resourcev1.ListResourcesRequest) (*resourcev1.ListResourcesResponse, error) {
+	req *resourcev1.ListResourcesRequest,
+) (*resourcev1.ListResourcesResponse, error) {
 	p.calls++
 	from := 0
 	if token := req.GetPageToken(); token != "" {

@@ -28,7 +28,8 @@ func (e *StrandedError) Error() string { return e.Problems.Error() }
 // those with no stored resource, for Apply and SetDeploymentVersion. It fails with *StrandedError when a
 // deployment stores such resources, and its next version does not keep them, or when it does not answer.
 func UnusedPatterns(ctx context.Context, c *client.Client, present,
-	next *schema.Environment) (unused []*registryv1.UnusedPattern, err error) {
+	next *schema.Environment,
+) (unused []*registryv1.UnusedPattern, err error) {
 	stranded := &StrandedError{Unknown: true}
 	for _, d := range next.Deployments {
 		if present.SameVersion(next, d.DeploymentID) {
@@ -62,7 +63,8 @@ func UnusedPatterns(ctx context.Context, c *client.Client, present,
 // SetVersion switches a deployment to another described version, after it has asked the deployment about the
 // patterns that the version lacks.
 func SetVersion(ctx context.Context, c *client.Client, id schema.DeploymentID,
-	version string) (*registryv1.Deployment, error) {
+	version string,
+) (*registryv1.Deployment, error) {
 	present, err := c.Refresh(ctx)
 	if err != nil {
 		return nil, err
@@ -72,8 +74,10 @@ func SetVersion(ctx context.Context, c *client.Client, id schema.DeploymentID,
 	if err != nil {
 		return nil, err
 	}
-	return c.Registry().SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{Service: id.Service,
-		Region: id.Region, Version: version, PatternsUnused: unused})
+	return c.Registry().SetDeploymentVersion(ctx, &registryv1.SetDeploymentVersionRequest{
+		Service: id.Service,
+		Region:  id.Region, Version: version, PatternsUnused: unused,
+	})
 }
 
 // problemOf returns the problem with a dropped pattern, empty without one, and whether the same question
@@ -87,8 +91,10 @@ func problemOf(ctx context.Context, c *client.Client, p schema.DroppedPattern) (
 				p.By, p.Pattern, p.Kind, p.Deployment, status.Convert(err).Message()), status.Code(
 				err) == codes.PermissionDenied
 	case found != "":
-		return fmt.Sprintf("%s has no kind or pattern for %s", p.By, schema.FullName{Deployment: p.Deployment,
-			Name: found}), true
+		return fmt.Sprintf("%s has no kind or pattern for %s", p.By, schema.FullName{
+			Deployment: p.Deployment,
+			Name:       found,
+		}), true
 	}
 	return "", false
 }

@@ -166,14 +166,18 @@ func registered(ctx context.Context, c *client.Client, req *registryv1.RemoveReq
 
 // Apply registers the contents of files, all or nothing, and returns the changes.
 func Apply(ctx context.Context, c *client.Client, files *schema.File,
-	unused []*registryv1.UnusedPattern) ([]string, error) {
+	unused []*registryv1.UnusedPattern,
+) ([]string, error) {
 	return apply(ctx, c, files, unused, false)
 }
 
 func apply(ctx context.Context, c *client.Client, files *schema.File, unused []*registryv1.UnusedPattern,
-	dryRun bool) ([]string, error) {
-	env := wire.EnvironmentProto(&schema.Environment{Regions: files.Regions, Services: files.Services,
-		Deployments: files.Deployments, Rights: files.Rights})
+	dryRun bool,
+) ([]string, error) {
+	env := wire.EnvironmentProto(&schema.Environment{
+		Regions: files.Regions, Services: files.Services,
+		Deployments: files.Deployments, Rights: files.Rights,
+	})
 	answer, err := c.Registry().Apply(ctx, &registryv1.ApplyRequest{
 		Regions: env.GetRegions(), Services: env.GetServices(), Deployments: env.GetDeployments(),
 		PatternsUnused: unused, Rights: env.GetRights(), ValidateOnly: dryRun,

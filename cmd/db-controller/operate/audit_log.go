@@ -12,8 +12,10 @@ import (
 
 // NewAuditLog returns the command audit-log.
 func NewAuditLog() *cobra.Command {
-	cmd := &cobra.Command{Use: "audit-log",
-		Short: "Verify the record of calls that serve and registry write (--audit-log)"}
+	cmd := &cobra.Command{
+		Use:   "audit-log",
+		Short: "Verify the record of calls that serve and registry write (--audit-log)",
+	}
 	verify := &cobra.Command{
 		Use:   "verify FILE...",
 		Short: "Check that no line was changed, removed or inserted; several files of one log in their order",
@@ -37,8 +39,10 @@ Lines that were cut off at the end leave no trace in the file: compare the numbe
 				out.Line(
 					"A log begins again in them, %d times: the file was new when the process started. Compare the last line of each log with a copy elsewhere.", chain.Begun)
 			}
-			return out.Document(map[string]any{"begun": chain.Begun, "lines": chain.Lines, "first": chain.First,
-				"last": chain.Seq, "hash": chain.Hash})
+			return out.Document(map[string]any{
+				"begun": chain.Begun, "lines": chain.Lines, "first": chain.First,
+				"last": chain.Seq, "hash": chain.Hash,
+			})
 		},
 	}
 	cli.OutputFlag(verify)

@@ -54,8 +54,10 @@ func serveConsole(cmd *cobra.Command, c *client.Client, listen string, actions b
 		handler.AllowActions()
 	}
 	page := console.NewKeyed(handler, listener.Addr().String())
-	server := &http.Server{Handler: page, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute,
-		MaxHeaderBytes: 16 << 10}
+	server := &http.Server{
+		Handler: page, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute,
+		MaxHeaderBytes: 16 << 10,
+	}
 	ctx, stop := context.WithCancel(cmd.Context())
 	defer stop()
 	server.BaseContext = func(net.Listener) context.Context { return ctx } // streams end with the command

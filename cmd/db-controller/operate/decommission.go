@@ -69,10 +69,14 @@ records, in all other deployments:
 			}
 			decided := decommissioning{
 				id: id,
-				deployments: &adminv1.DecommissionRequest{Deployment: id.String(), Blocking: strings.ToUpper(blocking),
-					Reason: reason},
-				registry: &registryv1.DecommissionDeploymentRequest{Service: id.Service, Region: id.Region,
-					Reason: reason, Unlisted: unlisted},
+				deployments: &adminv1.DecommissionRequest{
+					Deployment: id.String(), Blocking: strings.ToUpper(blocking),
+					Reason: reason,
+				},
+				registry: &registryv1.DecommissionDeploymentRequest{
+					Service: id.Service, Region: id.Region,
+					Reason: reason, Unlisted: unlisted,
+				},
 			}
 			if b := decided.deployments.GetBlocking(); b != schema.Unset.String() &&
 				b != schema.CascadeDelete.String() {
@@ -175,8 +179,10 @@ func (d *decommissioning) plan(cmd *cobra.Command) error {
 		} else {
 			p := answer.GetPlan()
 			part.Plan = cli.Message(p)
-			rows = append(rows, []any{other, counted(p.GetDeleted()), counted(p.GetUnset()), counted(p.GetDangling()),
-				counted(p.GetOwned()), counted(p.GetReleased()), ""})
+			rows = append(rows, []any{
+				other, counted(p.GetDeleted()), counted(p.GetUnset()), counted(p.GetDangling()),
+				counted(p.GetOwned()), counted(p.GetReleased()), "",
+			})
 		}
 		plans = append(plans, part)
 	}

@@ -14,7 +14,8 @@ import (
 
 // acceptance returns the requests to the deployments and to the registry that another operator has signed.
 func (o *twoOperators) acceptance(cmd *cobra.Command,
-	current *adminv1.AcceptDatabaseRequest) (*adminv1.AcceptDatabaseRequest, *registryv1.AcceptDatabaseRequest, error) {
+	current *adminv1.AcceptDatabaseRequest,
+) (*adminv1.AcceptDatabaseRequest, *registryv1.AcceptDatabaseRequest, error) {
 	orders, err := o.read(cmd)
 	if err != nil {
 		return nil, nil, err
@@ -58,8 +59,10 @@ func decommissionDatabase(cmd *cobra.Command, id schema.DeploymentID, reason str
 	if err != nil {
 		return err
 	}
-	req := &adminv1.AcceptDatabaseRequest{Deployment: id.String(), Database: replaced.GetDatabase(),
-		Epoch: replaced.GetEpoch().GetId(), Reason: reason}
+	req := &adminv1.AcceptDatabaseRequest{
+		Deployment: id.String(), Database: replaced.GetDatabase(),
+		Epoch: replaced.GetEpoch().GetId(), Reason: reason,
+	}
 	toRegistry := &registryv1.AcceptDatabaseRequest{Service: id.Service, Region: id.Region, Database: req.GetDatabase()}
 	switch {
 	case two.propose != "":

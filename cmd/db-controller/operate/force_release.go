@@ -182,7 +182,8 @@ func ordersOf(at schema.DeploymentID, requests []*adminv1.ForceReleaseRequest) [
 
 // release sends the requests, and returns the keys whose rows were removed.
 func (f *forceRelease) release(ctx context.Context, admin adminv1.AdminServiceClient,
-	requests []*adminv1.ForceReleaseRequest) (released []string, err error) {
+	requests []*adminv1.ForceReleaseRequest,
+) (released []string, err error) {
 	released = []string{}
 	for i, r := range requests {
 		answer, err := admin.ForceRelease(ctx, r)
@@ -199,7 +200,8 @@ func (f *forceRelease) release(ctx context.Context, admin adminv1.AdminServiceCl
 
 // listReleasable reads page after page, up to maxReleasable rows.
 func listReleasable(ctx context.Context, admin adminv1.AdminServiceClient,
-	req *adminv1.ListReleasableRequest) (all []*adminv1.Releasable, err error) {
+	req *adminv1.ListReleasableRequest,
+) (all []*adminv1.Releasable, err error) {
 	for req.PageSize = 1000; ; {
 		page, err := admin.ListReleasable(ctx, req)
 		if err != nil {

@@ -33,8 +33,10 @@ func NewGetEnvironment() *cobra.Command {
 			printServices(out, env.Services, env)
 			out.Line("")
 			printGrants(out, env.Rights)
-			return writeBack(out, &schema.File{Services: env.Services, Regions: env.Regions,
-				Deployments: declaredDeployments(env), Rights: env.Rights}, wire.EnvironmentProto(env))
+			return writeBack(out, &schema.File{
+				Services: env.Services, Regions: env.Regions,
+				Deployments: declaredDeployments(env), Rights: env.Rights,
+			}, wire.EnvironmentProto(env))
 		})
 }
 

@@ -50,7 +50,8 @@ type (
 
 // newEnvironmentCommand returns a command that shows a part of the registered environment.
 func newEnvironmentCommand(use, short, example string, args cobra.PositionalArgs,
-	show func(out cli.Printer, env *schema.Environment, args []string) error) *cobra.Command {
+	show func(out cli.Printer, env *schema.Environment, args []string) error,
+) *cobra.Command {
 	cmd := cli.NewDeploymentCommand(use, short, example, args,
 		func(cmd *cobra.Command, c *client.Client, args []string) error {
 			env, err := currentEnvironment(cmd, c)
@@ -110,8 +111,10 @@ func NewGetKinds() *cobra.Command {
 			for _, d := range services {
 				for i := range d.Kinds {
 					k := &d.Kinds[i]
-					one := describedKind{Kind: d.Service + "/" + k.Name, Version: d.Version,
-						RunsIn: regionsOf(env, d.ServiceVersion), Patterns: k.Patterns}
+					one := describedKind{
+						Kind: d.Service + "/" + k.Name, Version: d.Version,
+						RunsIn: regionsOf(env, d.ServiceVersion), Patterns: k.Patterns,
+					}
 					if k.Table != (schema.TableName{}) {
 						one.Table = k.Table.String()
 					}
@@ -122,8 +125,10 @@ func NewGetKinds() *cobra.Command {
 					if !slices.Contains(names, one.Kind) { // several versions have it
 						names = append(names, one.Kind)
 					}
-					rows = append(rows, []any{one.Kind, one.Version, strings.Join(one.RunsIn, ","),
-						strings.Join(one.Patterns, ","), one.Table})
+					rows = append(rows, []any{
+						one.Kind, one.Version, strings.Join(one.RunsIn, ","),
+						strings.Join(one.Patterns, ","), one.Table,
+					})
 				}
 			}
 			out.Table("KIND VERSION RUNS_IN PATTERNS TABLE", rows)
@@ -151,8 +156,10 @@ func NewGetReferences() *cobra.Command {
 				if r.Parent {
 					field = "(parent)"
 				}
-				rows[i] = []any{r.Holder, r.Version, field, strings.Join(r.Targets, ","), r.Behaviour,
-					strings.Join(r.RunsIn, ",")}
+				rows[i] = []any{
+					r.Holder, r.Version, field, strings.Join(r.Targets, ","), r.Behaviour,
+					strings.Join(r.RunsIn, ","),
+				}
 			}
 			out.Table("HOLDER VERSION FIELD TARGETS BEHAVIOUR RUNS_IN", rows)
 			names := []string{}
@@ -181,13 +188,17 @@ func referencesOf(d *schema.Descriptor, runsIn []string) (out []describedReferen
 		k := &d.Kinds[i]
 		holder := d.Service + "/" + k.Name
 		for _, p := range k.Parents {
-			out = append(out, describedReference{Holder: holder, Version: d.Version, RunsIn: runsIn, Parent: true,
-				Targets: full(p.Kind), Behaviour: p.Behaviour.String()})
+			out = append(out, describedReference{
+				Holder: holder, Version: d.Version, RunsIn: runsIn, Parent: true,
+				Targets: full(p.Kind), Behaviour: p.Behaviour.String(),
+			})
 		}
 		for n := range k.References {
 			r := &k.References[n]
-			one := describedReference{Holder: holder, Version: d.Version, RunsIn: runsIn, Field: r.Field(),
-				Targets: full(r.Targets...), Behaviour: r.Behaviour.String()}
+			one := describedReference{
+				Holder: holder, Version: d.Version, RunsIn: runsIn, Field: r.Field(),
+				Targets: full(r.Targets...), Behaviour: r.Behaviour.String(),
+			}
 			if len(r.Columns) > 0 {
 				one.Enforce = string(cmp.Or(r.Enforce, schema.EnforceAsync))
 			}

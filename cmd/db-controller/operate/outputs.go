@@ -19,10 +19,14 @@ func Outputs() cli.Outputs {
 		"references":  {About: "Declared references, and parents.", Value: []describedReference{}},
 		"history":     {About: "Changes of the environment, the newest first.", Value: []*registryv1.Revision{}},
 		"status":      {About: "The state of a deployment.", Value: &adminv1.StatusResponse{}},
-		"statuses": {About: "The states of all deployments; an error where one did not answer.",
-			Value: []deploymentStatus{}},
-		"stuck": {About: "Resources and work that wait for long; an error where a deployment did not answer.",
-			Value: []stuckAt{}},
+		"statuses": {
+			About: "The states of all deployments; an error where one did not answer.",
+			Value: []deploymentStatus{},
+		},
+		"stuck": {
+			About: "Resources and work that wait for long; an error where a deployment did not answer.",
+			Value: []stuckAt{},
+		},
 		"findings":     {About: "Problems, each with its remedy.", Value: []finding{}},
 		"verification": {About: "Differences between the records of deployments.", Value: verified{}},
 		"holders":      {About: "Who has a right on a resource.", Value: []whoCan{}},

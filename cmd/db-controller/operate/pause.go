@@ -100,7 +100,8 @@ func (t pauseTexts) print(out cli.Printer, at schema.DeploymentID, p pausing) {
 // it and the named pause.
 func newPauseCommand(name, short string, texts pauseTexts, call func(context.Context, *client.Client,
 	adminv1.AdminServiceClient, pausing) error, note func(pauses []*adminv1.Pause,
-	named *adminv1.Pause) string) *cobra.Command {
+	named *adminv1.Pause) string,
+) *cobra.Command {
 	var p pausing
 	cmd := cli.NewDeploymentCommand(name+" DEPLOYMENT [--handler HANDLER] [--of OTHER] --reason TEXT", short, `  db-controller `+name+` iam.example.com/us-west2 --of devices.example.com/eastus2 --reason "ticket 4711"
   db-controller `+name+` iam.example.com/us-west2 --handler owned-pending --reason "ticket 4711"`, cli.OfDeployment,

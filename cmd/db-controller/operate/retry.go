@@ -91,7 +91,8 @@ func retryAt(arg string, req *adminv1.RetryRequest) (at schema.DeploymentID, err
 // retry calls a deployment, and then the deployments for which the resource waits there: the pause between
 // tries may be theirs. A failure of one of them is in its entry.
 func retry(ctx context.Context, c *client.Client, at schema.DeploymentID,
-	req *adminv1.RetryRequest) ([]retried, error) {
+	req *adminv1.RetryRequest,
+) ([]retried, error) {
 	admin, err := c.Admin(ctx, at)
 	if err != nil {
 		return nil, err
@@ -110,8 +111,10 @@ func retry(ctx context.Context, c *client.Client, at schema.DeploymentID,
 			continue
 		}
 		r := retried{Deployment: other, Of: at.String()}
-		if err := retryThere(ctx, c, other, &adminv1.RetryRequest{Of: at.String(),
-			Reason: req.GetReason()}); err != nil {
+		if err := retryThere(ctx, c, other, &adminv1.RetryRequest{
+			Of:     at.String(),
+			Reason: req.GetReason(),
+		}); err != nil {
 			r.failure, r.Error = err, cli.Plain(err).Error()
 		}
 		done = append(done, r)

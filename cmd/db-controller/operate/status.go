@@ -130,8 +130,10 @@ func printStatuses(out cli.Printer, found []deploymentStatus) error {
 				since, oldest = t, cli.Ago(t)
 			}
 		}
-		rows = append(rows, []any{f.Deployment, f.answer.GetVersion(), len(f.answer.GetProcesses()), count, oldest,
-			strings.Join(notes(f.answer), "; ")})
+		rows = append(rows, []any{
+			f.Deployment, f.answer.GetVersion(), len(f.answer.GetProcesses()), count, oldest,
+			strings.Join(notes(f.answer), "; "),
+		})
 	}
 	if len(found) == 0 {
 		out.Line("%s", noDeployments)

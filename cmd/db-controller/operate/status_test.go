@@ -52,7 +52,8 @@ func statusSaysWhatAnOperatorHasToKnow(t *testing.T) {
 			&adminv1.StatusResponse{Deployment: self, DatabaseTime: ago(-5 * time.Minute), ProcessTime: ago(0)},
 			[]string{
 				"clocks: that of the database is 5m0s ahead of that of this machine: the ages below are wrong by that",
-				"clocks: that of the database is 5m0s ahead of that of its process"},
+				"clocks: that of the database is 5m0s ahead of that of its process",
+			},
 			nil,
 		},
 		"both clocks behind": {
@@ -62,14 +63,18 @@ func statusSaysWhatAnOperatorHasToKnow(t *testing.T) {
 		},
 		"paused here": {
 			&adminv1.StatusResponse{Deployment: self, Paused: []string{self, "b.example.com/east"}},
-			[]string{"NOTHING IS DELETED: an operator has paused deletions (db-controller resume)",
-				"deletions of b.example.com/east are paused here"},
+			[]string{
+				"NOTHING IS DELETED: an operator has paused deletions (db-controller resume)",
+				"deletions of b.example.com/east are paused here",
+			},
 			nil,
 		},
 		"in recovery": {
 			&adminv1.StatusResponse{Deployment: self, Epoch: &adminv1.StatusResponse_Epoch{
-				Ordinal: 2, Since: ago(time.Minute), AwaitingRegistry: true, Unconfirmed: []string{"b.example.com/east",
-					"c.example.com/west"},
+				Ordinal: 2, Since: ago(time.Minute), AwaitingRegistry: true, Unconfirmed: []string{
+					"b.example.com/east",
+					"c.example.com/west",
+				},
 			}},
 			[]string{
 				"the database was failed over or restored 1 time, last noticed 1m0s ago",
@@ -80,42 +85,65 @@ func statusSaysWhatAnOperatorHasToKnow(t *testing.T) {
 		},
 		"references without targets": {
 			&adminv1.StatusResponse{Deployment: self, DanglingReferences: 3},
-			[]string{"3 references without a target: db-controller verify lists them"}, nil,
+			[]string{"3 references without a target: db-controller verify lists them"},
+			nil,
 		},
 		"outstanding work and its failure": {
 			&adminv1.StatusResponse{
 				Deployment: self,
-				Outstanding: []*adminv1.StatusResponse_Outstanding{{Group: "confirm", Deployment: "b.example.com/east",
-					Count: 7, OldestTime: ago(time.Hour)}},
-				Failures: []*adminv1.Failure{{Handler: "confirm", Deployment: "b.example.com/east",
+				Outstanding: []*adminv1.StatusResponse_Outstanding{{
+					Group: "confirm", Deployment: "b.example.com/east",
+					Count: 7, OldestTime: ago(time.Hour),
+				}},
+				Failures: []*adminv1.Failure{{
+					Handler: "confirm", Deployment: "b.example.com/east",
 					Error: "connection refused", Time: ago(time.Second),
-					NextTime: ago(-12*time.Second - 300*time.Millisecond)}},
+					NextTime: ago(-12*time.Second - 300*time.Millisecond),
+				}},
 			},
-			[]string{"OUTSTANDING", "b.example.com/east", "1h0m0s", "last failure of confirm for b.example.com/east",
-				"connection refused; again in 12s"},
+			[]string{
+				"OUTSTANDING", "b.example.com/east", "1h0m0s", "last failure of confirm for b.example.com/east",
+				"connection refused; again in 12s",
+			},
 			[]string{"Nothing is outstanding."},
 		},
 		"a failure without outstanding work": {
-			&adminv1.StatusResponse{Deployment: self,
-				Failures: []*adminv1.Failure{{Handler: "subscribed_deleting", Deployment: "b.example.com/east",
-					Error: "connection refused", Time: ago(time.Second), NextTime: ago(time.Second)}}},
-			[]string{"Nothing is outstanding.",
-				"last failure of subscribed_deleting for b.example.com/east, 1s ago: connection refused\n"},
+			&adminv1.StatusResponse{
+				Deployment: self,
+				Failures: []*adminv1.Failure{{
+					Handler: "subscribed_deleting", Deployment: "b.example.com/east",
+					Error: "connection refused", Time: ago(time.Second), NextTime: ago(time.Second),
+				}},
+			},
+			[]string{
+				"Nothing is outstanding.",
+				"last failure of subscribed_deleting for b.example.com/east, 1s ago: connection refused\n",
+			},
 			nil,
 		},
 		"another database": {
-			&adminv1.StatusResponse{Deployment: self,
-				Failures: []*adminv1.Failure{{Handler: "database", Deployment: "b.example.com/east",
-					Error: "it runs over another database"}}},
+			&adminv1.StatusResponse{
+				Deployment: self,
+				Failures: []*adminv1.Failure{{
+					Handler: "database", Deployment: "b.example.com/east",
+					Error: "it runs over another database",
+				}},
+			},
 			[]string{"MESSAGES OF b.example.com/east ARE IGNORED: it runs over another database"},
 			nil,
 		},
 		"decommissioned": {
-			&adminv1.StatusResponse{Deployment: self,
-				Decommissioned: []*adminv1.Decommissioned{{Deployment: "b.example.com/east", SaidBy: "operator/ann",
-					SaidTime: ago(0), Reason: "sold", Working: true}}},
-			[]string{"b.example.com/east is decommissioned, by operator/ann",
-				"sold; work on its references and resources is outstanding"},
+			&adminv1.StatusResponse{
+				Deployment: self,
+				Decommissioned: []*adminv1.Decommissioned{{
+					Deployment: "b.example.com/east", SaidBy: "operator/ann",
+					SaidTime: ago(0), Reason: "sold", Working: true,
+				}},
+			},
+			[]string{
+				"b.example.com/east is decommissioned, by operator/ann",
+				"sold; work on its references and resources is outstanding",
+			},
 			nil,
 		},
 		"kept, delegations, deletions": {
@@ -161,8 +189,10 @@ func TestWatchesThatAreBehindAreNamed(t *testing.T) {
 
 func TestAProcessWhoseLeaseHasExpiredIsMarked(t *testing.T) {
 	t.Parallel()
-	p := &adminv1.StatusResponse_Process{Name: "one", Shards: []uint32{1, 2, 3}, JoinTime: ago(time.Hour),
-		ExpireTime: ago(-time.Minute)}
+	p := &adminv1.StatusResponse_Process{
+		Name: "one", Shards: []uint32{1, 2, 3}, JoinTime: ago(time.Hour),
+		ExpireTime: ago(-time.Minute),
+	}
 	require.Regexp(t, `^process one has 3 of 64 shards, since 1h\d+m\d+s$`, processLine(p))
 	p.ExpireTime = ago(10 * time.Second)
 	require.Regexp(t, `^THE LEASE OF PROCESS one EXPIRED \d+s ago: nobody works on its 3 shards of 64$`, processLine(p))
@@ -173,8 +203,10 @@ func TestStatusOfAllNamesThoseThatDoNotAnswer(t *testing.T) {
 	found := []deploymentStatus{
 		{Deployment: "a.example.com/west", answer: &adminv1.StatusResponse{
 			Version: "v1", Processes: []*adminv1.StatusResponse_Process{{}, {}},
-			Outstanding: []*adminv1.StatusResponse_Outstanding{{Count: 2, OldestTime: ago(time.Minute)},
-				{Count: 3, OldestTime: ago(3 * time.Minute)}},
+			Outstanding: []*adminv1.StatusResponse_Outstanding{
+				{Count: 2, OldestTime: ago(time.Minute)},
+				{Count: 3, OldestTime: ago(3 * time.Minute)},
+			},
 		}},
 		{Deployment: "b.example.com/east", Error: "connection refused"},
 	}
@@ -196,13 +228,19 @@ func TestStuckShowsWhatWaitsAndWhy(t *testing.T) {
 func stuckShowsWhatWaitsAndWhy(t *testing.T) {
 	found := []stuckAt{
 		{Deployment: "a.example.com/west", answer: &adminv1.ListStuckResponse{
-			Resources: []*adminv1.ListStuckResponse_Resource{{Name: "things/1", Since: ago(time.Hour),
-				Reasons: []string{"BLOCKED by holders/1", "WAITING for b"}}},
+			Resources: []*adminv1.ListStuckResponse_Resource{{
+				Name: "things/1", Since: ago(time.Hour),
+				Reasons: []string{"BLOCKED by holders/1", "WAITING for b"},
+			}},
 			Work: []*adminv1.ListStuckResponse_Work{
-				{Group: "confirm", Deployment: "b.example.com/east", Count: 2, Since: ago(2 * time.Hour),
-					LastError: "refused", NextTime: ago(-90 * time.Second)},
-				{Group: "check_owners", Deployment: "b.example.com/east", Count: 1, Since: ago(time.Hour),
-					Reason: "owners there do not exist"},
+				{
+					Group: "confirm", Deployment: "b.example.com/east", Count: 2, Since: ago(2 * time.Hour),
+					LastError: "refused", NextTime: ago(-90 * time.Second),
+				},
+				{
+					Group: "check_owners", Deployment: "b.example.com/east", Count: 1, Since: ago(time.Hour),
+					Reason: "owners there do not exist",
+				},
 				{Group: "deleting", Count: 1, Since: ago(time.Hour)},
 			},
 		}},
@@ -229,10 +267,14 @@ func TestDeploymentsOfAServiceOrOneOrAll(t *testing.T) {
 	id := func(service, region string) schema.Deployment {
 		return schema.Deployment{DeploymentID: schema.DeploymentID{Service: service, Region: region}}
 	}
-	env := &schema.Environment{Deployments: []schema.Deployment{id("a.example.com", "west"),
-		id("a.example.com", "east"), id("b.example.com", "west")}}
-	for arg, want := range map[string]int{"": 3, "a.example.com": 2, "a.example.com/east": 1, "c.example.com": 0,
-		"a.example.com/south": 0} {
+	env := &schema.Environment{Deployments: []schema.Deployment{
+		id("a.example.com", "west"),
+		id("a.example.com", "east"), id("b.example.com", "west"),
+	}}
+	for arg, want := range map[string]int{
+		"": 3, "a.example.com": 2, "a.example.com/east": 1, "c.example.com": 0,
+		"a.example.com/south": 0,
+	} {
 		args := []string{arg}
 		if arg == "" {
 			args = nil
@@ -265,8 +307,10 @@ func TestVerifyChecksItsFlags(t *testing.T) {
 			require.Equal(t, cli.WrongUsage, cli.ExitCode(err))
 		})
 	}
-	require.Equal(t, adminv1.VerifyRequest_DANGLING_ACT, verification{repair: true, dangling: "act",
-		reason: "x"}.request().GetDangling())
+	require.Equal(t, adminv1.VerifyRequest_DANGLING_ACT, verification{
+		repair: true, dangling: "act",
+		reason: "x",
+	}.request().GetDangling())
 	require.Zero(t, verification{repair: true, dangling: "report", reason: "x"}.request().GetReason(),
 		"a reason belongs to the decision")
 }
@@ -296,8 +340,10 @@ func TestVerifySumsUpDeployments(t *testing.T) {
 func TestADecisionHasToReachEveryDeployment(t *testing.T) {
 	t.Parallel()
 	about := schema.DeploymentID{Service: "x.example.com", Region: "west"}
-	a, b := schema.DeploymentID{Service: "a.example.com", Region: "west"}, schema.DeploymentID{Service: "b.example.com",
-		Region: "west"}
+	a, b := schema.DeploymentID{Service: "a.example.com", Region: "west"}, schema.DeploymentID{
+		Service: "b.example.com",
+		Region:  "west",
+	}
 	var text bytes.Buffer
 	out := cli.Printer{Out: &text, Format: "json"}
 	var told decisions
@@ -319,8 +365,10 @@ func TestADecisionHasToReachEveryDeployment(t *testing.T) {
 
 func TestTheConsoleListensOnTheMachineItself(t *testing.T) {
 	t.Parallel()
-	for address, ok := range map[string]bool{"127.0.0.1:8080": true, "[::1]:0": true, "0.0.0.0:8080": false,
-		":8080": false, "10.0.0.1:80": false, "localhost": false} {
+	for address, ok := range map[string]bool{
+		"127.0.0.1:8080": true, "[::1]:0": true, "0.0.0.0:8080": false,
+		":8080": false, "10.0.0.1:80": false, "localhost": false,
+	} {
 		err := loopback(address)
 		require.Equal(t, ok, err == nil, address)
 		if err != nil {
@@ -355,8 +403,10 @@ func TestAnEnvironmentWithoutDeploymentsIsNamed(t *testing.T) {
 				[]stuckAt{{Deployment: "a.example.com/r", answer: &adminv1.ListStuckResponse{Pauses: []*adminv1.Pause{
 					{Of: "a.example.com/r", Reason: "r1", Actor: "operator/eve", Time: ago(0)},
 					{Of: "b.example.com/r", Reason: "r2", Actor: "operator/eve", Time: ago(0)},
-					{Of: "b.example.com/r", Handler: "OWNED_DELETING", Reason: "r3", Actor: "operator/eve",
-						Time: ago(0)},
+					{
+						Of: "b.example.com/r", Handler: "OWNED_DELETING", Reason: "r3", Actor: "operator/eve",
+						Time: ago(0),
+					},
 				}}}}, time.Minute))
 	}), "PAUSED  owned-deleting for b.example.com/r")
 }

@@ -116,7 +116,8 @@ func stuckIn(ctx context.Context, c *client.Client, at []schema.Deployment, long
 // listStuck reads pages until there are as many resources as the limit. The answer keeps the token of the
 // page after the last page read.
 func listStuck(ctx context.Context, admin adminv1.AdminServiceClient, longer time.Duration,
-	limit int) (all *adminv1.ListStuckResponse, err error) {
+	limit int,
+) (all *adminv1.ListStuckResponse, err error) {
 	for all = (*adminv1.ListStuckResponse)(nil); all == nil || all.GetNextPageToken() != "" &&
 		len(all.GetResources()) < limit; {
 		page, err := admin.ListStuck(ctx, &adminv1.ListStuckRequest{
@@ -146,12 +147,16 @@ func printStuck(out cli.Printer, found []stuckAt, longer time.Duration) error {
 			continue
 		}
 		for _, p := range f.answer.GetPauses() {
-			rows = append(rows, []any{f.Deployment, "PAUSED", pauseText(f.Deployment, p), cli.Ago(p.GetTime().AsTime()),
-				p.GetReason() + " (" + p.GetActor() + ")"})
+			rows = append(rows, []any{
+				f.Deployment, "PAUSED", pauseText(f.Deployment, p), cli.Ago(p.GetTime().AsTime()),
+				p.GetReason() + " (" + p.GetActor() + ")",
+			})
 		}
 		for _, r := range f.answer.GetResources() {
-			rows = append(rows, []any{f.Deployment, "DELETING", r.GetName(), cli.Ago(r.GetSince().AsTime()),
-				strings.Join(r.GetReasons(), "; ")})
+			rows = append(rows, []any{
+				f.Deployment, "DELETING", r.GetName(), cli.Ago(r.GetSince().AsTime()),
+				strings.Join(r.GetReasons(), "; "),
+			})
 		}
 		if listed := len(f.answer.GetResources()); f.answer.GetNextPageToken() != "" {
 			count := strconv.Itoa(listed)
@@ -165,8 +170,10 @@ func printStuck(out cli.Printer, found []stuckAt, longer time.Duration) error {
 			if w.GetDeployment() == "" {
 				what = cli.Plural(w.GetCount(), "resource")
 			}
-			rows = append(rows, []any{f.Deployment, w.GetGroup(), what, cli.Ago(w.GetSince().AsTime()),
-				cmp.Or(w.GetLastError(), w.GetReason()) + cli.NextTry(w.GetNextTime())})
+			rows = append(rows, []any{
+				f.Deployment, w.GetGroup(), what, cli.Ago(w.GetSince().AsTime()),
+				cmp.Or(w.GetLastError(), w.GetReason()) + cli.NextTry(w.GetNextTime()),
+			})
 		}
 	}
 	switch {

@@ -70,8 +70,10 @@ func bundleParts(cmd *cobra.Command, c *client.Client) ([]bundlePart, error) {
 	}
 	var versions []map[string]any
 	for _, d := range env.Deployments {
-		versions = append(versions, map[string]any{"deployment": d.String(), "version": d.Version,
-			"disabled": d.Disabled})
+		versions = append(versions, map[string]any{
+			"deployment": d.String(), "version": d.Version,
+			"disabled": d.Disabled,
+		})
 	}
 	return []bundlePart{
 		{"program.json", cli.ThisBuild()},
@@ -103,8 +105,10 @@ func packBundle(to io.Writer, parts []bundlePart, hide *redactor) error {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 		text := hide.text(string(raw))
-		if err := out.WriteHeader(&tar.Header{Name: p.name, Mode: 0o600, Size: int64(len(text)),
-			ModTime: time.Now()}); err != nil {
+		if err := out.WriteHeader(&tar.Header{
+			Name: p.name, Mode: 0o600, Size: int64(len(text)),
+			ModTime: time.Now(),
+		}); err != nil {
 			return err
 		}
 		if _, err := io.WriteString(out, text); err != nil {

@@ -35,8 +35,10 @@ func TestABundleHasNoNamesOfResourcesAndPeople(t *testing.T) {
 	require.NoError(t, err)
 	parts := []bundlePart{{"stuck.json", map[string]any{
 		"name": "//a.example.com/us-west2/projects/secret/keys/hidden",
-		"reasons": []string{"BLOCKED by //b.example.com/eastus2/holders/secret and 2 more",
-			"said by operator/eve: ticket 4711"},
+		"reasons": []string{
+			"BLOCKED by //b.example.com/eastus2/holders/secret and 2 more",
+			"said by operator/eve: ticket 4711",
+		},
 		"sample": "olds/private",
 		"same":   "see //a.example.com/us-west2/projects/secret.",
 	}}}

@@ -83,8 +83,10 @@ func (o *twoOperators) write(cmd *cobra.Command, orders ...order) error {
 		own.Identity, until.Format(time.RFC3339))
 	out.Line("  db-controller %s --approve %s --yes",
 		strings.Join(slices.Concat([]string{cmd.Name()}, cmd.Flags().Args(), subjectFlags(cmd)), " "), o.propose)
-	return out.Document(map[string]string{"file": o.propose, "signedBy": own.Identity.String(),
-		"until": until.Format(time.RFC3339)})
+	return out.Document(map[string]string{
+		"file": o.propose, "signedBy": own.Identity.String(),
+		"until": until.Format(time.RFC3339),
+	})
 }
 
 // subjectFlags returns the given flags that say what a decision is about: the other operator gives them too.

@@ -194,8 +194,10 @@ type findingJSON struct {
 
 func (v validated) document() any {
 	convert := func(p schema.Problem) findingJSON {
-		return findingJSON{Level: "problem", File: p.Pos.File, Line: p.Pos.Line, Path: p.Pos.Path, Message: p.Message,
-			Remedy: p.Remedy}
+		return findingJSON{
+			Level: "problem", File: p.Pos.File, Line: p.Pos.Line, Path: p.Pos.Path, Message: p.Message,
+			Remedy: p.Remedy,
+		}
 	}
 	findings := []findingJSON{}
 	for _, p := range v.problems {

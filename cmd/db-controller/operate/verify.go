@@ -124,8 +124,10 @@ func verify(cmd *cobra.Command, c *client.Client, names []string, how verificati
 			return cli.Plain(err)
 		} else if err != nil {
 			all.out.Line("%s: NOT VERIFIED: %v", id, cli.Plain(err))
-			all.Deployments = append(all.Deployments, verifiedDeployment{Deployment: id.String(),
-				Error: cli.Plain(err).Error()})
+			all.Deployments = append(all.Deployments, verifiedDeployment{
+				Deployment: id.String(),
+				Error:      cli.Plain(err).Error(),
+			})
 			all.unasked = append(all.unasked, id.String())
 		}
 	}

@@ -127,8 +127,10 @@ func template(name string, validity time.Duration) (*x509.Certificate, error) {
 		return nil, fmt.Errorf("make a serial number: %w", err)
 	}
 	now := time.Now()
-	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-time.Hour),
-		NotAfter: now.Add(validity)}, nil
+	return &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-time.Hour),
+		NotAfter: now.Add(validity),
+	}, nil
 }
 
 // Issue writes tls.crt, tls.key and ca.crt for an identity into a folder. It replaces existing files one by

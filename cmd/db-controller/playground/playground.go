@@ -124,8 +124,10 @@ func New(ctx context.Context, cfg Config) (*Playground, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := authority.Issue(p.certs("client"), identity.Identity{Role: identity.RoleOperator,
-		Name: "playground"}); err != nil {
+	if err := authority.Issue(p.certs("client"), identity.Identity{
+		Role: identity.RoleOperator,
+		Name: "playground",
+	}); err != nil {
 		return nil, err
 	}
 	if err := p.describeRegistry(ctx, addresses); err != nil {

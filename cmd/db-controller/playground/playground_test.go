@@ -46,13 +46,17 @@ func TestMain(m *testing.M) {
 
 func newPlayground(t *testing.T, deployments int) *playground.Playground {
 	t.Helper()
-	cfg := playground.Config{Dir: t.TempDir(), Binary: os.Args[0],
+	cfg := playground.Config{
+		Dir: t.TempDir(), Binary: os.Args[0],
 		Databases: playground.Databases{New: func(_ context.Context, name string) (string, error) {
 			return name, nil
-		}}}
+		}},
+	}
 	for i := range deployments {
-		cfg.Deployments = append(cfg.Deployments, schema.DeploymentID{Service: fmt.Sprintf("s%d.example.com", i),
-			Region: "us-west2"})
+		cfg.Deployments = append(cfg.Deployments, schema.DeploymentID{
+			Service: fmt.Sprintf("s%d.example.com", i),
+			Region:  "us-west2",
+		})
 	}
 	p, err := playground.New(t.Context(), cfg)
 	require.NoError(t, err)

@@ -35,8 +35,10 @@ func NewRemoveFinalizer() *cobra.Command {
 				return err
 			}
 			if uid == "" {
-				found, err := resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{Name: name.Name,
-					Latest: true})
+				found, err := resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{
+					Name:   name.Name,
+					Latest: true,
+				})
 				if err != nil {
 					return cli.PlainOf(name, err)
 				}
@@ -47,8 +49,10 @@ func NewRemoveFinalizer() *cobra.Command {
 				}
 				uid = found.GetUid()
 			}
-			r, err := resources.RemoveFinalizer(cmd.Context(), &resourcev1.RemoveFinalizerRequest{Name: name.Name,
-				Uid: uid, Finalizer: args[1]})
+			r, err := resources.RemoveFinalizer(cmd.Context(), &resourcev1.RemoveFinalizerRequest{
+				Name: name.Name,
+				Uid:  uid, Finalizer: args[1],
+			})
 			if err != nil {
 				return cli.PlainOf(name, err)
 			}

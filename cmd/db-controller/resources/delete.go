@@ -244,8 +244,10 @@ func exist(ctx context.Context, c *client.Client, names []schema.FullName) bool 
 	if err != nil {
 		return false
 	}
-	request := &resourcev1.BatchGetResourcesRequest{Latest: true,
-		ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}}}
+	request := &resourcev1.BatchGetResourcesRequest{
+		Latest:   true,
+		ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"name"}},
+	}
 	for _, name := range names {
 		request.Names = append(request.Names, name.Name)
 	}
@@ -349,7 +351,8 @@ func (d *deletion) report(cmd *cobra.Command, names []string, results deletions,
 // selection is sent again after another one was accepted, which may have deleted its blockers, and also
 // resources of the selection itself.
 func (d *deletion) together(cmd *cobra.Command, c *client.Client, s *selection,
-	results deletions) (accepted bool, err error) {
+	results deletions,
+) (accepted bool, err error) {
 	fail := func(err error) error {
 		for _, name := range s.names {
 			results[name.String()].Error = err.Error()
@@ -412,7 +415,8 @@ func (d *deletion) together(cmd *cobra.Command, c *client.Client, s *selection,
 
 // follow waits as long as --wait says until a resource in DELETING is removed.
 func (d *deletion) follow(cmd *cobra.Command, c *client.Client, name schema.FullName,
-	answer *resourcev1.DeleteResourceResponse, result *deleted) error {
+	answer *resourcev1.DeleteResourceResponse, result *deleted,
+) error {
 	out := cli.PrinterOf(cmd)
 	result.State = "DELETING"
 	if d.retention != "" {
@@ -451,7 +455,8 @@ func (d *deletion) follow(cmd *cobra.Command, c *client.Client, name schema.Full
 
 func (d *deletion) send(ctx context.Context, resources resourcev1.ResourceServiceClient, names []schema.FullName,
 	known map[schema.FullName]incarnation, missing bool) (answers []*resourcev1.DeleteResourceResponse,
-	unasked []*resourcev1.UnaskedDeployment, err error) {
+	unasked []*resourcev1.UnaskedDeployment, err error,
+) {
 	if d.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, d.timeout)
@@ -472,11 +477,15 @@ func (d *deletion) send(ctx context.Context, resources resourcev1.ResourceServic
 		})
 		return []*resourcev1.DeleteResourceResponse{answer}, answer.GetUnasked(), err
 	}
-	req := &resourcev1.BatchDeleteResourcesRequest{MaxRemovals: d.maxRemovals, Atomic: d.atomic, Retention: retention,
-		Now: d.now}
+	req := &resourcev1.BatchDeleteResourcesRequest{
+		MaxRemovals: d.maxRemovals, Atomic: d.atomic, Retention: retention,
+		Now: d.now,
+	}
 	for _, name := range names {
-		req.Requests = append(req.Requests, &resourcev1.DeleteResourceRequest{Name: name.Name, Uid: known[name].uid,
-			Revision: known[name].revision, AllowMissing: missing})
+		req.Requests = append(req.Requests, &resourcev1.DeleteResourceRequest{
+			Name: name.Name, Uid: known[name].uid,
+			Revision: known[name].revision, AllowMissing: missing,
+		})
 	}
 	answer, err := resources.BatchDeleteResources(ctx, req)
 	return answer.GetResponses(), answer.GetUnasked(), err
@@ -528,7 +537,8 @@ func (d *deletion) count(ctx context.Context, c *client.Client, id string, resul
 
 // waitGone shows the progress, and reports whether the resource was removed before the wait ended.
 func (d *deletion) waitGone(cmd *cobra.Command, c *client.Client, name schema.FullName,
-	answer *resourcev1.DeleteResourceResponse) (bool, error) {
+	answer *resourcev1.DeleteResourceResponse,
+) (bool, error) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), d.wait)
 	lines := newProgressLines(cmd, d.progress)
 	var showing sync.WaitGroup

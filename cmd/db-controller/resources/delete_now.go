@@ -22,11 +22,14 @@ type incarnation struct {
 // is refused. A resource that is not hidden, or that cannot be read, needs --yes, since somebody may have
 // undeleted it.
 func (d *deletion) hidden(ctx context.Context, resources resourcev1.ResourceServiceClient,
-	names []schema.FullName) (map[schema.FullName]incarnation, error) {
+	names []schema.FullName,
+) (map[schema.FullName]incarnation, error) {
 	out := map[schema.FullName]incarnation{}
 	for _, name := range names {
-		r, err := resources.GetResource(ctx, &resourcev1.GetResourceRequest{Name: name.Name, Latest: true,
-			ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"uid", "revision", "delete_time"}}})
+		r, err := resources.GetResource(ctx, &resourcev1.GetResourceRequest{
+			Name: name.Name, Latest: true,
+			ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"uid", "revision", "delete_time"}},
+		})
 		switch code := status.Code(err); {
 		case code == codes.NotFound: // the delete says it
 		case err != nil && code != codes.PermissionDenied:

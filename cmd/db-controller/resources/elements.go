@@ -53,13 +53,16 @@ const conflicts = 10
 // update holds for the revision that was read: when another update came in between, it reads and updates
 // again. The elements are removed from the revision that was read.
 func withoutElements(ctx context.Context, c resourcev1.ResourceServiceClient, update *resourcev1.UpdateResourceRequest,
-	elements []element) (*resourcev1.Resource, error) {
+	elements []element,
+) (*resourcev1.Resource, error) {
 	if len(elements) == 0 {
 		return c.UpdateResource(ctx, update)
 	}
 	for try := 1; ; try++ {
-		stored, err := c.GetResource(ctx, &resourcev1.GetResourceRequest{Name: update.GetResource().GetName(),
-			Latest: true})
+		stored, err := c.GetResource(ctx, &resourcev1.GetResourceRequest{
+			Name:   update.GetResource().GetName(),
+			Latest: true,
+		})
 		if err != nil {
 			return nil, err
 		}

@@ -23,12 +23,14 @@ type lists struct {
 }
 
 func (l *lists) GetResource(context.Context, *resourcev1.GetResourceRequest,
-	...grpc.CallOption) (*resourcev1.Resource, error) {
+	...grpc.CallOption,
+) (*resourcev1.Resource, error) {
 	return proto.CloneOf(l.stored), nil
 }
 
 func (l *lists) UpdateResource(_ context.Context, req *resourcev1.UpdateResourceRequest,
-	_ ...grpc.CallOption) (*resourcev1.Resource, error) {
+	_ ...grpc.CallOption,
+) (*resourcev1.Resource, error) {
 	if l.between > 0 {
 		l.between--
 		l.stored.Revision++
@@ -47,21 +49,33 @@ func TestElementsOfListsAreRemoved(t *testing.T) {
 	}{
 		{[]string{"policies[0]"}, map[string]any{"policies": []any{"b", "a"}}, ""},
 		{[]string{"policies[=a]"}, map[string]any{"policies": []any{"b"}}, ""},
-		{[]string{"policies[0]", "policies[2]", "spec.ports[=80]"}, map[string]any{"policies": []any{"b"},
-			"spec": map[string]any{"ports": []any{443.0}}}, ""},
+		{[]string{"policies[0]", "policies[2]", "spec.ports[=80]"}, map[string]any{
+			"policies": []any{"b"},
+			"spec":     map[string]any{"ports": []any{443.0}},
+		}, ""},
 		{[]string{"spec.ports[0]", "spec.ports[1]"}, map[string]any{"spec": map[string]any{"ports": []any{}}}, ""},
-		{[]string{"policies[3]"}, nil,
-			"--unset policies[3]: the list policies has 3 elements, and none of them is that one"},
-		{[]string{"policies[=c]"}, nil,
-			"--unset policies[=c]: the list policies has 3 elements, and none of them is that one"},
+		{
+			[]string{"policies[3]"},
+			nil,
+			"--unset policies[3]: the list policies has 3 elements, and none of them is that one",
+		},
+		{
+			[]string{"policies[=c]"},
+			nil,
+			"--unset policies[=c]: the list policies has 3 elements, and none of them is that one",
+		},
 		{[]string{"title[0]"}, nil, "--unset title[0]: title is no list in the stored body"},
 		{[]string{"none.at[0]"}, nil, "--unset none.at[0]: none.at is no list in the stored body"},
 	} {
-		body, err := structpb.NewStruct(map[string]any{"title": "t", "policies": []any{"a", "b", "a"},
-			"spec": map[string]any{"ports": []any{80.0, 443.0}}})
+		body, err := structpb.NewStruct(map[string]any{
+			"title": "t", "policies": []any{"a", "b", "a"},
+			"spec": map[string]any{"ports": []any{80.0, 443.0}},
+		})
 		require.NoError(t, err)
-		served := &lists{stored: &resourcev1.Resource{Name: "projects/p", Uid: "u", Revision: 7, Body: body},
-			between: 2}
+		served := &lists{
+			stored:  &resourcev1.Resource{Name: "projects/p", Uid: "u", Revision: 7, Body: body},
+			between: 2,
+		}
 		update, elements, err := patchOf(nil, c.unset, nil)
 		require.NoError(t, err)
 		_, err = withoutElements(t.Context(), served, update, elements)

@@ -101,8 +101,10 @@ func NewBlockDeletion() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := resources.SetBlockDeletion(cmd.Context(), &resourcev1.SetBlockDeletionRequest{Name: name.Name,
-				BlockDeletion: !off})
+			r, err := resources.SetBlockDeletion(cmd.Context(), &resourcev1.SetBlockDeletionRequest{
+				Name:          name.Name,
+				BlockDeletion: !off,
+			})
 			if err != nil {
 				return cli.Plain(err)
 			}

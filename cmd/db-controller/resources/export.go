@@ -171,7 +171,8 @@ func (e *exported) read(ctx context.Context, c *client.Client) error {
 }
 
 func (e *exported) readPage(ctx context.Context, resources resourcev1.ResourceServiceClient,
-	page []schema.FullName) error {
+	page []schema.FullName,
+) error {
 	req := &resourcev1.BatchGetResourcesRequest{Latest: true}
 	for _, name := range page {
 		req.Names = append(req.Names, name.Name)
@@ -222,7 +223,8 @@ func (e *exported) sort() {
 // freeAt returns the resources of a deployment that need nothing elsewhere that is not done, by themselves
 // and by the resources of the deployment that they need.
 func freeAt(at schema.DeploymentID, left []schema.FullName, needs map[schema.FullName][]schema.FullName,
-	done map[schema.FullName]bool) []schema.FullName {
+	done map[schema.FullName]bool,
+) []schema.FullName {
 	free := map[schema.FullName]bool{}
 	for _, name := range left {
 		free[name] = name.Deployment == at

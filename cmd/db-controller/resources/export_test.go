@@ -25,24 +25,36 @@ func TestExportedTargetsComeBeforeTheirHolders(t *testing.T) {
 		bodies map[string]any // a string is the name that the body has
 		want   []string
 	}{
-		"as it was": {names: []string{a + "xs/1", a + "xs/2", b + "ys/1"},
-			want: []string{a + "xs/1", a + "xs/2", b + "ys/1"}},
-		"by a relative name": {names: []string{b + "ys/1", a + "xs/1"}, bodies: map[string]any{b + "ys/1": "xs/1"},
-			want: []string{a + "xs/1", b + "ys/1"}},
-		"within one transaction": {names: []string{a + "xs/1", a + "xs/2"}, bodies: map[string]any{a + "xs/1": "xs/2"},
-			want: []string{a + "xs/1", a + "xs/2"}},
+		"as it was": {
+			names: []string{a + "xs/1", a + "xs/2", b + "ys/1"},
+			want:  []string{a + "xs/1", a + "xs/2", b + "ys/1"},
+		},
+		"by a relative name": {
+			names: []string{b + "ys/1", a + "xs/1"}, bodies: map[string]any{b + "ys/1": "xs/1"},
+			want: []string{a + "xs/1", b + "ys/1"},
+		},
+		"within one transaction": {
+			names: []string{a + "xs/1", a + "xs/2"}, bodies: map[string]any{a + "xs/1": "xs/2"},
+			want: []string{a + "xs/1", a + "xs/2"},
+		},
 		"by way of another": {
 			names:  []string{a + "xs/1", a + "xs/2", a + "xs/3", b + "ys/1"},
 			bodies: map[string]any{a + "xs/1": "xs/2", a + "xs/2": b + "ys/1"},
 			want:   []string{a + "xs/3", b + "ys/1", a + "xs/1", a + "xs/2"},
 		},
-		"below another": {names: []string{b + "xs/1/ys/1", a + "xs/1"},
-			want: []string{a + "xs/1", b + "xs/1/ys/1"}},
-		"a cycle over deployments": {names: []string{a + "xs/1", b + "ys/1"},
+		"below another": {
+			names: []string{b + "xs/1/ys/1", a + "xs/1"},
+			want:  []string{a + "xs/1", b + "xs/1/ys/1"},
+		},
+		"a cycle over deployments": {
+			names:  []string{a + "xs/1", b + "ys/1"},
 			bodies: map[string]any{a + "xs/1": b + "ys/1", b + "ys/1": a + "xs/1"},
-			want:   []string{a + "xs/1", b + "ys/1"}},
-		"a name of another resource": {names: []string{b + "ys/1", a + "xs/1"},
-			bodies: map[string]any{b + "ys/1": a + "xs/2"}, want: []string{b + "ys/1", a + "xs/1"}},
+			want:   []string{a + "xs/1", b + "ys/1"},
+		},
+		"a name of another resource": {
+			names:  []string{b + "ys/1", a + "xs/1"},
+			bodies: map[string]any{b + "ys/1": a + "xs/2"}, want: []string{b + "ys/1", a + "xs/1"},
+		},
 	}
 	for name, c := range cases {
 		e := &exported{resources: map[schema.FullName]*resourcev1.Resource{}}

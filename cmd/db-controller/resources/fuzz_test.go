@@ -36,8 +36,10 @@ func FuzzResourceFiles(f *testing.F) {
 
 // An element of a list is a path and an index, or a path and a value, as it is written.
 func FuzzElements(f *testing.F) {
-	for _, seed := range []string{"policies[0]", "spec.policies[=//iam.example.com/eu/policies/p]", "a[-1]", "a[+1]",
-		"[0]", "a[", "a[]", "a[=]", "a[[0]]", "a.[1]"} {
+	for _, seed := range []string{
+		"policies[0]", "spec.policies[=//iam.example.com/eu/policies/p]", "a[-1]", "a[+1]",
+		"[0]", "a[", "a[]", "a[=]", "a[[0]]", "a.[1]",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -97,8 +97,10 @@ func keepersBefore(ctx context.Context, c *client.Client, name schema.FullName) 
 		at, err := c.Resources(ctx, k.at)
 		for token := ""; err == nil; {
 			var page *resourcev1.ListReferrersResponse
-			page, err = at.ListReferrers(ctx, &resourcev1.ListReferrersRequest{Target: name.String(),
-				TargetUid: r.GetUid(), PageSize: 1000, PageToken: token, Latest: true})
+			page, err = at.ListReferrers(ctx, &resourcev1.ListReferrersRequest{
+				Target:    name.String(),
+				TargetUid: r.GetUid(), PageSize: 1000, PageToken: token, Latest: true,
+			})
 			for _, one := range page.GetReferrers() {
 				if schema.Behaviour(one.GetBehaviour()) == schema.AllowDangling {
 					found = append(found, keeper{one.GetHolder(), one.GetKind(), one.GetPath()})

@@ -131,7 +131,8 @@ func planOf(ctx context.Context, c *client.Client, names []schema.FullName) (*re
 // planWith is planOf with a number of names for each group, 0 for a few, and the greatest number of removals
 // that the delete may have.
 func planWith(ctx context.Context, c *client.Client, names []schema.FullName, samples int32,
-	maxRemovals int64) (*resourcev1.PlanDeletionResponse, error) {
+	maxRemovals int64,
+) (*resourcev1.PlanDeletionResponse, error) {
 	resources, err := c.Resources(ctx, names[0].Deployment)
 	if err != nil {
 		return nil, cli.Plain(err)

@@ -19,8 +19,11 @@ func TestTheProgressOfADeletionOnlyGrows(t *testing.T) {
 	var shown strings.Builder
 	out := &progressLines{to: &shown}
 	for _, answer := range [][]*adminv1.Deletion{
-		{{Found: 5, Removed: 2, Expected: 9}}, {{Found: 4, Removed: 1, Expected: 9}}, nil,
-		{{Found: 5, Removed: 3, Expected: 5}}, {{Found: 6, Removed: 6, Expected: 6, Unset: 1}},
+		{{Found: 5, Removed: 2, Expected: 9}},
+		{{Found: 4, Removed: 1, Expected: 9}},
+		nil,
+		{{Found: 5, Removed: 3, Expected: 5}},
+		{{Found: 6, Removed: 6, Expected: 6, Unset: 1}},
 		{{Found: 6, Removed: 6, Expected: 6}},
 	} {
 		last = grown(last, answer)

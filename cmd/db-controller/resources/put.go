@@ -115,8 +115,10 @@ func (p *putting) one(cmd *cobra.Command, c *client.Client, args []string) error
 	if err := checkOwnerKinds(cmd.Context(), c, name, references); err != nil {
 		return err
 	}
-	r, err := put(cmd.Context(), resources, &resourcev1.Resource{Name: name.Name, Body: body,
-		OwnerReferences: references}, partly)
+	r, err := put(cmd.Context(), resources, &resourcev1.Resource{
+		Name: name.Name, Body: body,
+		OwnerReferences: references,
+	}, partly)
 	if status.Code(err) == codes.AlreadyExists && len(p.set) > 0 {
 		return cli.WithCode(cli.Refused,
 			fmt.Errorf(
@@ -136,7 +138,8 @@ func (p *putting) one(cmd *cobra.Command, c *client.Client, args []string) error
 // put creates or replaces a resource. Without a whole body it only creates: a replacement would drop the
 // fields that the caller did not name.
 func put(ctx context.Context, c resourcev1.ResourceServiceClient, r *resourcev1.Resource,
-	creates bool) (*resourcev1.Resource, error) {
+	creates bool,
+) (*resourcev1.Resource, error) {
 	if creates {
 		return c.CreateResource(ctx, &resourcev1.CreateResourceRequest{Resource: r})
 	}
@@ -183,8 +186,10 @@ func patchOf(set, unset, labels []string) (*resourcev1.UpdateResourceRequest, []
 		return nil, nil, err
 	}
 	var elements []element
-	update := &resourcev1.UpdateResourceRequest{Resource: &resourcev1.Resource{Body: body, Labels: map[string]string{}},
-		UpdateMask: &fieldmaskpb.FieldMask{}}
+	update := &resourcev1.UpdateResourceRequest{
+		Resource:   &resourcev1.Resource{Body: body, Labels: map[string]string{}},
+		UpdateMask: &fieldmaskpb.FieldMask{},
+	}
 	for _, s := range set {
 		path, _, _ := strings.Cut(s, "=")
 		update.UpdateMask.Paths = append(update.UpdateMask.Paths, "body."+path)
@@ -275,7 +280,8 @@ func ReadOwners(texts []string) ([]*resourcev1.OwnerReference, error) {
 // checkOwnerKinds refuses a kind that no described version of the owner's service has: its deployment cannot
 // say whether a later version has it. Without an environment nothing is known.
 func checkOwnerKinds(ctx context.Context, c *client.Client, of schema.FullName,
-	owners []*resourcev1.OwnerReference) error {
+	owners []*resourcev1.OwnerReference,
+) error {
 	if len(owners) == 0 {
 		return nil
 	}

@@ -92,7 +92,8 @@ func (p *putting) run(cmd *cobra.Command, c *client.Client, run []givenResource)
 		if r.Body == nil || p.create {
 			req.Writes = append(req.Writes,
 				&resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{
-					Create: r.Resource}})
+					Create: r.Resource,
+				}})
 		} else {
 			req.Writes = append(req.Writes, client.PutOf(r.Resource))
 		}
@@ -114,11 +115,14 @@ func (p *putting) run(cmd *cobra.Command, c *client.Client, run []givenResource)
 // restoreRest stores the fields of a file's resource that a put does not write: the protection, and a status
 // if the resource has none. A status that the resource has belongs to its controllers.
 func restoreRest(cmd *cobra.Command, resources resourcev1.ResourceServiceClient, given givenResource,
-	r *resourcev1.Resource) (*resourcev1.Resource, error) {
+	r *resourcev1.Resource,
+) (*resourcev1.Resource, error) {
 	ctx := cmd.Context()
 	if given.GetBlockDeletion() && !r.GetBlockDeletion() {
-		protected, err := resources.SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{Name: r.GetName(),
-			Uid: r.GetUid(), BlockDeletion: true})
+		protected, err := resources.SetBlockDeletion(ctx, &resourcev1.SetBlockDeletionRequest{
+			Name: r.GetName(),
+			Uid:  r.GetUid(), BlockDeletion: true,
+		})
 		if err != nil {
 			return r, err
 		}
@@ -129,8 +133,10 @@ func restoreRest(cmd *cobra.Command, resources resourcev1.ResourceServiceClient,
 	case r.GetStatus() != nil:
 		cmd.PrintErrf("%s: its status is left as its controllers have reported it\n", given)
 	default:
-		reported, err := resources.UpdateResourceStatus(ctx, &resourcev1.UpdateResourceStatusRequest{Name: r.GetName(),
-			Uid: r.GetUid(), Status: given.GetStatus()})
+		reported, err := resources.UpdateResourceStatus(ctx, &resourcev1.UpdateResourceStatusRequest{
+			Name: r.GetName(),
+			Uid:  r.GetUid(), Status: given.GetStatus(),
+		})
 		if err != nil {
 			return r, err
 		}

@@ -65,8 +65,10 @@ func NewReferrers() *cobra.Command {
 					silent = cli.Plain(err)
 				}
 				for _, k := range kept { // no record of them is kept at the target
-					line := referrer{Holder: k.Holder, Kind: k.Kind, Path: k.Path,
-						Behaviour: schema.AllowDangling.String()}
+					line := referrer{
+						Holder: k.Holder, Kind: k.Kind, Path: k.Path,
+						Behaviour: schema.AllowDangling.String(),
+					}
 					if !slices.Contains(found, line) {
 						found, rows = append(found, line),
 							append(rows, []any{line.Holder, line.Kind, line.Path, line.Behaviour})

@@ -46,8 +46,7 @@ const (
 func (r *releasing) given() bool { return r.detach != "" || r.orphan }
 
 func (r *releasing) check() error {
-	switch {
-	case r.detach != "" && r.detach != detachUnset && r.detach != detachDelete:
+	if r.detach != "" && r.detach != detachUnset && r.detach != detachDelete {
 		return cli.Usage("--detach=%s: want unset or delete", r.detach)
 	}
 	return nil
@@ -194,8 +193,10 @@ func (r *releasing) ties(ctx context.Context, c *client.Client, names []string) 
 				return nil, cli.WithCode(cli.Unavailable,
 					fmt.Errorf("it is not known whether %s refers to %s: try again", b.GetHolder(), b.GetTarget()))
 			default:
-				all = append(all, tie{Holder: b.GetHolder(), Path: b.GetPath(), Target: b.GetTarget(),
-					Action: r.detach})
+				all = append(all, tie{
+					Holder: b.GetHolder(), Path: b.GetPath(), Target: b.GetTarget(),
+					Action: r.detach,
+				})
 			}
 		}
 	}
@@ -217,8 +218,10 @@ func orphans(ctx context.Context, c *client.Client, all []tie, name string, name
 				fmt.Errorf("%s is below %s and cannot stay without it: name it too, or delete it before",
 					referrer.GetHolder(), name))
 		}
-		all = append(all, tie{Holder: referrer.GetHolder(), Path: referrer.GetPath(), Target: name,
-			Action: detachUnset})
+		all = append(all, tie{
+			Holder: referrer.GetHolder(), Path: referrer.GetPath(), Target: name,
+			Action: detachUnset,
+		})
 	}
 	return all, nil
 }

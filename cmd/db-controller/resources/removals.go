@@ -126,8 +126,10 @@ func printRemovalsSince(cmd *cobra.Command, c *client.Client, of, token string) 
 	}
 	out, rows := cli.PrinterOf(cmd), [][]any{}
 	for _, r := range found {
-		rows = append(rows, []any{r.GetName(), r.GetKind(), r.GetUid(), cli.At(r.GetDecideTime().AsTime()),
-			cmp.Or(r.GetRoot(), "-"), cmp.Or(r.GetActor(), "-")})
+		rows = append(rows, []any{
+			r.GetName(), r.GetKind(), r.GetUid(), cli.At(r.GetDecideTime().AsTime()),
+			cmp.Or(r.GetRoot(), "-"), cmp.Or(r.GetActor(), "-"),
+		})
 	}
 	if len(found) == 0 {
 		out.Line("Nothing was removed in %s since then.", id)
@@ -146,7 +148,8 @@ func namesOf(removals []*adminv1.Removal) []string {
 }
 
 func removalsAt(cmd *cobra.Command, c *client.Client, at schema.DeploymentID,
-	req *adminv1.ListRemovalsRequest) ([]*adminv1.Removal, error) {
+	req *adminv1.ListRemovalsRequest,
+) ([]*adminv1.Removal, error) {
 	admin, err := c.Admin(cmd.Context(), at)
 	if err != nil {
 		return nil, err

@@ -114,8 +114,10 @@ func parseResource(node *yaml.Node) (g givenResource, err error) {
 		return g, err
 	}
 	g.id = name.Deployment
-	g.Resource = &resourcev1.Resource{Name: name.Name, Kind: r.Kind, Uid: r.UID, Revision: revision, Labels: r.Labels,
-		BlockDeletion: r.BlockDeletion}
+	g.Resource = &resourcev1.Resource{
+		Name: name.Name, Kind: r.Kind, Uid: r.UID, Revision: revision, Labels: r.Labels,
+		BlockDeletion: r.BlockDeletion,
+	}
 	if strings.HasSuffix(r.State, "DELETING") {
 		g.State = resourcev1.Resource_STATE_DELETING
 	}

@@ -47,8 +47,10 @@ func NewGet() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				r, err := resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{Name: name.Name,
-					Latest: latest})
+				r, err := resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{
+					Name:   name.Name,
+					Latest: latest,
+				})
 				if err != nil {
 					missing = errors.Join(missing, cli.PlainOf(name, err))
 					continue
@@ -190,8 +192,10 @@ func NewWatch() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			stream, err := resources.WatchResources(cmd.Context(), &resourcev1.WatchResourcesRequest{Kind: kind,
-				Filter: filter, ResumeToken: from})
+			stream, err := resources.WatchResources(cmd.Context(), &resourcev1.WatchResourcesRequest{
+				Kind:   kind,
+				Filter: filter, ResumeToken: from,
+			})
 			if err != nil {
 				return cli.Plain(err)
 			}
@@ -269,8 +273,10 @@ func show(cmd *cobra.Command, found []*resourcev1.Resource, several bool) error 
 		}
 		rows = append(rows, []any{cli.FullName(f), f.GetKind(), stateWord(f), revision, age})
 		if purge := f.GetPurgeTime(); purge != nil {
-			rows = append(rows, []any{"  HIDDEN until " + purge.AsTime().Local().Format("2006-01-02 15:04 MST"), "",
-				"", "", ""})
+			rows = append(rows, []any{
+				"  HIDDEN until " + purge.AsTime().Local().Format("2006-01-02 15:04 MST"), "",
+				"", "", "",
+			})
 		}
 		for _, condition := range f.GetConditions() {
 			rows = append(rows, []any{"  " + condition.GetType() + " " + condition.GetMessage(), "", "", "", ""})

@@ -28,8 +28,10 @@ func NewUndelete() *cobra.Command {
 				r, err := resources.UndeleteResource(cmd.Context(),
 					&resourcev1.UndeleteResourceRequest{Name: name.Name})
 				if status.Code(err) == codes.AlreadyExists && len(found) > 0 { // it is back with one before it
-					r, err = resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{Name: name.Name,
-						Latest: true})
+					r, err = resources.GetResource(cmd.Context(), &resourcev1.GetResourceRequest{
+						Name:   name.Name,
+						Latest: true,
+					})
 				}
 				if err != nil {
 					failed = errors.Join(failed, cli.PlainOf(name, err))

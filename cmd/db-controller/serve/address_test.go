@@ -43,10 +43,12 @@ func TestOneAddressLeavesPlacesForOthers_I20(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	listener := newByAddress(netutil.LimitListener(l, all), most)
-	server := &http.Server{ReadHeaderTimeout: time.Minute,
+	server := &http.Server{
+		ReadHeaderTimeout: time.Minute,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, "served")
-		})}
+		}),
+	}
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close() })
 	var hostile []net.Conn
@@ -54,10 +56,13 @@ func TestOneAddressLeavesPlacesForOthers_I20(t *testing.T) {
 		hostile = append(hostile, dialFrom(t, "127.0.0.2", l.Addr().String()))
 	}
 	client := func(from string) *http.Client {
-		return &http.Client{Timeout: 10 * time.Second,
+		return &http.Client{
+			Timeout: 10 * time.Second,
 			Transport: &http.Transport{
 				DialContext:       (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext,
-				DisableKeepAlives: true}}
+				DisableKeepAlives: true,
+			},
+		}
 	}
 	answer, err := client("127.0.0.3").Get("http://" + l.Addr().String())
 	require.NoError(t, err)

@@ -58,8 +58,8 @@ func (c *auditLogConfig) open(ctx context.Context, source string, log *zap.Logge
 	if err != nil {
 		return nil, fmt.Errorf("--audit-log: %w", err)
 	}
-	return auditlog.Open(auditlog.Config{Source: source, Sink: sink, Classes: classes, Required: c.required,
-		Logger: log}) //nolint:contextcheck // it ends when it is closed
+	cfg := auditlog.Config{Source: source, Sink: sink, Classes: classes, Required: c.required, Logger: log}
+	return auditlog.Open(cfg) //nolint:contextcheck // it ends when it is closed
 }
 
 // auditLogFailing is whether the audit log of the process cannot be written.

@@ -24,7 +24,8 @@ type owners struct {
 }
 
 func (owners) Authorize(_ context.Context,
-	req *authorizationv1.AuthorizeRequest) (*authorizationv1.AuthorizeResponse, error) {
+	req *authorizationv1.AuthorizeRequest,
+) (*authorizationv1.AuthorizeResponse, error) {
 	out := &authorizationv1.AuthorizeResponse{}
 	_, own, _ := strings.Cut(req.GetSubject().GetIdentity(), "/")
 	for _, n := range req.GetNames() {

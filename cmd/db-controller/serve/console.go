@@ -21,7 +21,8 @@ import (
 // consoleSessions serves the console to people with tokens, who share the slots of the gateway. It shows this
 // deployment alone unless --console-all says otherwise: a token is sent to no other, which could use it.
 func (d *deployment) consoleSessions(api *gateway.Handler, conns []grpc.ClientConnInterface,
-	others *tokenConns) *console.Sessions {
+	others *tokenConns,
+) *console.Sessions {
 	return console.NewSessions(console.SessionsConfig{
 		Verify: d.verified, Enter: api.Enter, Actions: d.cfg.api.actions,
 		Of: func(token string) console.Deployments {

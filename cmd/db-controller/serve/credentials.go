@@ -12,7 +12,8 @@ import (
 // loadCredentials reads the certificates of --certs: files of a folder, or the certificates of the identity
 // that a Workload API sends within a time. The function ends their renewal.
 func loadCredentials(ctx context.Context, certs string, who identity.Identity,
-	patience time.Duration) (c *identity.Credentials, end func(), err error) {
+	patience time.Duration,
+) (c *identity.Credentials, end func(), err error) {
 	if !workload.IsAddress(certs) {
 		c, err = identity.Load(identity.InDir(certs))
 		return c, func() {}, err

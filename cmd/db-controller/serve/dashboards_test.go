@@ -193,8 +193,10 @@ func TestPromtoolAcceptsTheAlerts(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	for _, args := range [][]string{{"check", "rules", "../../../deploy/prometheus/alerts.yaml"},
-		{"test", "rules", "testdata/alerts_test.yaml"}} {
+	for _, args := range [][]string{
+		{"check", "rules", "../../../deploy/prometheus/alerts.yaml"},
+		{"test", "rules", "testdata/alerts_test.yaml"},
+	} {
 		out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput() //nolint:gosec // a program of the system
 		require.NoError(t, err, string(out))
 	}

@@ -73,7 +73,8 @@ type deployment struct {
 // runDeployment runs a process of a deployment until ctx ends or a part fails, and returns when all parts
 // have returned.
 func runDeployment(ctx context.Context, cfg deploymentConfig, changes *reloads[deploymentConfig],
-	log *zap.Logger) error {
+	log *zap.Logger,
+) error {
 	stop, err := beginTraces(ctx, cfg.id.String(), log)
 	if err != nil {
 		return err
@@ -105,8 +106,10 @@ func beginTraces(ctx context.Context, instance string, log *zap.Logger) (stop fu
 // newDeployment builds the parts, in the order of their dependencies. It returns the deployment with an error
 // as well: the parts that exist are closed.
 func newDeployment(ctx context.Context, cfg deploymentConfig, log *zap.Logger) (*deployment, error) {
-	d := &deployment{cfg: cfg, environments: make(chan *schema.Environment, 1), renewed: make(chan struct{}, 1),
-		auditing: newAuditing(cfg.audit)}
+	d := &deployment{
+		cfg: cfg, environments: make(chan *schema.Environment, 1), renewed: make(chan struct{}, 1),
+		auditing: newAuditing(cfg.audit),
+	}
 	d.log, d.outage = postgres.LogOutageOnce(log)
 	d.waiting = newStartWait(cfg.database.startTimeout, d.log)
 	for _, build := range []func(context.Context) error{
@@ -163,7 +166,8 @@ func (d *deployment) connect(ctx context.Context) error {
 
 // connect waits for a database, migrates it or checks its schema, and opens a pool.
 func connect(ctx context.Context, waiting *startWait, cfg databaseConfig, set migrations.Set, name string,
-	of ...migrations.Role) (pool *pgxpool.Pool, err error) {
+	of ...migrations.Role,
+) (pool *pgxpool.Pool, err error) {
 	err = waiting.database(ctx, func() error {
 		began := time.Now()
 		if cfg.migrate {
@@ -227,10 +231,14 @@ func (d *deployment) openStore(ctx context.Context) error {
 	return d.waiting.database(ctx, func() (err error) {
 		d.store, err = shadow.Open(ctx, shadow.Config{
 			Pool: d.pool, Standby: d.standby, Deployment: d.cfg.id, Peers: peer.PeersOf(measured), Logger: d.log,
-			Times: shadow.Times{TentativeTTL: limits.tentativeTTL, OwnerGrace: limits.ownerGrace,
-				MissingGrace: limits.missingGrace},
-			Limits: shadow.Limits{Quotas: limits.quotas, QuotaOf: quotaOf(d.peers.Environment, d.cfg.id),
-				BlockRightFrom: limits.blockRightFrom},
+			Times: shadow.Times{
+				TentativeTTL: limits.tentativeTTL, OwnerGrace: limits.ownerGrace,
+				MissingGrace: limits.missingGrace,
+			},
+			Limits: shadow.Limits{
+				Quotas: limits.quotas, QuotaOf: quotaOf(d.peers.Environment, d.cfg.id),
+				BlockRightFrom: limits.blockRightFrom,
+			},
 			Retention:   shadow.Retention{Changes: limits.changesKept, Removals: limits.removalsKept},
 			Delegations: limits.delegations, DeletionEnded: ended,
 		})
@@ -293,8 +301,10 @@ func (d *deployment) buildServer(context.Context) (err error) {
 			Credentials: d.credentials, Health: d.endpoints.health, Reflection: d.cfg.server.reflection,
 			Unary: d.endpoints.unary(), Stream: d.endpoints.stream(), Memory: d.cfg.server.memory << 20,
 		},
-		Callers: service.Callers{MaxWritten: d.cfg.store.maxWritten << 20, AuditLog: d.endpoints.audit,
-			Refused: d.endpoints.refused},
+		Callers: service.Callers{
+			MaxWritten: d.cfg.store.maxWritten << 20, AuditLog: d.endpoints.audit,
+			Refused: d.endpoints.refused,
+		},
 		Process: service.Process{NotReady: d.notReady, Failures: d.failures, Watches: d.metrics.watchList},
 	}
 	if d.endpoints.tokens != nil {
@@ -330,12 +340,18 @@ func (d *deployment) buildManager(context.Context) (err error) {
 	leases := d.store.Leases(d.cfg.share.name, d.cfg.share.lease)
 	d.manager, err = nodemanager.New(nodemanager.Config{
 		Deployment: d.cfg.id, Environments: d.environments, Logger: d.log,
-		Store: nodemanager.Store{Switch: d.store.Admin.Switch, Refresh: d.store.Admin.Refresh,
-			PointedTo: d.store.Attempts.ReferencedDeployments, Renewed: d.renewed},
-		Others: nodemanager.Others{Look: d.store.Attempts.Look, Superseded: d.store.Gate.Superseded(),
-			Kept: keeper{d.store}.LoadEnvironment, Follows: d.peers.Update},
-		Sharing: nodemanager.Sharing{Leases: leases, TTL: d.cfg.share.lease, Nodes: d.cfg.share.nodes,
-			Leads: d.registry.Lead, CanLead: d.registry.CanLead},
+		Store: nodemanager.Store{
+			Switch: d.store.Admin.Switch, Refresh: d.store.Admin.Refresh,
+			PointedTo: d.store.Attempts.ReferencedDeployments, Renewed: d.renewed,
+		},
+		Others: nodemanager.Others{
+			Look: d.store.Attempts.Look, Superseded: d.store.Gate.Superseded(),
+			Kept: keeper{d.store}.LoadEnvironment, Follows: d.peers.Update,
+		},
+		Sharing: nodemanager.Sharing{
+			Leases: leases, TTL: d.cfg.share.lease, Nodes: d.cfg.share.nodes,
+			Leads: d.registry.Lead, CanLead: d.registry.CanLead,
+		},
 		NewNode: func(share nodemanager.Share) (nodemanager.Runner, error) { return d.newNode(leases, share) },
 	})
 	return err
@@ -351,10 +367,13 @@ func (d *deployment) newNode(leases *shadow.Leases, share nodemanager.Share) (no
 		Watches: d.peers, Observer: d.metrics, Logger: d.log, Expired: expired, Retries: d.store.Operate.ListenRetries,
 		Handlers: constraint.Handlers{
 			Owned: handlers.PausableTable{Table: d.owned, Pauses: d.store.Operate},
-			Resolver: handlers.PausableResolve{Handler: &handlers.Resolve{Store: d.store.Targets, Peers: d.peers,
-				Self: d.cfg.id, Scheduled: d.store.Deletions}, Pauses: d.store.Operate},
+			Resolver: handlers.PausableResolve{Handler: &handlers.Resolve{
+				Store: d.store.Targets, Peers: d.peers,
+				Self: d.cfg.id, Scheduled: d.store.Deletions,
+			}, Pauses: d.store.Operate},
 			Subscribed: handlers.PausableSubscribedDeleting{SubscribedDeleting: &handlers.SubscribedDeleting{
-				Store: d.store.Follow, Epoch: d.store.Gate, Peers: d.peers}, Pauses: d.store.Operate},
+				Store: d.store.Follow, Epoch: d.store.Gate, Peers: d.peers,
+			}, Pauses: d.store.Operate},
 		},
 	})
 	return fenced{node, leases, share.Member}, err
@@ -363,8 +382,10 @@ func (d *deployment) newNode(leases *shadow.Leases, share nodemanager.Share) (no
 // ownedHandlers returns the handlers of the outstanding work of a deployment.
 func ownedHandlers(store *shadow.Store, peers *peers.Peers) (*handlers.Table, error) {
 	return handlers.NewTable(handlers.Actions{
-		Confirm: &handlers.Confirm{Store: store.Targets, Repair: store.Verify, Peers: peers,
-			Rights: store.Rights, Scheduled: store.Deletions},
+		Confirm: &handlers.Confirm{
+			Store: store.Targets, Repair: store.Verify, Peers: peers,
+			Rights: store.Rights, Scheduled: store.Deletions,
+		},
 		Release:               &handlers.Release{Store: store.Targets, Peers: peers},
 		ReleaseOwner:          &handlers.ReleaseOwner{Store: store.Targets, Peers: peers},
 		CheckOwners:           &handlers.CheckOwners{Store: store.Owners, Peers: peers},

@@ -191,7 +191,8 @@ type endpoints struct {
 // newEndpoints opens the audit log of a source and listens for gRPC; start serves; close closes the log and
 // the listener.
 func newEndpoints(ctx context.Context, source string, cfg serverConfig, credentials *identity.Credentials,
-	monitoring *monitoring, log *zap.Logger) (*endpoints, error) {
+	monitoring *monitoring, log *zap.Logger,
+) (*endpoints, error) {
 	var tokens *token.Verifier
 	if cfg.tokens != "" {
 		var err error
@@ -238,7 +239,8 @@ func (e *endpoints) stream() []grpc.StreamServerInterceptor {
 // start serves with the group. The checks decide about readiness, and so do the writes that the database
 // refuses and the certificate.
 func (e *endpoints) start(ctx context.Context, g *errgroup.Group, server *grpc.Server, outage *postgres.Outage,
-	checks []check) {
+	checks []check,
+) {
 	checks = append(checks, check{name: "writes", run: outage.Refuses}, certificateCheck(e.credentials))
 	e.calls.InitializeMetrics(server)
 	g.Go(func() error {
@@ -256,7 +258,8 @@ func (e *endpoints) start(ctx context.Context, g *errgroup.Group, server *grpc.S
 
 // serveGRPC serves until ctx ends, and returns when the server has stopped.
 func serveGRPC(ctx context.Context, server *grpc.Server, listener net.Listener,
-	stopTimeout func() time.Duration) error {
+	stopTimeout func() time.Duration,
+) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
@@ -289,7 +292,8 @@ func (h *grpcHealth) look() {
 
 // Check implements the service.
 func (h *grpcHealth) Check(ctx context.Context,
-	req *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
+	req *healthv1.HealthCheckRequest,
+) (*healthv1.HealthCheckResponse, error) {
 	h.look() //nolint:contextcheck // for all who ask
 	return h.Server.Check(ctx, req)
 }

@@ -39,8 +39,10 @@ func (c *deploymentConfig) exposures() []exposure {
 		if c.api.all {
 			which = "all deployments"
 		}
-		out = append(out, exposure{way: "console on " + c.api.listen,
-			to: fmt.Sprintf("users with a token, by their rights; it %s %s", what, which)})
+		out = append(out, exposure{
+			way: "console on " + c.api.listen,
+			to:  fmt.Sprintf("users with a token, by their rights; it %s %s", what, which),
+		})
 	}
 	if c.server.http != "" {
 		out = append(out, exposure{way: "HTTP on " + c.server.http, to: reachedBy(c.server.http) +
@@ -51,8 +53,10 @@ func (c *deploymentConfig) exposures() []exposure {
 	}
 	if c.server.audit.sink == "" {
 		out = append(out,
-			exposure{way: "audit",
-				to: "deletes, operations and denials are in this log; reads and writes are not recorded (--audit-log)"})
+			exposure{
+				way: "audit",
+				to:  "deletes, operations and denials are in this log; reads and writes are not recorded (--audit-log)",
+			})
 	}
 	return out
 }
@@ -72,8 +76,10 @@ func exposureOf(rights *schema.Rights) exposure {
 	case rights == nil:
 		return exposure{way: "rights", to: "no user, and every operator: no rights are declared"}
 	case rights.Allow && !rights.Deny:
-		return exposure{way: "rights", open: true,
-			to: "every user may read, write and delete every resource: the rights say default: allow"}
+		return exposure{
+			way: "rights", open: true,
+			to: "every user may read, write and delete every resource: the rights say default: allow",
+		}
 	case len(rights.Operators) == 0:
 		return exposure{way: "rights", to: fmt.Sprintf("users by %s; every operator may do everything",
 			cli.Plural(len(rights.Grants), "grant"))}

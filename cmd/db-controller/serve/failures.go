@@ -31,8 +31,10 @@ func (f *failures) ran(handler string, d schema.DeploymentID, err error, next ti
 	if f.last == nil {
 		f.last = map[failureKey]service.Failure{}
 	}
-	f.last[failureKey{handler, d}] = service.Failure{Handler: handler, Deployment: d, Error: err.Error(),
-		Time: time.Now(), Next: next}
+	f.last[failureKey{handler, d}] = service.Failure{
+		Handler: handler, Deployment: d, Error: err.Error(),
+		Time: time.Now(), Next: next,
+	}
 }
 
 func (f *failures) list() []service.Failure {

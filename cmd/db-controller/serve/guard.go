@@ -82,8 +82,10 @@ func servePprof(ctx context.Context, address string, log *zap.Logger) error {
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol) // cmdline is left out: it contains the connection string
 	mux.HandleFunc("GET /debug/pprof/cmdline", http.NotFound)
-	return listenHTTP(ctx, "pprof", address, &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second,
-		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}, log)
+	return listenHTTP(ctx, "pprof", address, &http.Server{
+		Handler: mux, ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+	}, log)
 }
 
 // onLoopback returns an error for an address that other machines can reach.
@@ -120,7 +122,8 @@ func listenHTTP(ctx context.Context, flag, address string, server *http.Server, 
 
 // serveListener serves until ctx ends, and returns when the server has stopped.
 func serveListener(ctx context.Context, flag string, listener net.Listener, server *http.Server,
-	log *zap.Logger) error {
+	log *zap.Logger,
+) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)

@@ -55,18 +55,36 @@ func TestReadinessNamesTheFailedChecks(t *testing.T) {
 	}{
 		{nil, "", 200, "ok\n"},
 		{[]check{database, noted}, "", 200, "ok\n"},
-		{[]check{database, noted, quiet}, "?verbose", 200,
-			"[+]postgres ok\n[+]registry ok: last heard 3s ago\n[+]lease ok\nreadyz check passed\n"},
-		{[]check{{name: "postgres", run: fails(errors.New("dial db.internal:5432: refused"))}, noted}, "", 503,
-			"[-]postgres failed\n[+]registry ok: last heard 3s ago\nreadyz check failed\n"},
-		{[]check{{name: "writes", run: fails(postgres.ErrDiskFull)}}, "", 503,
-			"[-]writes: the disk of the database is full: nothing is written until it has space\nreadyz check failed\n"},
-		{[]check{{name: "certificate", run: fails(expiredError{time.Unix(0, 0)})}}, "", 503,
-			"[-]certificate: the certificate expired at 1970-01-01T00:00:00Z: nobody can connect until there is a new one (docs/certificates.md)\nreadyz check failed\n"},
-		{[]check{{name: "version", run: fails(errors.New("switching to v2"))}}, "", 503,
-			"[-]version: switching to v2\nreadyz check failed\n"},
-		{[]check{{name: "schema", run: fails(fmt.Errorf("%w: migrate up", migrations.ErrNotReady))}}, "", 503,
-			"[-]schema: " + migrations.ErrNotReady.Error() + ": migrate up\nreadyz check failed\n"},
+		{
+			[]check{database, noted, quiet},
+			"?verbose", 200,
+			"[+]postgres ok\n[+]registry ok: last heard 3s ago\n[+]lease ok\nreadyz check passed\n",
+		},
+		{
+			[]check{{name: "postgres", run: fails(errors.New("dial db.internal:5432: refused"))}, noted},
+			"", 503,
+			"[-]postgres failed\n[+]registry ok: last heard 3s ago\nreadyz check failed\n",
+		},
+		{
+			[]check{{name: "writes", run: fails(postgres.ErrDiskFull)}},
+			"", 503,
+			"[-]writes: the disk of the database is full: nothing is written until it has space\nreadyz check failed\n",
+		},
+		{
+			[]check{{name: "certificate", run: fails(expiredError{time.Unix(0, 0)})}},
+			"", 503,
+			"[-]certificate: the certificate expired at 1970-01-01T00:00:00Z: nobody can connect until there is a new one (docs/certificates.md)\nreadyz check failed\n",
+		},
+		{
+			[]check{{name: "version", run: fails(errors.New("switching to v2"))}},
+			"", 503,
+			"[-]version: switching to v2\nreadyz check failed\n",
+		},
+		{
+			[]check{{name: "schema", run: fails(fmt.Errorf("%w: migrate up", migrations.ErrNotReady))}},
+			"", 503,
+			"[-]schema: " + migrations.ErrNotReady.Error() + ": migrate up\nreadyz check failed\n",
+		},
 	} {
 		code, text := asked(c.checks, c.query)
 		require.Equal(t, c.code, code)
@@ -170,8 +188,10 @@ func TestHealthAndMetricsAreServed(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool { return logs.Len() > 0 }, wait.Limit, time.Millisecond)
 	address := logs.All()[0].ContextMap()["http"].(string)
-	for waitsFor, want := range map[string]string{"": "[-]start: starting\n",
-		"postgres": "[-]start: waiting for postgres\n"} {
+	for waitsFor, want := range map[string]string{
+		"":         "[-]start: starting\n",
+		"postgres": "[-]start: waiting for postgres\n",
+	} {
 		waiting.waits(waitsFor)
 		m.health.replace(m.health.checks)
 		code, text := get(t, address, "/readyz")
@@ -316,11 +336,14 @@ func TestAStartWaitsForItsChecks(t *testing.T) {
 		{0, time.Minute, 0, 0, ""},
 		{3 * time.Second, time.Minute, 3 * time.Second, 0, ""},
 		{16 * time.Second, time.Minute, 16 * time.Second, 1, ""},
-		{time.Hour, 12 * time.Second, 12 * time.Second, 1,
-			"not ready after 12s (--start-timeout): postgres: away; the registry does not answer"},
+		{
+			time.Hour, 12 * time.Second, 12 * time.Second, 1,
+			"not ready after 12s (--start-timeout): postgres: away; the registry does not answer",
+		},
 	} {
 		var began time.Time
-		took, lines, result := waited(t, c.timeout, []check{{name: "fine", run: passes},
+		took, lines, result := waited(t, c.timeout, []check{
+			{name: "fine", run: passes},
 			{name: "postgres", run: func(context.Context) error {
 				if began.IsZero() {
 					began = time.Now()
@@ -329,7 +352,8 @@ func TestAStartWaitsForItsChecks(t *testing.T) {
 					return errors.New("away")
 				}
 				return nil
-			}}})
+			}},
+		})
 		if c.says == "" {
 			require.NoError(t, result)
 		} else {
@@ -346,8 +370,10 @@ func TestAStartLogsWhatItWaitsForWhenThatChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
 		w := newStartWait(time.Minute, zap.New(core))
-		for _, reason := range []string{"postgres: dial 1", "postgres: dial 2", "registered: no answer 1",
-			"registered: no answer 2", "postgres: dial 3"} {
+		for _, reason := range []string{
+			"postgres: dial 1", "postgres: dial 2", "registered: no answer 1",
+			"registered: no answer 2", "postgres: dial 3",
+		} {
 			require.NoError(t, w.pause(t.Context(), 6*time.Second, reason))
 		}
 		var said []any
@@ -374,8 +400,10 @@ func TestAnInterruptedStartIsNoFailure(t *testing.T) {
 // Waiting changes neither a wrong password nor a missing database.
 func TestAStartDoesNotWaitForARefusal(t *testing.T) {
 	t.Parallel()
-	for code, want := range map[string]bool{"28P01": true, "28000": true, "3D000": true, "57P03": false,
-		"53300": false} {
+	for code, want := range map[string]bool{
+		"28P01": true, "28000": true, "3D000": true, "57P03": false,
+		"53300": false,
+	} {
 		require.Equal(t, want, postgres.Refused(fmt.Errorf("connect: %w", &pgconn.PgError{Code: code})), code)
 	}
 	require.False(t, postgres.Refused(errors.New("connection refused")))
@@ -400,8 +428,10 @@ func TestTheGatewayNeedsTokensAndAnAddress(t *testing.T) {
 // The gateway calls its own process by the listener's address; an address of no machine is replaced.
 func TestTheOwnAddressCanBeCalled(t *testing.T) {
 	t.Parallel()
-	for address, want := range map[string]string{"0.0.0.0:7001": "localhost:7001", "[::]:7001": "localhost:7001",
-		"127.0.0.1:7001": "127.0.0.1:7001", "[2001:db8::1]:7001": "[2001:db8::1]:7001"} {
+	for address, want := range map[string]string{
+		"0.0.0.0:7001": "localhost:7001", "[::]:7001": "localhost:7001",
+		"127.0.0.1:7001": "127.0.0.1:7001", "[2001:db8::1]:7001": "[2001:db8::1]:7001",
+	} {
 		of, err := net.ResolveTCPAddr("tcp", address)
 		require.NoError(t, err)
 		require.Equal(t, want, ownAddress(of))

@@ -78,25 +78,39 @@ func newMetrics(store *shadow.Store) *metrics {
 	handler := []string{"handler", "deployment"}
 	m := &metrics{
 		store: store, watches: map[watchKey]*watchState{},
-		batches: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_batches_total",
-			Help: "Runs of a handler."}, handler),
-		items: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_items_total",
-			Help: "Pieces of work, or deletions, that were passed to a handler."}, handler),
-		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_handler_errors_total",
-			Help: "Runs of a handler that failed and are retried."}, handler),
+		batches: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "dbcontroller_handler_batches_total",
+			Help: "Runs of a handler.",
+		}, handler),
+		items: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "dbcontroller_handler_items_total",
+			Help: "Pieces of work, or deletions, that were passed to a handler.",
+		}, handler),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "dbcontroller_handler_errors_total",
+			Help: "Runs of a handler that failed and are retried.",
+		}, handler),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "dbcontroller_handler_seconds", Help: "Duration of a run of a handler.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10),
 		}, []string{"handler"}),
-		resets: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dbcontroller_watch_lost_total",
-			Help: "Watches that ended and were opened again."}, []string{"watch", "deployment"}),
+		resets: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "dbcontroller_watch_lost_total",
+			Help: "Watches that ended and were opened again.",
+		}, []string{"watch", "deployment"}),
 	}
-	m.differences = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "dbcontroller_audit_differences",
-		Help: "Differences that the last audit found, by kind."}, []string{"kind"})
-	m.unaudited = prometheus.NewGauge(prometheus.GaugeOpts{Name: "dbcontroller_audit_unreachable_deployments",
-		Help: "Deployments that did not answer the last audit."})
-	m.auditedBodies = prometheus.NewCounter(prometheus.CounterOpts{Name: "dbcontroller_audited_bodies_total",
-		Help: "Bodies from which audits have derived references."})
+	m.differences = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "dbcontroller_audit_differences",
+		Help: "Differences that the last audit found, by kind.",
+	}, []string{"kind"})
+	m.unaudited = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "dbcontroller_audit_unreachable_deployments",
+		Help: "Deployments that did not answer the last audit.",
+	})
+	m.auditedBodies = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "dbcontroller_audited_bodies_total",
+		Help: "Bodies from which audits have derived references.",
+	})
 	return m
 }
 
@@ -171,8 +185,10 @@ func (m *metrics) watchList() (out []service.Watch) {
 		if w.ended {
 			continue
 		}
-		out = append(out, service.Watch{Name: k.watch, Deployment: k.deployment, Primed: w.primed, Heard: w.heard,
-			Lost: w.lost})
+		out = append(out, service.Watch{
+			Name: k.watch, Deployment: k.deployment, Primed: w.primed, Heard: w.heard,
+			Lost: w.lost,
+		})
 	}
 	slices.SortFunc(out, func(a, b service.Watch) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Deployment, b.Deployment))

@@ -30,7 +30,8 @@ func newMeasuredPeers(to *prometheus.Registry, of *peers.Peers) measuredPeers {
 
 // Establish is peer.Establisher.
 func (m measuredPeers) Establish(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID,
-	refs []peer.EstablishReference) (*peer.Established, error) {
+	refs []peer.EstablishReference,
+) (*peer.Established, error) {
 	began := time.Now()
 	out, err := m.Peers.Establish(ctx, target, attempt, refs)
 	m.seconds.WithLabelValues(target.String()).Observe(time.Since(began).Seconds())

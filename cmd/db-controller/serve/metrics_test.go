@@ -91,8 +91,10 @@ func TestMetricsOfADatabaseThatIsAwayKeepTheirSeries(t *testing.T) {
 		outstanding: []shadow.Outstanding{{Group: "confirm", Deployment: "b", Count: 3, Oldest: 10}}, at: time.Now().
 				Add(-time.Minute),
 		epoch: &shadow.EpochStatus{Ordinal: 2}, members: []peer.Member{{Name: "p"}},
-		pauses: []shadow.Pause{{Of: schema.DeploymentID{Service: "a.example.com", Region: "r"},
-			Handler: schema.OwnedPending}},
+		pauses: []shadow.Pause{{
+			Of:      schema.DeploymentID{Service: "a.example.com", Region: "r"},
+			Handler: schema.OwnedPending,
+		}},
 	}
 	ch := make(chan prometheus.Metric, 20)
 	m.last.collect(ch)
@@ -177,8 +179,10 @@ func TestRunsOfHandlersAreCounted(t *testing.T) {
 	west := schema.DeploymentID{Service: "a.example.com", Region: "west"}
 	m.HandlerRan("confirm", west, constraint.HandlerRun{Items: 20, Took: time.Second})
 	again := time.Now().Add(time.Minute)
-	m.HandlerRan("confirm", west, constraint.HandlerRun{Items: 5, Took: time.Second, Err: errors.New("refused"),
-		Next: again})
+	m.HandlerRan("confirm", west, constraint.HandlerRun{
+		Items: 5, Took: time.Second, Err: errors.New("refused"),
+		Next: again,
+	})
 	m.HandlerRan("release", west, constraint.HandlerRun{Items: 1, Took: time.Second})
 	values := gathered(t, only(m.batches, m.items, m.errors, m.seconds))
 	assert.Equal(t, map[string]float64{
@@ -205,8 +209,10 @@ func TestTheStatusListsWatchesWithTheirLosses(t *testing.T) {
 	m.WatchHeard("deletions", here)
 	list := m.watchList()
 	assert.Len(t, list, 3)
-	assert.Equal(t, []string{"deletions a.example.com/eastus2", "deletions a.example.com/us-west2",
-		"shadows-1 a.example.com/us-west2"},
+	assert.Equal(t, []string{
+		"deletions a.example.com/eastus2", "deletions a.example.com/us-west2",
+		"shadows-1 a.example.com/us-west2",
+	},
 		[]string{list[0].Name + " " + list[0].Deployment, list[1].Name + " " + list[1].Deployment, list[2].Name + " " +
 			list[2].Deployment})
 	assert.EqualValues(t, 2, list[0].Lost)
@@ -238,10 +244,14 @@ func TestAnAuditIsForgottenWhenAnotherProcessLeads(t *testing.T) {
 		map[shadow.DifferenceKind]int{"A": 2})
 	series := func() map[string]float64 { return gathered(t, only(m.differences, m.unaudited)) }
 	m.forgetAudit(nil)
-	m.forgetAudit([]peer.Member{{Name: "a:1", Shards: []uint32{schema.LeadShard, 1}},
-		{Name: "b:1", Shards: []uint32{2}}})
-	assert.Equal(t, map[string]float64{"dbcontroller_audit_differences A": 2,
-		"dbcontroller_audit_unreachable_deployments": 1}, series())
+	m.forgetAudit([]peer.Member{
+		{Name: "a:1", Shards: []uint32{schema.LeadShard, 1}},
+		{Name: "b:1", Shards: []uint32{2}},
+	})
+	assert.Equal(t, map[string]float64{
+		"dbcontroller_audit_differences A":           2,
+		"dbcontroller_audit_unreachable_deployments": 1,
+	}, series())
 	m.forgetAudit([]peer.Member{{Name: "a:1", Shards: []uint32{1}}, {Name: "b:1", Shards: []uint32{schema.LeadShard}}})
 	assert.Equal(t, map[string]float64{"dbcontroller_audit_unreachable_deployments": 0}, series())
 	assert.Empty(t, watched(t, m), "nor a time")

@@ -248,7 +248,8 @@ func rolesText(set migrations.Set, prefix string) string {
 
 // ready migrates a database, or checks that it has the schema that this binary needs.
 func ready(ctx context.Context, dsn string, set migrations.Set, migrate bool, log *zap.Logger,
-	of ...migrations.Role) error {
+	of ...migrations.Role,
+) error {
 	if !migrate {
 		return migrations.Current(ctx, dsn, set, of...)
 	}

@@ -141,8 +141,10 @@ func runRegistry(ctx context.Context, cfg registryConfig, changes *reloads[regis
 	endpoints.metrics.MustRegister(&cachedCollector{Collector: environmentCollector{environment, log}})
 	changes.to(func(c registryConfig) { endpoints.reload(c.server) })
 	g, ctx := errgroup.WithContext(ctx)
-	endpoints.start(ctx, g, server, outage, []check{{name: "postgres", run: pool.Ping},
-		schemaCheck(pool, migrations.Registry)})
+	endpoints.start(ctx, g, server, outage, []check{
+		{name: "postgres", run: pool.Ping},
+		schemaCheck(pool, migrations.Registry),
+	})
 	g.Go(func() error { return outage.Follow(ctx, takesWrites(pool)) })
 	g.Go(func() error { return environment.RunTidy(ctx) })
 	if len(cfg.apply) > 0 {
@@ -155,8 +157,10 @@ func runRegistry(ctx context.Context, cfg registryConfig, changes *reloads[regis
 
 // newRegistryServer registers the services of the registry.
 func newRegistryServer(environment *registryserver.Server, e *endpoints) (*grpc.Server, error) {
-	guard := service.Guard{Credentials: e.credentials, Policy: registryserver.Policy, Refused: e.refused,
-		Memory: e.cfg.memory << 20, Logger: e.log}
+	guard := service.Guard{
+		Credentials: e.credentials, Policy: registryserver.Policy, Refused: e.refused,
+		Memory: e.cfg.memory << 20, Logger: e.log,
+	}
 	if e.tokens != nil {
 		guard.Tokens = e.tokens
 	}

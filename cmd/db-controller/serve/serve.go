@@ -126,8 +126,10 @@ func (c *storeConfig) flags(f *pflag.FlagSet) {
 }
 
 func (c *storeConfig) tuning() shadow.Tuning {
-	return shadow.Tuning{TentativeTTL: c.tentativeTTL, OwnerGrace: c.ownerGrace, MissingGrace: c.missingGrace,
-		ChangesKept: c.changesKept, RemovalsKept: c.removalsKept, Quotas: c.quotas}
+	return shadow.Tuning{
+		TentativeTTL: c.tentativeTTL, OwnerGrace: c.ownerGrace, MissingGrace: c.missingGrace,
+		ChangesKept: c.changesKept, RemovalsKept: c.removalsKept, Quotas: c.quotas,
+	}
 }
 
 func (c *storeConfig) check() error {
@@ -140,14 +142,18 @@ func (c *storeConfig) check() error {
 			fmt.Errorf("--changes-kept %s: want at least 10m, so that a watch resumes after a short outage",
 				c.changesKept))
 	}
-	for flag, d := range map[string]time.Duration{"tentative-ttl": c.tentativeTTL, "owner-grace": c.ownerGrace,
-		"missing-grace": c.missingGrace} {
+	for flag, d := range map[string]time.Duration{
+		"tentative-ttl": c.tentativeTTL, "owner-grace": c.ownerGrace,
+		"missing-grace": c.missingGrace,
+	} {
 		if d < 0 {
 			wrong = errors.Join(wrong, fmt.Errorf("--%s %s: want more than 0s; 0 is the default", flag, d))
 		}
 	}
-	for flag, n := range map[string]int64{"max-tentative": c.quotas.Tentative, "max-blocking": c.quotas.Blocking,
-		"max-unused-rights": c.quotas.Unused, "max-written": c.maxWritten} {
+	for flag, n := range map[string]int64{
+		"max-tentative": c.quotas.Tentative, "max-blocking": c.quotas.Blocking,
+		"max-unused-rights": c.quotas.Unused, "max-written": c.maxWritten,
+	} {
 		if n < 0 {
 			wrong = errors.Join(wrong, fmt.Errorf("--%s %d: want more than 0; 0 is the default", flag, n))
 		}
@@ -278,7 +284,8 @@ func (c *deploymentConfig) checkOthers() error {
 // following runs a process, and reads its settings again after each SIGHUP. The log has its start, with the
 // settings that are not the default, and its end.
 func following(cmd *cobra.Command, level zap.AtomicLevel, log *zap.Logger, again cli.Again,
-	run func(ctx context.Context) error) error {
+	run func(ctx context.Context) error,
+) error {
 	log.Info("starting", zap.Any("build", cli.ThisBuild()), zap.Any("configuration", cli.Given(cmd)))
 	ctx, cancel := context.WithCancel(cmd.Context())
 	var follow sync.WaitGroup

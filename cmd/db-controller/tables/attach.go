@@ -152,7 +152,7 @@ func (f *attachFlags) attach(cmd *cobra.Command, files []string) error {
 	if err != nil {
 		return err
 	}
-	plans, err := attach.Prepare(cmd.Context(), conn, model, f.dryRun)
+	plans, err := f.prepare(cmd, conn, model, f.dryRun)
 	if err != nil {
 		return err
 	}
@@ -162,16 +162,23 @@ func (f *attachFlags) attach(cmd *cobra.Command, files []string) error {
 			return err
 		}
 		if created {
-			if plans, err = attach.Prepare(cmd.Context(), conn, model, false); err != nil {
+			if plans, err = f.prepare(cmd, conn, model, false); err != nil {
 				return err
 			}
 		}
 	}
-	plans = slices.DeleteFunc(plans, func(p *attach.Plan) bool { return !f.wants(p.Kind.Kind) })
 	if len(plans) == 0 {
 		return fmt.Errorf("%s declares no such table for %s", model.Descriptor.ServiceVersion, deployment)
 	}
 	return f.carryOut(cmd, conn, plans)
+}
+
+// prepare plans the attachment of the wanted kinds.
+func (f *attachFlags) prepare(cmd *cobra.Command, conn *pgx.Conn, model *schema.Model,
+	dry bool,
+) ([]*attach.Plan, error) {
+	plans, err := attach.Prepare(cmd.Context(), conn, model, dry)
+	return slices.DeleteFunc(plans, func(p *attach.Plan) bool { return !f.wants(p.Kind.Kind) }), err
 }
 
 // model compiles the version of the deployment's service to attach.
@@ -207,8 +214,10 @@ func (f *attachFlags) carryOut(cmd *cobra.Command, conn *pgx.Conn, plans []*atta
 	out := cli.PrinterOf(cmd)
 	results, refused, nothing := []*attachment{}, 0, ""
 	for _, p := range plans {
-		a := &attachment{Kind: p.Kind.Kind, Table: p.Table.String(), State: "planned", Findings: p.Findings,
-			Statements: p.Statements}
+		a := &attachment{
+			Kind: p.Kind.Kind, Table: p.Table.String(), State: "planned", Findings: p.Findings,
+			Statements: p.Statements,
+		}
 		if p.Refused() {
 			a.State = "refused"
 			refused++
@@ -253,7 +262,8 @@ func (f *attachFlags) carryOut(cmd *cobra.Command, conn *pgx.Conn, plans []*atta
 // confirm says how many rows would be unset or deleted because their targets do not exist, and lets that be
 // with --yes.
 func (f *attachFlags) confirm(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer, p *attach.Plan,
-	result *attachment) (err error) {
+	result *attachment,
+) (err error) {
 	if f.dryRun || !p.Acts() {
 		return nil
 	}
@@ -282,7 +292,8 @@ func (f *attachFlags) confirm(cmd *cobra.Command, conn *pgx.Conn, out cli.Printe
 
 // letWait lets statements of strict tables wait for rights, and reports whether they do.
 func (f *attachFlags) letWait(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer, plans []*attach.Plan,
-	results []*attachment) (waits bool, err error) {
+	results []*attachment,
+) (waits bool, err error) {
 	strict := slices.IndexFunc(plans, func(p *attach.Plan) bool { return !p.Refused() && p.Definition.Strict() })
 	if strict < 0 || f.dryRun {
 		return true, nil
@@ -320,7 +331,8 @@ func printFinding(out cli.Printer, kind string, finding attach.Finding) {
 }
 
 func (f *attachFlags) apply(cmd *cobra.Command, conn *pgx.Conn, out cli.Printer,
-	p *attach.Plan) (state string, err error) {
+	p *attach.Plan,
+) (state string, err error) {
 	switch {
 	case len(p.Statements) == 0 && f.readAgain && !f.dryRun:
 		out.Line("%s is attached to %s already: the controller looks at its rows again", p.Kind.Kind, p.Table)

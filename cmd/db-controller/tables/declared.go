@@ -27,7 +27,8 @@ func (d *Declared) Add(cmd *cobra.Command) {
 
 // Compare compares the last version of each service that --dsn names.
 func (d *Declared) Compare(ctx context.Context, files *schema.File) (problems schema.Problems, advice []lint.Finding,
-	err error) {
+	err error,
+) {
 	databases, err := d.databases(files.Services)
 	for _, db := range databases {
 		if err == nil {
@@ -38,7 +39,8 @@ func (d *Declared) Compare(ctx context.Context, files *schema.File) (problems sc
 }
 
 func compare(ctx context.Context, services []*schema.Descriptor, db scan.Database, problems *schema.Problems,
-	advice *[]lint.Finding) error {
+	advice *[]lint.Finding,
+) error {
 	var last schema.ServiceVersion
 	for _, s := range services {
 		if s.Service == db.Service {
@@ -62,8 +64,10 @@ func compare(ctx context.Context, services []*schema.Descriptor, db scan.Databas
 	found, err := attach.Compare(ctx, conn, model)
 	for _, c := range found {
 		for _, f := range c.Findings {
-			p := schema.Problem{Pos: c.Kind.Pos, Message: fmt.Sprintf("database %s: %s", db.Label, f.Text),
-				Remedy: f.SQL}
+			p := schema.Problem{
+				Pos: c.Kind.Pos, Message: fmt.Sprintf("database %s: %s", db.Label, f.Text),
+				Remedy: f.SQL,
+			}
 			if f.Refuses {
 				*problems = append(*problems, p)
 			} else {

@@ -77,8 +77,10 @@ func runScan(cmd *cobra.Command, files []string, f *scanFlags) error {
 	// databases.
 	defer debug.SetGCPercent(debug.SetGCPercent(25))
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(memoryLimit))
-	cfg := scan.Config{Limits: scan.Limits{Rate: f.rate, Statement: f.statementTimeout},
-		Progress: newProgress(cmd.ErrOrStderr())}
+	cfg := scan.Config{
+		Limits:   scan.Limits{Rate: f.rate, Statement: f.statementTimeout},
+		Progress: newProgress(cmd.ErrOrStderr()),
+	}
 	if err := f.check(files); err != nil {
 		return err
 	}

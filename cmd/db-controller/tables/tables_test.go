@@ -27,14 +27,26 @@ func TestScanChecksItsFlags(t *testing.T) {
 	}{
 		"right":       {scanFlags{dsns: []string{"shop=x"}, statementTimeout: time.Second}, nil, ""},
 		"no database": {scanFlags{statementTimeout: time.Second}, nil, "missing: --dsn"},
-		"negative rate": {scanFlags{dsns: []string{"shop=x"}, rate: -1, statementTimeout: time.Second}, nil,
-			"--rate -1"},
-		"a short timeout": {scanFlags{dsns: []string{"shop=x"}, statementTimeout: time.Millisecond}, nil,
-			"want at least 100ms"},
-		"a guess of a file": {scanFlags{dsns: []string{"shop=x"}, statementTimeout: time.Second, write: "new.yaml"},
-			[]string{"old.yaml"}, "old.yaml declares the references already"},
-		"a file is not lost": {scanFlags{dsns: []string{"shop=x"}, statementTimeout: time.Second, write: there}, nil,
-			"the file exists"},
+		"negative rate": {
+			scanFlags{dsns: []string{"shop=x"}, rate: -1, statementTimeout: time.Second},
+			nil,
+			"--rate -1",
+		},
+		"a short timeout": {
+			scanFlags{dsns: []string{"shop=x"}, statementTimeout: time.Millisecond},
+			nil,
+			"want at least 100ms",
+		},
+		"a guess of a file": {
+			scanFlags{dsns: []string{"shop=x"}, statementTimeout: time.Second, write: "new.yaml"},
+			[]string{"old.yaml"},
+			"old.yaml declares the references already",
+		},
+		"a file is not lost": {
+			scanFlags{dsns: []string{"shop=x"}, statementTimeout: time.Second, write: there},
+			nil,
+			"the file exists",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -58,23 +70,43 @@ func TestDatabasesByTheirLabels(t *testing.T) {
 		want     []scan.Database
 		wrong    string
 	}{
-		"a guess": {[]string{"Shop_1=host=localhost"}, nil,
-			[]scan.Database{{Label: "Shop_1", DSN: "host=localhost", Service: "shop-1" + guessedDomain}}, ""},
-		"a declared one": {[]string{"shop=host=localhost"}, declared,
-			[]scan.Database{{Label: "shop", DSN: "host=localhost", Service: "shop.example.com"}}, ""},
-		"a region": {[]string{"shop/west=host=localhost"}, declared,
+		"a guess": {
+			[]string{"Shop_1=host=localhost"},
+			nil,
+			[]scan.Database{{Label: "Shop_1", DSN: "host=localhost", Service: "shop-1" + guessedDomain}},
+			"",
+		},
+		"a declared one": {
+			[]string{"shop=host=localhost"},
+			declared,
+			[]scan.Database{{Label: "shop", DSN: "host=localhost", Service: "shop.example.com"}},
+			"",
+		},
+		"a region": {
+			[]string{"shop/west=host=localhost"},
+			declared,
 			[]scan.Database{{Label: "shop/west", DSN: "host=localhost", Service: "shop.example.com", Region: "west"}},
-			""},
+			"",
+		},
 		"not declared": {[]string{"bank=host=localhost"}, declared, nil, "the file does not describe"},
 		"no name":      {[]string{"postgres://secret@db/shop?x=1"}, nil, nil, "--dsn, number 1: want NAME=DSN"},
 		"no string":    {[]string{"shop="}, nil, nil, "--dsn, number 1"},
 		"a bad region": {[]string{"shop/WEST!=host=localhost"}, nil, nil, "--dsn shop/WEST!"},
-		"twice": {[]string{"shop=host=localhost", "shop.example.com=host=localhost"}, declared, nil,
-			"name their regions"},
-		"beside its region": {[]string{"shop=host=localhost", "shop/west=host=localhost"}, declared, nil,
-			"name their regions"},
-		"without TLS": {[]string{"shop=postgres://db.example.com/shop?sslmode=disable"}, nil, nil,
-			"--postgres-plaintext"},
+		"twice": {
+			[]string{"shop=host=localhost", "shop.example.com=host=localhost"},
+			declared, nil,
+			"name their regions",
+		},
+		"beside its region": {
+			[]string{"shop=host=localhost", "shop/west=host=localhost"},
+			declared, nil,
+			"name their regions",
+		},
+		"without TLS": {
+			[]string{"shop=postgres://db.example.com/shop?sslmode=disable"},
+			nil, nil,
+			"--postgres-plaintext",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -20,8 +20,10 @@ func main() {
 	defer c.Close()
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	devices := controller.Kind{Deployment: schema.DeploymentID{Service: "devices.example.com", Region: "eu"},
-		Name: "Device"}
+	devices := controller.Kind{
+		Deployment: schema.DeploymentID{Service: "devices.example.com", Region: "eu"},
+		Name:       "Device",
+	}
 	disconnect := func(_ context.Context, device *controller.Resource, _ *controller.View) error {
 		fmt.Println("disconnected", device.GetName(), "at", device.GetBody().GetFields()["address"].GetStringValue())
 		return nil

@@ -40,13 +40,17 @@ func TestLinesAreSentAndAnswered(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", receiver.URL+"/v1/logs")
 	sink, err := otlp.Open(t.Context(), "v0", "iam.example.com/eu")
 	require.NoError(t, err)
-	l, err := auditlog.Open(auditlog.Config{Source: "iam.example.com/eu", Sink: sink, Classes: auditlog.Classes,
-		Required: true, Logger: zap.NewNop()})
+	l, err := auditlog.Open(auditlog.Config{
+		Source: "iam.example.com/eu", Sink: sink, Classes: auditlog.Classes,
+		Required: true, Logger: zap.NewNop(),
+	})
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
 	require.Contains(t, string(<-got), `"outcome":"began"`)
-	require.NoError(t, l.Record(t.Context(), auditlog.Event{Class: auditlog.Deletes, Outcome: auditlog.Allowed,
-		Identity: "user/ann"}))
+	require.NoError(t, l.Record(t.Context(), auditlog.Event{
+		Class: auditlog.Deletes, Outcome: auditlog.Allowed,
+		Identity: "user/ann",
+	}))
 	sent := <-got
 	require.True(t, bytes.Contains(sent, []byte(`"identity":"user/ann"`)) &&
 		bytes.Contains(sent, []byte("service.instance.id")), "%q", sent)

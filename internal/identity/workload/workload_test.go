@@ -47,7 +47,8 @@ func (a *agent) give(send *workload.X509SVIDResponse) {
 }
 
 func (a *agent) FetchX509SVID(_ *workload.X509SVIDRequest,
-	stream grpc.ServerStreamingServer[workload.X509SVIDResponse]) error {
+	stream grpc.ServerStreamingServer[workload.X509SVIDResponse],
+) error {
 	if in, _ := metadata.FromIncomingContext(stream.Context()); len(in.Get("workload.spiffe.io")) == 0 {
 		return status.Error(codes.InvalidArgument, "the security header is missing")
 	}
@@ -115,14 +116,18 @@ func (a *authority) issue(t *testing.T, serial int64, paths ...string) *workload
 		der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 			SerialNumber: big.NewInt(serial), NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().
 					Add(time.Hour), URIs: []*url.URL{id},
-			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth,
-				x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true,
+			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{
+				x509.ExtKeyUsageServerAuth,
+				x509.ExtKeyUsageClientAuth,
+			}, BasicConstraintsValid: true,
 		}, a.cert, key.Public(), a.key)
 		require.NoError(t, err)
 		private, err := x509.MarshalPKCS8PrivateKey(key)
 		require.NoError(t, err)
-		out.Svids = append(out.Svids, &workload.X509SVID{SpiffeId: id.String(), X509Svid: der, X509SvidKey: private,
-			Bundle: a.cert.Raw})
+		out.Svids = append(out.Svids, &workload.X509SVID{
+			SpiffeId: id.String(), X509Svid: der, X509SvidKey: private,
+			Bundle: a.cert.Raw,
+		})
 	}
 	return out
 }
@@ -217,8 +222,10 @@ func TestAWorkloadAPIWithoutTheIdentity(t *testing.T) {
 		cancel()
 		require.ErrorContains(t, err, says)
 	}
-	for address, says := range map[string]string{"unix:///nowhere/api.sock": "no certificate of", "unix:": "unix:",
-		"tcp:example.org:1": "tcp:"} {
+	for address, says := range map[string]string{
+		"unix:///nowhere/api.sock": "no certificate of", "unix:": "unix:",
+		"tcp:example.org:1": "tcp:",
+	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		_, err := source.Open(ctx, address, iam)
 		cancel()

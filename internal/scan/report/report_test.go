@@ -25,14 +25,20 @@ func hostile() *report.Report {
 		References: []report.Reference{{
 			Holder: at, Targets: []report.Place{at, at}, Guess: evil, State: report.Partial, Reason: evil,
 			Rows: 10, Kind: "k",
-			Orphans: report.Orphans{Rows: 3, Targets: report.Number{N: 1},
-				Samples: []report.Sample{{Key: []string{evil}, Value: []string{evil, "b"}}}},
-			FanOut: report.FanOut{Targets: report.Number{N: 5, About: true}, Median: 1, P90: 2, P99: 3,
-				Largest: []report.Holders{{Target: []string{evil}, Rows: report.Number{N: 9}}}},
+			Orphans: report.Orphans{
+				Rows: 3, Targets: report.Number{N: 1},
+				Samples: []report.Sample{{Key: []string{evil}, Value: []string{evil, "b"}}},
+			},
+			FanOut: report.FanOut{
+				Targets: report.Number{N: 5, About: true}, Median: 1, P90: 2, P99: 3,
+				Largest: []report.Holders{{Target: []string{evil}, Rows: report.Number{N: 9}}},
+			},
 			Advice: []report.Advice{{Text: evil, SQL: evil, Finding: true}},
 		}},
-		Cascades: []report.Cascade{{Target: at, Key: []string{evil},
-			Steps: []report.Step{{Level: 1, Place: at, Rows: 2, More: true, Effect: report.Deleted, Reason: evil}}}},
+		Cascades: []report.Cascade{{
+			Target: at, Key: []string{evil},
+			Steps: []report.Step{{Level: 1, Place: at, Rows: 2, More: true, Effect: report.Deleted, Reason: evil}},
+		}},
 		Notes: []string{evil},
 	}
 }

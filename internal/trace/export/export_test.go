@@ -47,10 +47,14 @@ func TestTheEnvironmentTurnsTracingOn(t *testing.T) {
 func TestWrongVariablesEndTheStart(t *testing.T) {
 	for says, set := range map[string]map[string]string{
 		"OTEL_TRACES_EXPORTER zipkin: want otlp or none": {"OTEL_TRACES_EXPORTER": "zipkin"},
-		"OTEL_EXPORTER_OTLP_PROTOCOL: want grpc or http/protobuf": {"OTEL_TRACES_EXPORTER": "otlp",
-			"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"},
-		"OTEL_RESOURCE_ATTRIBUTES: ": {"OTEL_TRACES_EXPORTER": "otlp",
-			"OTEL_RESOURCE_ATTRIBUTES": "no-value"},
+		"OTEL_EXPORTER_OTLP_PROTOCOL: want grpc or http/protobuf": {
+			"OTEL_TRACES_EXPORTER":        "otlp",
+			"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json",
+		},
+		"OTEL_RESOURCE_ATTRIBUTES: ": {
+			"OTEL_TRACES_EXPORTER":     "otlp",
+			"OTEL_RESOURCE_ATTRIBUTES": "no-value",
+		},
 	} {
 		environment(t, set)
 		_, err := Begin(context.Background(), "v", "i", func(error) {})
@@ -66,8 +70,10 @@ func TestTheLastSpansAreSentAtTheEnd(t *testing.T) {
 		bodies <- r.URL.Path + " " + string(body)
 	}))
 	defer collector.Close()
-	environment(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL,
-		"OTEL_RESOURCE_ATTRIBUTES": "team=blue"})
+	environment(t, map[string]string{
+		"OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL,
+		"OTEL_RESOURCE_ATTRIBUTES":    "team=blue",
+	})
 	stop, err := Begin(context.Background(), "v7.7", "iam.example.com/us-west2", func(err error) { t.Error(err) })
 	require.NoError(t, err)
 	_, span := otel.Tracer("test").Start(context.Background(), "put-of-a-resource")
@@ -75,8 +81,10 @@ func TestTheLastSpansAreSentAtTheEnd(t *testing.T) {
 	stop()
 	sent := <-bodies
 	require.True(t, strings.HasPrefix(sent, "/v1/traces "), sent)
-	for _, part := range []string{"put-of-a-resource", "db-controller", "v7.7", "iam.example.com/us-west2",
-		"team", "blue"} {
+	for _, part := range []string{
+		"put-of-a-resource", "db-controller", "v7.7", "iam.example.com/us-west2",
+		"team", "blue",
+	} {
 		require.Contains(t, sent, part)
 	}
 }

@@ -76,8 +76,10 @@ func New(cfg Config) *Access {
 	sampled := zap.WrapCore(func(core zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(core, time.Second, 10, 0)
 	})
-	return &Access{cfg: cfg, audit: cfg.Logger.Named("audit").WithOptions(sampled),
-		denials: denials{of: map[identity.Identity]*denied{}}, pages: pageTokens{keys: cfg.TokenKeys}}
+	return &Access{
+		cfg: cfg, audit: cfg.Logger.Named("audit").WithOptions(sampled),
+		denials: denials{of: map[identity.Identity]*denied{}}, pages: pageTokens{keys: cfg.TokenKeys},
+	}
 }
 
 // current returns the rights of the newest environment.
@@ -98,7 +100,8 @@ func subject(c identity.Caller) grant.Subject {
 // Authorize reports for each resource whether a caller has a right on it, whether or not the resource exists.
 // All rights at a server are decided here and in Within, which is the same for all names of a kind.
 func (a *Access) Authorize(ctx context.Context, who identity.Caller, verb schema.Verb,
-	names []schema.FullName) ([]bool, error) {
+	names []schema.FullName,
+) ([]bool, error) {
 	rights, allowed := a.current(), make([]bool, len(names))
 	var ask []schema.FullName
 	for i, name := range names {
@@ -147,7 +150,8 @@ func (a *Access) deletes(ctx context.Context, who identity.Caller, names []schem
 
 // deletesKind reports whether a caller may delete all resources of a kind in a deployment.
 func (a *Access) deletesKind(ctx context.Context, who identity.Caller, at schema.DeploymentID,
-	kind string) (bool, error) {
+	kind string,
+) (bool, error) {
 	all := []grant.NameRange{grant.AllNames}
 	if !slices.Equal(a.current().Ranges(subject(who), schema.Delete, at, kind), all) {
 		return false, nil

@@ -88,8 +88,10 @@ func (e *environments) set(t *testing.T, text string) {
 		close(e.changed)
 	}
 	e.changed = make(chan struct{})
-	e.env = &schema.Environment{Services: f.Services, Rights: f.Rights,
-		Deployments: []schema.Deployment{{DeploymentID: self, Version: "v1"}}}
+	e.env = &schema.Environment{
+		Services: f.Services, Rights: f.Rights,
+		Deployments: []schema.Deployment{{DeploymentID: self, Version: "v1"}},
+	}
 }
 
 func newAccess(t *testing.T, text string, change ...func(*access.Config)) (*access.Access, *environments) {
@@ -104,8 +106,10 @@ func newAccess(t *testing.T, text string, change ...func(*access.Config)) (*acce
 }
 
 func as(t *testing.T, role identity.Role, name string, groups ...string) context.Context {
-	return identity.NewCallerContext(t.Context(), identity.Caller{Identity: identity.Identity{Role: role, Name: name},
-		Groups: groups})
+	return identity.NewCallerContext(t.Context(), identity.Caller{
+		Identity: identity.Identity{Role: role, Name: name},
+		Groups:   groups,
+	})
 }
 
 func call(a *access.Access, ctx context.Context, method string, req any, handler grpc.UnaryHandler) (any, error) {
@@ -116,7 +120,8 @@ func fine(context.Context, any) (any, error) { return nil, nil }
 
 func put(name string) *resourcev1.BatchWriteResourcesRequest_Write {
 	return &resourcev1.BatchWriteResourcesRequest_Write{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{
-		Put: &resourcev1.Resource{Name: name}}}
+		Put: &resourcev1.Resource{Name: name},
+	}}
 }
 
 func TestEachRequestNeedsItsRight(t *testing.T) {
@@ -136,65 +141,127 @@ func TestEachRequestNeedsItsRight(t *testing.T) {
 		allowed bool
 	}{
 		{ann, resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: mine}, true},
-		{ann, resourcev1.ResourceService_GetResource_FullMethodName,
-			&resourcev1.GetResourceRequest{Name: "//a.example.com/us-west2/" + mine}, true},
-		{ann, resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: theirs},
-			false},
-		{ann, resourcev1.ResourceService_GetResource_FullMethodName,
-			&resourcev1.GetResourceRequest{Name: "//a.example.com/us-west2/" + theirs}, false},
-		{ann, resourcev1.ResourceService_BatchGetResources_FullMethodName,
-			&resourcev1.BatchGetResourcesRequest{Names: []string{mine, theirs}}, false},
-		{ann, resourcev1.ResourceService_BatchGetResources_FullMethodName,
-			&resourcev1.BatchGetResourcesRequest{Names: []string{mine, "//a.example.com/eastus2/" + theirs}}, true},
-		{ann, resourcev1.ResourceService_PutResource_FullMethodName,
-			&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: mine}}, true},
-		{ann, resourcev1.ResourceService_PutResource_FullMethodName,
-			&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: theirs}}, false},
-		{ann, resourcev1.ResourceService_BatchWriteResources_FullMethodName,
-			&resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{put(mine),
-				put(theirs)}}, false},
-		{ann, resourcev1.ResourceService_MutateAndValidateResource_FullMethodName,
-			&resourcev1.MutateAndValidateResourceRequest{Write: put(mine),
-				More: []*resourcev1.BatchWriteResourcesRequest_Write{put(theirs)}}, false},
-		{ann, resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: mine},
-			true},
-		{ann, resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: theirs},
-			false},
-		{ann, resourcev1.ResourceService_PlanDeletion_FullMethodName, &resourcev1.PlanDeletionRequest{Name: theirs},
-			false},
-		{ann, resourcev1.ResourceService_SetBlockDeletion_FullMethodName,
-			&resourcev1.SetBlockDeletionRequest{Name: mine}, false},
-		{ann, resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: mine,
-			Now: true}, false},
-		{ann, resourcev1.ResourceService_BatchDeleteResources_FullMethodName,
-			&resourcev1.BatchDeleteResourcesRequest{Now: true,
-				Requests: []*resourcev1.DeleteResourceRequest{{Name: mine}}}, false},
-		{ann, resourcev1.ResourceService_UndeleteResource_FullMethodName,
-			&resourcev1.UndeleteResourceRequest{Name: mine}, true},
-		{ann, resourcev1.ResourceService_UndeleteResource_FullMethodName,
-			&resourcev1.UndeleteResourceRequest{Name: "things/ops"}, false},
-		{sre, resourcev1.ResourceService_SetBlockDeletion_FullMethodName,
-			&resourcev1.SetBlockDeletionRequest{Name: "things/ops"}, true},
-		{sre, resourcev1.ResourceService_SetBlockDeletion_FullMethodName,
-			&resourcev1.SetBlockDeletionRequest{Name: mine}, false},
-		{operator, resourcev1.ResourceService_SetBlockDeletion_FullMethodName,
-			&resourcev1.SetBlockDeletionRequest{Name: mine}, true},
-		{ann, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{Name: mine,
-			Finalizer: "badge"}, true},
-		{ann, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{Name: mine,
-			Finalizer: "calendar"}, false},
-		{ann, resourcev1.ResourceService_RemoveFinalizer_FullMethodName,
-			&resourcev1.RemoveFinalizerRequest{Name: theirs, Finalizer: "badge"}, false},
-		{sre, resourcev1.ResourceService_RemoveFinalizer_FullMethodName,
-			&resourcev1.RemoveFinalizerRequest{Name: "things/ops", Finalizer: "badge"}, true},
-		{sre, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{Name: mine,
-			Finalizer: "badge"}, false},
-		{operator, resourcev1.ResourceService_RemoveFinalizer_FullMethodName,
-			&resourcev1.RemoveFinalizerRequest{Name: theirs, Finalizer: "gone"}, true},
-		{ann, resourcev1.ResourceService_UpdateResourceStatus_FullMethodName,
-			&resourcev1.UpdateResourceStatusRequest{Name: mine}, true},
-		{ann, resourcev1.ResourceService_UpdateResourceStatus_FullMethodName,
-			&resourcev1.UpdateResourceStatusRequest{Name: theirs}, false},
+		{
+			ann, resourcev1.ResourceService_GetResource_FullMethodName,
+			&resourcev1.GetResourceRequest{Name: "//a.example.com/us-west2/" + mine}, true,
+		},
+		{
+			ann, resourcev1.ResourceService_GetResource_FullMethodName, &resourcev1.GetResourceRequest{Name: theirs},
+			false,
+		},
+		{
+			ann, resourcev1.ResourceService_GetResource_FullMethodName,
+			&resourcev1.GetResourceRequest{Name: "//a.example.com/us-west2/" + theirs}, false,
+		},
+		{
+			ann, resourcev1.ResourceService_BatchGetResources_FullMethodName,
+			&resourcev1.BatchGetResourcesRequest{Names: []string{mine, theirs}}, false,
+		},
+		{
+			ann, resourcev1.ResourceService_BatchGetResources_FullMethodName,
+			&resourcev1.BatchGetResourcesRequest{Names: []string{mine, "//a.example.com/eastus2/" + theirs}}, true,
+		},
+		{
+			ann, resourcev1.ResourceService_PutResource_FullMethodName,
+			&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: mine}}, true,
+		},
+		{
+			ann, resourcev1.ResourceService_PutResource_FullMethodName,
+			&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: theirs}}, false,
+		},
+		{
+			ann, resourcev1.ResourceService_BatchWriteResources_FullMethodName,
+			&resourcev1.BatchWriteResourcesRequest{Writes: []*resourcev1.BatchWriteResourcesRequest_Write{
+				put(mine),
+				put(theirs),
+			}}, false,
+		},
+		{
+			ann, resourcev1.ResourceService_MutateAndValidateResource_FullMethodName,
+			&resourcev1.MutateAndValidateResourceRequest{
+				Write: put(mine),
+				More:  []*resourcev1.BatchWriteResourcesRequest_Write{put(theirs)},
+			}, false,
+		},
+		{
+			ann, resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: mine},
+			true,
+		},
+		{
+			ann, resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{Name: theirs},
+			false,
+		},
+		{
+			ann, resourcev1.ResourceService_PlanDeletion_FullMethodName, &resourcev1.PlanDeletionRequest{Name: theirs},
+			false,
+		},
+		{
+			ann, resourcev1.ResourceService_SetBlockDeletion_FullMethodName,
+			&resourcev1.SetBlockDeletionRequest{Name: mine}, false,
+		},
+		{ann, resourcev1.ResourceService_DeleteResource_FullMethodName, &resourcev1.DeleteResourceRequest{
+			Name: mine,
+			Now:  true,
+		}, false},
+		{
+			ann, resourcev1.ResourceService_BatchDeleteResources_FullMethodName,
+			&resourcev1.BatchDeleteResourcesRequest{
+				Now:      true,
+				Requests: []*resourcev1.DeleteResourceRequest{{Name: mine}},
+			}, false,
+		},
+		{
+			ann, resourcev1.ResourceService_UndeleteResource_FullMethodName,
+			&resourcev1.UndeleteResourceRequest{Name: mine}, true,
+		},
+		{
+			ann, resourcev1.ResourceService_UndeleteResource_FullMethodName,
+			&resourcev1.UndeleteResourceRequest{Name: "things/ops"}, false,
+		},
+		{
+			sre, resourcev1.ResourceService_SetBlockDeletion_FullMethodName,
+			&resourcev1.SetBlockDeletionRequest{Name: "things/ops"}, true,
+		},
+		{
+			sre, resourcev1.ResourceService_SetBlockDeletion_FullMethodName,
+			&resourcev1.SetBlockDeletionRequest{Name: mine}, false,
+		},
+		{
+			operator, resourcev1.ResourceService_SetBlockDeletion_FullMethodName,
+			&resourcev1.SetBlockDeletionRequest{Name: mine}, true,
+		},
+		{ann, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{
+			Name:      mine,
+			Finalizer: "badge",
+		}, true},
+		{ann, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{
+			Name:      mine,
+			Finalizer: "calendar",
+		}, false},
+		{
+			ann, resourcev1.ResourceService_RemoveFinalizer_FullMethodName,
+			&resourcev1.RemoveFinalizerRequest{Name: theirs, Finalizer: "badge"}, false,
+		},
+		{
+			sre, resourcev1.ResourceService_RemoveFinalizer_FullMethodName,
+			&resourcev1.RemoveFinalizerRequest{Name: "things/ops", Finalizer: "badge"}, true,
+		},
+		{sre, resourcev1.ResourceService_RemoveFinalizer_FullMethodName, &resourcev1.RemoveFinalizerRequest{
+			Name:      mine,
+			Finalizer: "badge",
+		}, false},
+		{
+			operator, resourcev1.ResourceService_RemoveFinalizer_FullMethodName,
+			&resourcev1.RemoveFinalizerRequest{Name: theirs, Finalizer: "gone"}, true,
+		},
+		{
+			ann, resourcev1.ResourceService_UpdateResourceStatus_FullMethodName,
+			&resourcev1.UpdateResourceStatusRequest{Name: mine}, true,
+		},
+		{
+			ann, resourcev1.ResourceService_UpdateResourceStatus_FullMethodName,
+			&resourcev1.UpdateResourceStatusRequest{Name: theirs}, false,
+		},
 		{operator, adminv1.AdminService_Decommission_FullMethodName, &adminv1.DecommissionRequest{}, true},
 		{ann, adminv1.AdminService_Decommission_FullMethodName, &adminv1.DecommissionRequest{}, false},
 		{ann, adminv1.AdminService_Explain_FullMethodName, &adminv1.ExplainRequest{Name: theirs}, false},
@@ -291,8 +358,10 @@ func TestAnswersAndErrorsHideNames(t *testing.T) {
 	ctx := as(t, identity.RoleUser, "ann")
 	blocked := &peer.BlockedError{Name: "things/ann-1", Deployment: self}
 	for _, name := range []string{"things/ann-2", "things/secret"} {
-		blocked.Add(peer.Holder{Name: schema.FullName{Deployment: self, Name: name}, Path: "to",
-			Target: schema.FullName{Deployment: self, Name: "things/ann-1"}})
+		blocked.Add(peer.Holder{
+			Name: schema.FullName{Deployment: self, Name: name}, Path: "to",
+			Target: schema.FullName{Deployment: self, Name: "things/ann-1"},
+		})
 	}
 	_, err := call(a, ctx, resourcev1.ResourceService_DeleteResource_FullMethodName,
 		&resourcev1.DeleteResourceRequest{Name: "things/ann-1"},
@@ -304,10 +373,12 @@ func TestAnswersAndErrorsHideNames(t *testing.T) {
 	require.NotContains(t, st.Proto().String(), "secret")
 	require.Contains(t, st.Proto().String(), `hidden`)
 
-	answer := &adminv1.ExplainResponse{Name: "//a.example.com/us-west2/things/ann-1",
+	answer := &adminv1.ExplainResponse{
+		Name: "//a.example.com/us-west2/things/ann-1",
 		Reasons: []*adminv1.ExplainResponse_Reason{
 			{Message: "//a.example.com/us-west2/things/secret, and //a.example.com/us-west2/things/ann-3; wait"},
-		}}
+		},
+	}
 	_, err = call(a, ctx, adminv1.AdminService_Explain_FullMethodName, &adminv1.ExplainRequest{Name: "things/ann-1"},
 		func(context.Context, any) (any, error) {
 			return answer, nil
@@ -318,8 +389,10 @@ func TestAnswersAndErrorsHideNames(t *testing.T) {
 		answer.GetReasons()[0].GetMessage())
 
 	plan := &resourcev1.PlanDeletionResponse{Groups: []*resourcev1.PlanDeletionResponse_Group{
-		{Count: 2, Samples: []string{"//a.example.com/us-west2/things/secret",
-			"//a.example.com/us-west2/things/ann-3"}},
+		{Count: 2, Samples: []string{
+			"//a.example.com/us-west2/things/secret",
+			"//a.example.com/us-west2/things/ann-3",
+		}},
 	}}
 	_, err = call(a, ctx, resourcev1.ResourceService_PlanDeletion_FullMethodName,
 		&resourcev1.PlanDeletionRequest{Name: "things/ann-1"}, func(context.Context, any) (any, error) {
@@ -341,31 +414,41 @@ func TestTheStateOfADeploymentTellsNothingOfHiddenResources(t *testing.T) {
 		return []*adminv1.Deletion{{Id: "id-secret", Root: hidden, Found: 3}, {Id: "id-seen", Root: seen, Found: 2}}
 	}
 	stuck := func(name string) *adminv1.ListStuckResponse_Resource {
-		return &adminv1.ListStuckResponse_Resource{Name: name, Kind: "Kind" + name[len(name)-3:],
-			Uid: "uid-" + name[len(name)-3:], Reasons: []string{"waits for finalizer f of user/" + name[len(name)-3:]}}
+		return &adminv1.ListStuckResponse_Resource{
+			Name: name, Kind: "Kind" + name[len(name)-3:],
+			Uid: "uid-" + name[len(name)-3:], Reasons: []string{"waits for finalizer f of user/" + name[len(name)-3:]},
+		}
 	}
 	answers := map[string]proto.Message{
 		adminv1.AdminService_Status_FullMethodName: &adminv1.StatusResponse{
 			Deployment: "a.example.com/us-west2", Deletions: deletions(), DeletionsTotal: 2,
 			Failures: []*adminv1.Failure{{Error: "secret at 10.0.0.1:5432"}},
-			NotReady: []*adminv1.StatusResponse_NotReady{{Check: "postgres",
-				Reason: "dial tcp 10.0.0.1:5432: secret"}},
-			Kept: []*adminv1.StatusResponse_Kept{{Kind: "KindOfSecret", Resources: 2, Sample: "things/secret"},
-				{Kind: "Thing", Sample: "things/ann-2"}},
+			NotReady: []*adminv1.StatusResponse_NotReady{{
+				Check:  "postgres",
+				Reason: "dial tcp 10.0.0.1:5432: secret",
+			}},
+			Kept: []*adminv1.StatusResponse_Kept{
+				{Kind: "KindOfSecret", Resources: 2, Sample: "things/secret"},
+				{Kind: "Thing", Sample: "things/ann-2"},
+			},
 			Derivations: []*adminv1.StatusResponse_Derivation{{Kind: "Secret", Total: 5}, {Kind: "Thing", Total: 5}},
 		},
 		adminv1.AdminService_ListStuck_FullMethodName: &adminv1.ListStuckResponse{
 			Resources: []*adminv1.ListStuckResponse_Resource{stuck(hidden), stuck(seen)}, TotalSize: 2,
 			Work: []*adminv1.ListStuckResponse_Work{{Group: "g", Count: 1, LastError: "secret at 10.0.0.1:5432"}},
 		},
-		adminv1.AdminService_ListDeletions_FullMethodName: &adminv1.ListDeletionsResponse{Deletions: deletions(),
-			TotalSize: 2},
+		adminv1.AdminService_ListDeletions_FullMethodName: &adminv1.ListDeletionsResponse{
+			Deletions: deletions(),
+			TotalSize: 2,
+		},
 		// Of a resource that the caller may read: the last failure is of its deployment, perhaps about
 		// another resource, and the root of its deletion is hidden.
 		adminv1.AdminService_Explain_FullMethodName: &adminv1.ExplainResponse{
 			Name: seen, Uid: "uid-n-1",
-			Reasons: []*adminv1.ExplainResponse_Reason{{Type: "release", Message: "waits for b.example.com/eastus2",
-				LastError: "secret at 10.0.0.1:5432"}}, Deletion: deletions()[0],
+			Reasons: []*adminv1.ExplainResponse_Reason{{
+				Type: "release", Message: "waits for b.example.com/eastus2",
+				LastError: "secret at 10.0.0.1:5432",
+			}}, Deletion: deletions()[0],
 		},
 	}
 	methods := adminv1.File_dbcontroller_admin_v1_admin_proto.Services().ByName("AdminService").Methods()
@@ -413,32 +496,44 @@ func TestWithoutTheRightToReadAnswersHaveNoContents(t *testing.T) {
 			Conditions: []*resourcev1.Condition{{Message: "m"}}, BlockDeletion: true,
 		}
 	}
-	left := &resourcev1.Resource{Name: "things/secret", Kind: "Thing", Uid: "u", Revision: 3,
-		State: resourcev1.Resource_STATE_DELETING}
+	left := &resourcev1.Resource{
+		Name: "things/secret", Kind: "Thing", Uid: "u", Revision: 3,
+		State: resourcev1.Resource_STATE_DELETING,
+	}
 	const name = "things/secret"
 	in := &resourcev1.Resource{Name: name}
 	requests := map[string]any{
 		resourcev1.ResourceService_CreateResource_FullMethodName: &resourcev1.CreateResourceRequest{
-			Resource: in},
+			Resource: in,
+		},
 		resourcev1.ResourceService_UpdateResource_FullMethodName: &resourcev1.UpdateResourceRequest{
-			Resource: in},
+			Resource: in,
+		},
 		resourcev1.ResourceService_PutResource_FullMethodName: &resourcev1.PutResourceRequest{
-			Resource: in},
+			Resource: in,
+		},
 		resourcev1.ResourceService_BatchWriteResources_FullMethodName: &resourcev1.BatchWriteResourcesRequest{
-			Writes: []*resourcev1.BatchWriteResourcesRequest_Write{put(name)}},
+			Writes: []*resourcev1.BatchWriteResourcesRequest_Write{put(name)},
+		},
 		resourcev1.ResourceService_MutateAndValidateResource_FullMethodName: &resourcev1.MutateAndValidateResourceRequest{Write: put(name)},
 		resourcev1.ResourceService_SetBlockDeletion_FullMethodName: &resourcev1.SetBlockDeletionRequest{
-			Name: name},
+			Name: name,
+		},
 		resourcev1.ResourceService_RemoveFinalizer_FullMethodName: &resourcev1.RemoveFinalizerRequest{
-			Name: name},
+			Name: name,
+		},
 		resourcev1.ResourceService_UndeleteResource_FullMethodName: &resourcev1.UndeleteResourceRequest{
-			Name: name},
+			Name: name,
+		},
 		resourcev1.ResourceService_UpdateResourceStatus_FullMethodName: &resourcev1.UpdateResourceStatusRequest{
-			Name: name},
+			Name: name,
+		},
 		resourcev1.ResourceService_DeleteResource_FullMethodName: &resourcev1.DeleteResourceRequest{
-			Name: name},
+			Name: name,
+		},
 		resourcev1.ResourceService_BatchDeleteResources_FullMethodName: &resourcev1.BatchDeleteResourcesRequest{
-			Requests: []*resourcev1.DeleteResourceRequest{{Name: name}}},
+			Requests: []*resourcev1.DeleteResourceRequest{{Name: name}},
+		},
 	}
 	reading := []string{ // with read alone
 		resourcev1.ResourceService_GetResource_FullMethodName,
@@ -484,7 +579,8 @@ func has(m, of protoreflect.MessageDescriptor) bool {
 
 // fill sets the resources in an answer, and returns them when they are asked for.
 func fill(m protoreflect.Message, of protoreflect.MessageDescriptor,
-	stored func() *resourcev1.Resource) func() []*resourcev1.Resource {
+	stored func() *resourcev1.Resource,
+) func() []*resourcev1.Resource {
 	if r, ok := m.Interface().(*resourcev1.Resource); ok {
 		proto.Merge(r, stored())
 		return func() []*resourcev1.Resource { return []*resourcev1.Resource{r} }
@@ -514,13 +610,17 @@ func TestStatusHidesNames(t *testing.T) {
 	a, e := newAccess(t, declared)
 	const text = "things/secret: to: //a.example.com/us-west2/things/ann-1 is being deleted"
 	answers := func(who context.Context) (string, []*adminv1.StatusResponse_Kept) {
-		status := &adminv1.StatusResponse{Failures: []*adminv1.Failure{{Handler: "owned_pending", Error: text}},
+		status := &adminv1.StatusResponse{
+			Failures: []*adminv1.Failure{{Handler: "owned_pending", Error: text}},
 			Kept: []*adminv1.StatusResponse_Kept{
 				{Kind: "Thing", Resources: 2, Sample: "things/secret"},
 				{Kind: "Thing", Resources: 1, Sample: "things/ann-3"},
-			}}
-		stuck := &adminv1.ListStuckResponse{Work: []*adminv1.ListStuckResponse_Work{{Group: "owned_pending", Count: 3,
-			LastError: text}, {Group: "owned_deleting"}}}
+			},
+		}
+		stuck := &adminv1.ListStuckResponse{Work: []*adminv1.ListStuckResponse_Work{{
+			Group: "owned_pending", Count: 3,
+			LastError: text,
+		}, {Group: "owned_deleting"}}}
 		_, err := call(a, who, adminv1.AdminService_Status_FullMethodName, &adminv1.StatusRequest{},
 			func(context.Context, any) (any, error) {
 				return status, nil
@@ -584,7 +684,8 @@ func TestAWatchEndsWhenTheRightsOfItsCallerChange(t *testing.T) {
 }
 
 func establish(person *schemav1.EstablishReferencesRequest_Person, uid []byte,
-	names ...string) *schemav1.EstablishReferencesRequest_Attempt {
+	names ...string,
+) *schemav1.EstablishReferencesRequest_Attempt {
 	req := &schemav1.EstablishReferencesRequest_Attempt{Person: person}
 	for _, n := range names {
 		req.References = append(req.References, &schemav1.EstablishReferencesRequest_Reference{
@@ -618,7 +719,8 @@ func (t tokens) Denied(who identity.Identity) error {
 
 // refusal is the error that the handler of one attempt reads.
 func refusal(t *testing.T, a *access.Access, by context.Context,
-	attempt *schemav1.EstablishReferencesRequest_Attempt) (refused error) {
+	attempt *schemav1.EstablishReferencesRequest_Attempt,
+) (refused error) {
 	t.Helper()
 	req := &schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{attempt}}
 	_, err := call(a, by, schemav1.SchemaService_EstablishReferences_FullMethodName, req,
@@ -647,8 +749,10 @@ func TestTheRightToReferIsThatOfThePersonWhoWrites(t *testing.T) {
 		{nil, establish(ann, uid[:], "things/other"), false},
 		{nil, establish(bob, nil, "things/shared"), false},
 		// no deployment speaks for operators
-		{nil, establish(&schemav1.EstablishReferencesRequest_Person{Identity: "operator/olga"}, nil, "things/shared"),
-			false},
+		{
+			nil, establish(&schemav1.EstablishReferencesRequest_Person{Identity: "operator/olga"}, nil, "things/shared"),
+			false,
+		},
 		// the deployment itself has no grant
 		{nil, establish(nil, nil, "things/shared"), false},
 		// established before
@@ -717,7 +821,8 @@ type authorizer struct {
 }
 
 func (authorizer) Authorize(ctx context.Context,
-	req *authorizationv1.AuthorizeRequest) (*authorizationv1.AuthorizeResponse, error) {
+	req *authorizationv1.AuthorizeRequest,
+) (*authorizationv1.AuthorizeResponse, error) {
 	if req.GetSubject().GetIdentity() == "user/slow" {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -730,7 +835,8 @@ func (authorizer) Authorize(ctx context.Context,
 }
 
 func (authorizer) Ranges(_ context.Context,
-	req *authorizationv1.RangesRequest) (*authorizationv1.RangesResponse, error) {
+	req *authorizationv1.RangesRequest,
+) (*authorizationv1.RangesResponse, error) {
 	if req.GetKind() != "a.example.com/Thing" || req.GetDeployment() != self.String() {
 		return nil, status.Error(codes.InvalidArgument, "another kind")
 	}
@@ -758,8 +864,10 @@ func TestAnAuthorizationServiceIsAskedBesideTheGrants(t *testing.T) {
 	require.Equal(t, codes.OK, read("ann", "things/ann-2"))
 	require.Equal(t, codes.PermissionDenied, read("ann", "things/bob-2"),
 		"the service allows nothing that the grants deny")
-	within, err := a.Within(t.Context(), identity.Caller{Identity: identity.Identity{Role: identity.RoleUser,
-		Name: "ann"}})
+	within, err := a.Within(t.Context(), identity.Caller{Identity: identity.Identity{
+		Role: identity.RoleUser,
+		Name: "ann",
+	}})
 	require.NoError(t, err)
 	require.Equal(t, []grant.NameRange{{From: "things/ann-2", Below: "things/ann-3"}}, within.Of("Thing"))
 	require.False(t, slices.Contains(within.Of("Other"), grant.AllNames))
@@ -778,7 +886,8 @@ type counted struct {
 }
 
 func (c *counted) Authorize(_ context.Context, _ grant.Subject, _ schema.Verb,
-	names []schema.FullName) ([]bool, error) {
+	names []schema.FullName,
+) ([]bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.questions++
@@ -790,7 +899,8 @@ func (c *counted) Authorize(_ context.Context, _ grant.Subject, _ schema.Verb,
 }
 
 func (c *counted) Ranges(context.Context, grant.Subject, schema.Verb, schema.DeploymentID,
-	string) ([]grant.NameRange, error) {
+	string,
+) ([]grant.NameRange, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asks++
@@ -814,7 +924,8 @@ func TestNamesOfAnAnswerAreOneQuestion_I20(t *testing.T) {
 		answer.Reasons = append(answer.Reasons,
 			&adminv1.ExplainResponse_Reason{
 				Message: fmt.Sprintf(
-					"//a.example.com/us-west2/things/secret-%d and //a.example.com/us-west2/things/t-%d wait", i, i)})
+					"//a.example.com/us-west2/things/secret-%d and //a.example.com/us-west2/things/t-%d wait", i, i),
+			})
 	}
 	_, err := call(a, as(t, identity.RoleUser, "ann"), adminv1.AdminService_Explain_FullMethodName,
 		&adminv1.ExplainRequest{Name: "things/a"}, func(context.Context, any) (any, error) {
@@ -869,7 +980,8 @@ func TestGrantsOfResourcesElsewhereAreKnown(t *testing.T) {
 		who  string
 		want []bool
 	}{
-		{identity.RoleUser, "ann", []bool{true, false}}, {identity.RoleUser, "bob", []bool{false, false}},
+		{identity.RoleUser, "ann", []bool{true, false}},
+		{identity.RoleUser, "bob", []bool{false, false}},
 		{identity.RoleOperator, "bob", []bool{false, false}},
 	} {
 		method := resourcev1.ResourceService_ListResources_FullMethodName

@@ -17,7 +17,8 @@ import (
 // returns the caller with the operator who has signed the request as a part of the proof, and a context with
 // this caller.
 func (a *Access) approved(ctx context.Context, who identity.Caller, method string,
-	req any) (context.Context, identity.Caller, error) {
+	req any,
+) (context.Context, identity.Caller, error) {
 	r, ok := req.(approval.Request)
 	if !ok {
 		return ctx, who, nil

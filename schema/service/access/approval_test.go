@@ -57,40 +57,70 @@ func TestADecisionNeedsTwoOperators(t *testing.T) {
 		proof          string
 		want           codes.Code
 	}{
-		"decommission alone": {sender: "ada", method: adminv1.AdminService_Decommission_FullMethodName,
-			req: decommission, want: codes.PermissionDenied},
-		"its plan": {sender: "ada", method: adminv1.AdminService_Decommission_FullMethodName,
+		"decommission alone": {
+			sender: "ada", method: adminv1.AdminService_Decommission_FullMethodName,
+			req: decommission, want: codes.PermissionDenied,
+		},
+		"its plan": {
+			sender: "ada", method: adminv1.AdminService_Decommission_FullMethodName,
 			req:   &adminv1.DecommissionRequest{Deployment: "b.example.com/eu", ValidateOnly: true},
-			proof: "certificate"},
-		"signed by another one": {sender: "omar", method: adminv1.AdminService_Decommission_FullMethodName,
-			req: &adminv1.DecommissionRequest{Deployment: "b.example.com/eu", Reason: "x",
-				Approval: sign("ada", decommission)}, proof: "certificate, signed by operator/ada"},
-		"another request": {sender: "omar", method: adminv1.AdminService_Decommission_FullMethodName,
-			req: &adminv1.DecommissionRequest{Deployment: "b.example.com/eu", Reason: "x", Blocking: "CASCADE_DELETE",
-				Approval: sign("ada", decommission)}, want: codes.PermissionDenied},
-		"signed by the sender": {sender: "ada", method: adminv1.AdminService_ForceRelease_FullMethodName,
+			proof: "certificate",
+		},
+		"signed by another one": {
+			sender: "omar", method: adminv1.AdminService_Decommission_FullMethodName,
+			req: &adminv1.DecommissionRequest{
+				Deployment: "b.example.com/eu", Reason: "x",
+				Approval: sign("ada", decommission),
+			}, proof: "certificate, signed by operator/ada",
+		},
+		"another request": {
+			sender: "omar", method: adminv1.AdminService_Decommission_FullMethodName,
+			req: &adminv1.DecommissionRequest{
+				Deployment: "b.example.com/eu", Reason: "x", Blocking: "CASCADE_DELETE",
+				Approval: sign("ada", decommission),
+			}, want: codes.PermissionDenied,
+		},
+		"signed by the sender": {
+			sender: "ada", method: adminv1.AdminService_ForceRelease_FullMethodName,
 			req:  &adminv1.ForceReleaseRequest{Keys: []string{"k"}, Reason: "x", Approval: sign("ada", release)},
-			want: codes.PermissionDenied},
-		"signed without the right": {sender: "ada", method: adminv1.AdminService_ForceRelease_FullMethodName,
+			want: codes.PermissionDenied,
+		},
+		"signed without the right": {
+			sender: "ada", method: adminv1.AdminService_ForceRelease_FullMethodName,
 			req:  &adminv1.ForceReleaseRequest{Keys: []string{"k"}, Reason: "x", Approval: sign("olga", release)},
-			want: codes.PermissionDenied},
-		"sent without the right": {sender: "olga", method: adminv1.AdminService_ForceRelease_FullMethodName,
+			want: codes.PermissionDenied,
+		},
+		"sent without the right": {
+			sender: "olga", method: adminv1.AdminService_ForceRelease_FullMethodName,
 			req:  &adminv1.ForceReleaseRequest{Keys: []string{"k"}, Reason: "x", Approval: sign("ada", release)},
-			want: codes.PermissionDenied},
-		"force-release": {sender: "omar", method: adminv1.AdminService_ForceRelease_FullMethodName,
+			want: codes.PermissionDenied,
+		},
+		"force-release": {
+			sender: "omar", method: adminv1.AdminService_ForceRelease_FullMethodName,
 			req:   &adminv1.ForceReleaseRequest{Keys: []string{"k"}, Reason: "x", Approval: sign("ada", release)},
-			proof: "certificate, signed by operator/ada"},
-		"accept-database alone": {sender: "ada", method: adminv1.AdminService_AcceptDatabase_FullMethodName,
-			req: &adminv1.AcceptDatabaseRequest{Deployment: "b.example.com/eu"}, want: codes.PermissionDenied},
-		"a decision that is not listed": {sender: "omar", method: adminv1.AdminService_WaiveComparison_FullMethodName,
-			req: waive, proof: "certificate"},
-		"with a wrong signature": {sender: "omar", method: adminv1.AdminService_WaiveComparison_FullMethodName,
-			req: &adminv1.WaiveComparisonRequest{Deployment: "b.example.com/eu", Reason: "x",
-				Approval: sign("ada", decommission)}, want: codes.PermissionDenied},
+			proof: "certificate, signed by operator/ada",
+		},
+		"accept-database alone": {
+			sender: "ada", method: adminv1.AdminService_AcceptDatabase_FullMethodName,
+			req: &adminv1.AcceptDatabaseRequest{Deployment: "b.example.com/eu"}, want: codes.PermissionDenied,
+		},
+		"a decision that is not listed": {
+			sender: "omar", method: adminv1.AdminService_WaiveComparison_FullMethodName,
+			req: waive, proof: "certificate",
+		},
+		"with a wrong signature": {
+			sender: "omar", method: adminv1.AdminService_WaiveComparison_FullMethodName,
+			req: &adminv1.WaiveComparisonRequest{
+				Deployment: "b.example.com/eu", Reason: "x",
+				Approval: sign("ada", decommission),
+			}, want: codes.PermissionDenied,
+		},
 	} {
 		proof := ""
-		ctx := identity.NewCallerContext(t.Context(), identity.Caller{Identity: operator(c.sender),
-			Proof: identity.ByCertificate})
+		ctx := identity.NewCallerContext(t.Context(), identity.Caller{
+			Identity: operator(c.sender),
+			Proof:    identity.ByCertificate,
+		})
 		_, err := call(a, ctx, c.method, c.req, func(ctx context.Context, _ any) (any, error) {
 			who, err := identity.CallerFromContext(ctx)
 			proof = who.Proof

@@ -23,7 +23,8 @@ import (
 
 // Unary checks the rights that a request needs, and redacts the answer.
 func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
-	handler grpc.UnaryHandler) (any, error) {
+	handler grpc.UnaryHandler,
+) (any, error) {
 	who, limited, err := a.limited(ctx)
 	switch {
 	case err != nil:
@@ -81,7 +82,8 @@ func (a *Access) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 // Operate checks the right to operate on a resource of another deployment. It runs before requests are
 // forwarded: requests that need this right are not, and a caller without the right is denied here as there.
 func (a *Access) Operate(ctx context.Context, req any, info *grpc.UnaryServerInfo,
-	handler grpc.UnaryHandler) (any, error) {
+	handler grpc.UnaryHandler,
+) (any, error) {
 	who, limited, err := a.limited(ctx)
 	if err != nil {
 		return nil, err
@@ -100,7 +102,8 @@ func (a *Access) Operate(ctx context.Context, req any, info *grpc.UnaryServerInf
 // Forward demands of an operator with limits the right that a request needs at the deployment to which it is
 // forwarded, where the caller is the user of the same name.
 func (a *Access) Forward(ctx context.Context, who identity.Caller, method string, req any,
-	to schema.DeploymentID) error {
+	to schema.DeploymentID,
+) error {
 	rights := a.current()
 	if !rights.Limited() || !Covers(method) && method != resourcev1.ResourceService_WatchResources_FullMethodName {
 		return nil
@@ -129,7 +132,8 @@ func (a *Access) Forward(ctx context.Context, who identity.Caller, method string
 
 // beyond is the error of an operator whose limits do not allow a verb at a deployment.
 func (a *Access) beyond(ctx context.Context, who identity.Caller, method string, verb schema.Verb,
-	at schema.DeploymentID) error {
+	at schema.DeploymentID,
+) error {
 	a.denied(ctx, who, method, demand{verb: verb, names: []schema.FullName{{Deployment: at}}})
 	return status.Errorf(codes.PermissionDenied, "%s may not %s at %s: ask an operator who may grant for it",
 		who.Identity, verb, at)
@@ -146,7 +150,8 @@ func (a *Access) limited(ctx context.Context) (who identity.Caller, limited bool
 
 // enter demands the right that a request needs, and returns a context for its handler.
 func (a *Access) enter(ctx context.Context, who identity.Caller, method string,
-	req any) (context.Context, demand, error) {
+	req any,
+) (context.Context, demand, error) {
 	if !Covers(method) {
 		// The policy allows the methods that are left to operators; health and reflection, which tell nothing
 		// of resources, to others.
@@ -220,7 +225,8 @@ func (a *Access) holds(ctx context.Context, who identity.Caller, req any, names 
 // Stream is Unary for streams: the watch of resources, whose names it limits. The watch ends when the rights
 // of its caller change, and its token is of no use then: the next one begins with a snapshot.
 func (a *Access) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
-	handler grpc.StreamHandler) error {
+	handler grpc.StreamHandler,
+) error {
 	who, limited, err := a.limited(stream.Context())
 	switch {
 	case err != nil:

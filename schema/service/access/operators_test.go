@@ -54,8 +54,10 @@ func TestOperatorsHaveTheirLimitsForEachMethod(t *testing.T) {
 		"ListBlockades", "AcquireDelegations", // whose handler asks for refer
 	}
 	n := 0
-	for _, file := range []protoreflect.FileDescriptor{resourcev1.File_dbcontroller_resource_v1_resource_proto,
-		adminv1.File_dbcontroller_admin_v1_admin_proto, schemav1.File_dbcontroller_schema_v1_schema_proto} {
+	for _, file := range []protoreflect.FileDescriptor{
+		resourcev1.File_dbcontroller_resource_v1_resource_proto,
+		adminv1.File_dbcontroller_admin_v1_admin_proto, schemav1.File_dbcontroller_schema_v1_schema_proto,
+	} {
 		for i := range file.Services().Len() {
 			for j := range file.Services().Get(i).Methods().Len() {
 				m := file.Services().Get(i).Methods().Get(j)
@@ -129,15 +131,20 @@ func TestOperatorsHaveTheirLimitsElsewhere(t *testing.T) {
 	mars := schema.DeploymentID{Service: "a.example.com", Region: "mars"}
 	for method, req := range map[string]any{
 		resourcev1.ResourceService_GetResource_FullMethodName: &resourcev1.GetResourceRequest{
-			Name: "//a.example.com/mars/things/x"},
+			Name: "//a.example.com/mars/things/x",
+		},
 		resourcev1.ResourceService_ListResources_FullMethodName: &resourcev1.ListResourcesRequest{Region: "mars"},
-		resourcev1.ResourceService_ListReferrers_FullMethodName: &resourcev1.ListReferrersRequest{Region: "mars",
-			Target: "//" + self.String() + "/things/x"},
+		resourcev1.ResourceService_ListReferrers_FullMethodName: &resourcev1.ListReferrersRequest{
+			Region: "mars",
+			Target: "//" + self.String() + "/things/x",
+		},
 		resourcev1.ResourceService_WatchResources_FullMethodName: &resourcev1.WatchResourcesRequest{Region: "mars"},
 		resourcev1.ResourceService_AcquireDelegations_FullMethodName: &resourcev1.AcquireDelegationsRequest{
-			Region: "mars"},
+			Region: "mars",
+		},
 		resourcev1.ResourceService_DeleteResource_FullMethodName: &resourcev1.DeleteResourceRequest{
-			Name: "//a.example.com/mars/things/x"},
+			Name: "//a.example.com/mars/things/x",
+		},
 	} {
 		forwards := func(name string) error {
 			ctx := as(t, identity.RoleOperator, name)
@@ -155,8 +162,10 @@ func TestOperatorsHaveTheirLimitsElsewhere(t *testing.T) {
 	_, err := call(a, as(t, identity.RoleOperator, "olga"),
 		resourcev1.ResourceService_AcquireDelegations_FullMethodName, &resourcev1.AcquireDelegationsRequest{},
 		func(ctx context.Context, _ any) (any, error) {
-			may, err := peer.PersonFrom(ctx).Refer(ctx, []schema.FullName{{Deployment: other, Name: "things/x"},
-				{Deployment: self, Name: "things/x"}})
+			may, err := peer.PersonFrom(ctx).Refer(ctx, []schema.FullName{
+				{Deployment: other, Name: "things/x"},
+				{Deployment: self, Name: "things/x"},
+			})
 			require.NoError(t, err)
 			require.Equal(t, []bool{false, false}, may, "who may only read takes no right to refer")
 			return nil, nil

@@ -26,7 +26,8 @@ func Outside(conn grpc.ClientConnInterface) Authorizer {
 }
 
 func (o outside) Authorize(ctx context.Context, who grant.Subject, verb schema.Verb,
-	names []schema.FullName) ([]bool, error) {
+	names []schema.FullName,
+) ([]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, outsideTimeout)
 	defer cancel()
 	req := &authorizationv1.AuthorizeRequest{Subject: subjectProto(who), Verb: string(verb)}
@@ -41,7 +42,8 @@ func (o outside) Authorize(ctx context.Context, who grant.Subject, verb schema.V
 }
 
 func (o outside) Ranges(ctx context.Context, who grant.Subject, verb schema.Verb, of schema.DeploymentID,
-	kind string) ([]grant.NameRange, error) {
+	kind string,
+) ([]grant.NameRange, error) {
 	ctx, cancel := context.WithTimeout(ctx, outsideTimeout)
 	defer cancel()
 	answer, err := o.client.Ranges(ctx, &authorizationv1.RangesRequest{

@@ -36,8 +36,10 @@ const keysAge = time.Minute
 // answer is of a standby.
 const keysTimeout = time.Second
 
-var errPageToken = &peer.InvalidError{Resource: "page_token",
-	Err: errors.New("want the next_page_token of an earlier answer to the same request")}
+var errPageToken = &peer.InvalidError{
+	Resource: "page_token",
+	Err:      errors.New("want the next_page_token of an earlier answer to the same request"),
+}
 
 // ciphers returns the ciphers of the keys, which are read again when they are old, or anew.
 func (p *pageTokens) ciphers(ctx context.Context, anew bool) ([]cipher.AEAD, error) {

@@ -43,8 +43,10 @@ func TestAPageTokenTellsNothing_I20(t *testing.T) {
 	ann, root := as(t, identity.RoleUser, "ann"), as(t, identity.RoleOperator, "root")
 	const place = "things/secret"
 	sealed := map[string]string{}
-	for _, file := range []protoreflect.FileDescriptor{resourcev1.File_dbcontroller_resource_v1_resource_proto,
-		adminv1.File_dbcontroller_admin_v1_admin_proto} {
+	for _, file := range []protoreflect.FileDescriptor{
+		resourcev1.File_dbcontroller_resource_v1_resource_proto,
+		adminv1.File_dbcontroller_admin_v1_admin_proto,
+	} {
 		for i := range file.Services().Len() {
 			methods := file.Services().Get(i).Methods()
 			for j := range methods.Len() {
@@ -88,8 +90,10 @@ func TestAPageTokenTellsNothing_I20(t *testing.T) {
 					require.NoError(t, err, method)
 					require.Equal(t, token, tokenIn(req, "page_token"), "%s: the request of the caller", method)
 				}
-				for what, token := range map[string]string{"plain": base64.RawURLEncoding.EncodeToString([]byte(place)),
-					"altered": "AAAA" + token[4:], "no token": "?", "short": "AAAA"} {
+				for what, token := range map[string]string{
+					"plain":   base64.RawURLEncoding.EncodeToString([]byte(place)),
+					"altered": "AAAA" + token[4:], "no token": "?", "short": "AAAA",
+				} {
 					_, err = call(a, who, method, request(token), fine)
 					require.Equal(t, codes.InvalidArgument, status.Code(err), "%s %s: %v", method, what, err)
 				}

@@ -57,8 +57,10 @@ func Believe(ctx context.Context, tokens Tokens, by schema.DeploymentID, p Perso
 			errors.New(
 				"a person that another deployment speaks for needs a signed token here: ask the deployment directly, or come with a token")
 	}
-	return identity.Caller{Identity: who, Groups: identity.Groups(p.Groups), Proof: "the word of " + by.String(),
-		WordOf: identity.Deployment(by)}, nil
+	return identity.Caller{
+		Identity: who, Groups: identity.Groups(p.Groups), Proof: "the word of " + by.String(),
+		WordOf: identity.Deployment(by),
+	}, nil
 }
 
 // refers is the right to refer of a person whose write arrives here. To resources elsewhere an operator
@@ -98,12 +100,15 @@ func (a *Access) refers(ctx context.Context, who identity.Caller, names []schema
 // mayRefer checks the right to refer to the targets of another deployment's references: of their writer.
 // Without a person it is the deployment's own right, but for references that were established before.
 func (a *Access) mayRefer(ctx context.Context, by identity.Caller,
-	req *schemav1.EstablishReferencesRequest_Attempt) error {
+	req *schemav1.EstablishReferencesRequest_Attempt,
+) error {
 	who := by
 	if p := req.GetPerson(); p != nil {
 		var err error
-		who, err = Believe(ctx, a.cfg.Tokens, by.Deployment, Person{Identity: "/" + p.GetIdentity(),
-			Groups: p.GetGroups(), Token: p.GetToken()})
+		who, err = Believe(ctx, a.cfg.Tokens, by.Deployment, Person{
+			Identity: "/" + p.GetIdentity(),
+			Groups:   p.GetGroups(), Token: p.GetToken(),
+		})
 		if err != nil {
 			return &DeniedError{Who: fmt.Sprintf("%s (%v)", p.GetIdentity(), err), Verb: schema.Refer}
 		}
@@ -141,7 +146,8 @@ type refusedKey struct{}
 
 // withRefused checks the right to refer for each attempt, whose outcomes the handler returns.
 func (a *Access) withRefused(ctx context.Context, by identity.Caller,
-	req *schemav1.EstablishReferencesRequest) context.Context {
+	req *schemav1.EstablishReferencesRequest,
+) context.Context {
 	refused := make([]error, len(req.GetAttempts()))
 	for i, asked := range req.GetAttempts() {
 		refused[i] = a.mayRefer(ctx, by, asked)

@@ -142,8 +142,10 @@ func (a *Access) established(attempts ...*schemav1.EstablishReferencesRequest_At
 			i, out = len(out), append(out, demand{verb: schema.Refer, person: person})
 		}
 		for _, ref := range attempt.GetReferences() {
-			out[i].names = append(out[i].names, schema.FullName{Deployment: a.cfg.Deployment,
-				Name: ref.GetTarget().GetName()})
+			out[i].names = append(out[i].names, schema.FullName{
+				Deployment: a.cfg.Deployment,
+				Name:       ref.GetTarget().GetName(),
+			})
 		}
 	}
 	return out
@@ -151,7 +153,8 @@ func (a *Access) established(attempts ...*schemav1.EstablishReferencesRequest_At
 
 // establish records the attempts of a deployment before they are carried out, and then the failed ones.
 func (a *Access) establish(ctx context.Context, who identity.Caller, method string,
-	in *schemav1.EstablishReferencesRequest, handler grpc.UnaryHandler) (any, error) {
+	in *schemav1.EstablishReferencesRequest, handler grpc.UnaryHandler,
+) (any, error) {
 	for _, d := range a.established(in.GetAttempts()...) {
 		if err := a.record(ctx, who, method, d); err != nil {
 			return nil, a.status(err)

@@ -63,8 +63,10 @@ func (l *lines) take(t *testing.T) (out []auditlog.Event) {
 func recorded(t *testing.T, classes ...auditlog.Class) (*access.Access, *lines) {
 	t.Helper()
 	sink := &lines{}
-	log, err := auditlog.Open(auditlog.Config{Source: self.String(), Sink: sink, Classes: classes, Required: true,
-		Logger: zap.NewNop()})
+	log, err := auditlog.Open(auditlog.Config{
+		Source: self.String(), Sink: sink, Classes: classes, Required: true,
+		Logger: zap.NewNop(),
+	})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = log.Close() })
 	a, _ := newAccess(t, declared, func(c *access.Config) { c.AuditLog = log })
@@ -81,27 +83,44 @@ func TestCallsAreRecordedByTheirClass(t *testing.T) {
 		req   any
 		class auditlog.Class
 	}{
-		resourcev1.ResourceService_GetResource_FullMethodName: {as(t, identity.RoleUser, "ann"),
-			&resourcev1.GetResourceRequest{Name: "things/ann-1"}, auditlog.Reads},
-		resourcev1.ResourceService_PlanDeletion_FullMethodName: {as(t, identity.RoleUser, "ann"),
-			&resourcev1.PlanDeletionRequest{Name: "things/ann-1"}, auditlog.Reads},
-		adminv1.AdminService_ListRemovals_FullMethodName: {as(t, identity.RoleOperator, "olga"),
-			&adminv1.ListRemovalsRequest{}, auditlog.Reads},
-		resourcev1.ResourceService_PutResource_FullMethodName: {as(t, identity.RoleUser, "ann"),
-			&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "things/ann-1"}}, auditlog.Writes},
-		resourcev1.ResourceService_AcquireDelegations_FullMethodName: {as(t, identity.RoleUser, "ann"),
-			&resourcev1.AcquireDelegationsRequest{}, auditlog.References},
-		resourcev1.ResourceService_DeleteResource_FullMethodName: {as(t, identity.RoleUser, "ann"),
-			&resourcev1.DeleteResourceRequest{Name: "things/ann-1"}, auditlog.Deletes},
-		resourcev1.ResourceService_SetBlockDeletion_FullMethodName: {as(t, identity.RoleUser, "sam", "sre"),
-			&resourcev1.SetBlockDeletionRequest{Name: "things/ops"}, auditlog.Operate},
-		adminv1.AdminService_ForceRelease_FullMethodName: {as(t, identity.RoleOperator, "olga"),
-			&adminv1.ForceReleaseRequest{}, auditlog.Operate},
+		resourcev1.ResourceService_GetResource_FullMethodName: {
+			as(t, identity.RoleUser, "ann"),
+			&resourcev1.GetResourceRequest{Name: "things/ann-1"}, auditlog.Reads,
+		},
+		resourcev1.ResourceService_PlanDeletion_FullMethodName: {
+			as(t, identity.RoleUser, "ann"),
+			&resourcev1.PlanDeletionRequest{Name: "things/ann-1"}, auditlog.Reads,
+		},
+		adminv1.AdminService_ListRemovals_FullMethodName: {
+			as(t, identity.RoleOperator, "olga"),
+			&adminv1.ListRemovalsRequest{}, auditlog.Reads,
+		},
+		resourcev1.ResourceService_PutResource_FullMethodName: {
+			as(t, identity.RoleUser, "ann"),
+			&resourcev1.PutResourceRequest{Resource: &resourcev1.Resource{Name: "things/ann-1"}}, auditlog.Writes,
+		},
+		resourcev1.ResourceService_AcquireDelegations_FullMethodName: {
+			as(t, identity.RoleUser, "ann"),
+			&resourcev1.AcquireDelegationsRequest{}, auditlog.References,
+		},
+		resourcev1.ResourceService_DeleteResource_FullMethodName: {
+			as(t, identity.RoleUser, "ann"),
+			&resourcev1.DeleteResourceRequest{Name: "things/ann-1"}, auditlog.Deletes,
+		},
+		resourcev1.ResourceService_SetBlockDeletion_FullMethodName: {
+			as(t, identity.RoleUser, "sam", "sre"),
+			&resourcev1.SetBlockDeletionRequest{Name: "things/ops"}, auditlog.Operate,
+		},
+		adminv1.AdminService_ForceRelease_FullMethodName: {
+			as(t, identity.RoleOperator, "olga"),
+			&adminv1.ForceReleaseRequest{}, auditlog.Operate,
+		},
 		schemav1.SchemaService_EstablishReferences_FullMethodName: {
 			identity.NewContext(t.Context(), identity.Deployment(other)),
 			&schemav1.EstablishReferencesRequest{Attempts: []*schemav1.EstablishReferencesRequest_Attempt{
 				{References: []*schemav1.EstablishReferencesRequest_Reference{
-					{Target: &schemav1.ResourceRef{Name: "things/ann-1"}}}},
+					{Target: &schemav1.ResourceRef{Name: "things/ann-1"}},
+				}},
 			}}, auditlog.References,
 		},
 	}
@@ -183,7 +202,8 @@ func TestFailedAttemptsToReferAreRecorded(t *testing.T) {
 			return &schemav1.EstablishReferencesResponse{Outcomes: []*outcome{
 				{Outcome: &schemav1.EstablishReferencesResponse_Outcome_Established{}},
 				{Outcome: &schemav1.EstablishReferencesResponse_Outcome_Failure{
-					Failure: &schemav1.EstablishReferencesResponse_Failure{Code: int32(codes.PermissionDenied)}}},
+					Failure: &schemav1.EstablishReferencesResponse_Failure{Code: int32(codes.PermissionDenied)},
+				}},
 				{Outcome: &schemav1.EstablishReferencesResponse_Outcome_Established{}},
 				{Outcome: &schemav1.EstablishReferencesResponse_Outcome_LeftOut{LeftOut: &emptypb.Empty{}}},
 			}}, nil

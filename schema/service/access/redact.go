@@ -166,8 +166,10 @@ func (a *Access) hideContents(hide *hider, r *resourcev1.Resource) {
 	if hide.may(name) {
 		return
 	}
-	kept := &resourcev1.Resource{Name: r.GetName(), Kind: r.GetKind(), Deployment: r.GetDeployment(), Uid: r.GetUid(),
-		Revision: r.GetRevision(), State: r.GetState(), DeleteTime: r.GetDeleteTime(), PurgeTime: r.GetPurgeTime()}
+	kept := &resourcev1.Resource{
+		Name: r.GetName(), Kind: r.GetKind(), Deployment: r.GetDeployment(), Uid: r.GetUid(),
+		Revision: r.GetRevision(), State: r.GetState(), DeleteTime: r.GetDeleteTime(), PurgeTime: r.GetPurgeTime(),
+	}
 	proto.Reset(r)
 	proto.Merge(r, kept)
 }

@@ -67,7 +67,8 @@ func New(refused func(what string, who identity.Identity)) *Costs {
 // Unary runs after the identity of a forwarded call is known, so that it counts the forwarded calls of a
 // person as the person's.
 func (c *Costs) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
-	handler grpc.UnaryHandler) (any, error) {
+	handler grpc.UnaryHandler,
+) (any, error) {
 	who, err := identity.FromContext(ctx)
 	if err != nil || !Are(info.FullMethod) {
 		return handler(ctx, req)

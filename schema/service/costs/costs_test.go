@@ -47,8 +47,10 @@ func TestCostlyReadsOfOneIdentityAreBounded_I20(t *testing.T) {
 			require.Equal(t, codes.ResourceExhausted, <-call(t.Context(), "hostile", list), "at once")
 		}
 		require.Contains(t, told, "costly calls of user/hostile")
-		others := []<-chan codes.Code{call(t.Context(), "other", list),
-			call(t.Context(), "hostile", resourcev1.ResourceService_PutResource_FullMethodName)}
+		others := []<-chan codes.Code{
+			call(t.Context(), "other", list),
+			call(t.Context(), "hostile", resourcev1.ResourceService_PutResource_FullMethodName),
+		}
 		require.Len(t, underWay, maxCostly+2, "neither other users nor other calls wait")
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -91,7 +91,8 @@ func (w *Written) SetMax(bytes int64) { w.max.Store(cmp.Or(bytes, DefaultMaxWrit
 
 // Unary runs after the identity of a forwarded call is known.
 func (w *Written) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
-	handler grpc.UnaryHandler) (any, error) {
+	handler grpc.UnaryHandler,
+) (any, error) {
 	who, err := identity.FromContext(ctx)
 	if err != nil || who.Role != identity.RoleUser || !writes(info.FullMethod) {
 		return handler(ctx, req)

@@ -48,8 +48,10 @@ func TestTheBytesThatAPersonWritesAreBounded_I20(t *testing.T) {
 		require.Equal(t, codes.ResourceExhausted,
 			call(identity.RoleUser, "eve", resourcev1.ResourceService_DeleteResource_FullMethodName, nil, large))
 		require.Equal(t, 2, told)
-		reads := []string{"GetResource", "BatchGetResources", "ListResources", "ListReferrers", "PlanDeletion",
-			"MutateAndValidateResource"}
+		reads := []string{
+			"GetResource", "BatchGetResources", "ListResources", "ListReferrers", "PlanDeletion",
+			"MutateAndValidateResource",
+		}
 		// a new method writes, until it is known not to
 		for _, m := range resourcev1.ResourceService_ServiceDesc.Methods {
 			want := codes.ResourceExhausted

@@ -20,8 +20,10 @@ const (
 )
 
 // DeleteResults are all of them.
-var DeleteResults = []DeleteResult{DeleteRemoved, DeleteGoesOn, DeleteBlocked, DeleteProtected, DeleteUndecided,
-	DeleteUnavailable, DeleteNotFound, DeleteFailed}
+var DeleteResults = []DeleteResult{
+	DeleteRemoved, DeleteGoesOn, DeleteBlocked, DeleteProtected, DeleteUndecided,
+	DeleteUnavailable, DeleteNotFound, DeleteFailed,
+}
 
 // OfDelete returns the result of a delete with this answer, or with this status.
 func OfDelete(r peer.DeleteResult, err error) DeleteResult {

@@ -30,8 +30,10 @@ func TestEveryErrorHasItsReason(t *testing.T) {
 	refusal := func(reasons ...peer.Reason) error {
 		e := &peer.RefusedError{}
 		for _, r := range reasons {
-			e.Refusals = append(e.Refusals, peer.Refusal{Holder: "hs/h", Path: "p",
-				Target: schema.FullName{Deployment: other, Name: "ts/t"}, Reason: r})
+			e.Refusals = append(e.Refusals, peer.Refusal{
+				Holder: "hs/h", Path: "p",
+				Target: schema.FullName{Deployment: other, Name: "ts/t"}, Reason: r,
+			})
 		}
 		return e
 	}
@@ -133,8 +135,10 @@ func TestInvalidFieldsAreInTheDetails(t *testing.T) {
 		return out
 	}
 	require.Equal(t, []string{"uid: not a UUID"}, fields(Invalid("uid", errors.New("not a UUID"))))
-	invalid := &peer.InvalidError{Resource: "devices/d1",
-		Err: violation.Under("spec", violation.UnderIndex(2, violation.Errorf("is wrong")))}
+	invalid := &peer.InvalidError{
+		Resource: "devices/d1",
+		Err:      violation.Under("spec", violation.UnderIndex(2, violation.Errorf("is wrong"))),
+	}
 	require.Equal(t, []string{"body.spec[2]: is wrong"}, fields(invalid))
 	require.Equal(t, []string{"devices/d1: is wrong"},
 		fields(&peer.InvalidError{Resource: "devices/d1", Err: errors.New("is wrong")}))
@@ -142,8 +146,10 @@ func TestInvalidFieldsAreInTheDetails(t *testing.T) {
 		fields(violation.InFields(invalid, violation.Field{Path: "a", Problem: "1"},
 			violation.Field{Path: "b", Problem: "2"})))
 	require.Equal(t, []string{"kinds[A]: bad", "kinds[B]: worse"}, fields(schema.Problems{
-		{Pos: schema.Pos{Path: "kinds[A]"}, Message: "bad", Remedy: "mend it"}, {Pos: schema.Pos{Path: "kinds[B]"},
-			Message: "worse"},
+		{Pos: schema.Pos{Path: "kinds[A]"}, Message: "bad", Remedy: "mend it"}, {
+			Pos:     schema.Pos{Path: "kinds[B]"},
+			Message: "worse",
+		},
 	}))
 }
 
@@ -159,14 +165,18 @@ func TestBlockersAreInTheDetails(t *testing.T) {
 		}
 		return out
 	}
-	holder := peer.Holder{Name: schema.FullName{Deployment: other, Name: "hs/h"}, Path: "spec.x",
-		Target: schema.FullName{Deployment: self, Name: "ts/t"}}
+	holder := peer.Holder{
+		Name: schema.FullName{Deployment: other, Name: "hs/h"}, Path: "spec.x",
+		Target: schema.FullName{Deployment: self, Name: "ts/t"},
+	}
 	want := "//b.example.com/us-west2/hs/h refers to //a.example.com/us-west2/ts/t in spec.x"
 	require.Equal(t, []string{"BLOCKED " + want},
 		violations(&peer.BlockedError{Name: "ts/t", Deployment: self, Holders: []peer.Holder{holder}, Total: 1}))
 	require.Equal(t, []string{"UNDECIDED " + want},
-		violations(&peer.BlockedError{Name: "ts/t", Deployment: self, Holders: []peer.Holder{holder}, Total: 1,
-			Undecided: true}))
+		violations(&peer.BlockedError{
+			Name: "ts/t", Deployment: self, Holders: []peer.Holder{holder}, Total: 1,
+			Undecided: true,
+		}))
 	require.Equal(t, []string{"BLOCK_DELETION //b.example.com/us-west2/hs/h"},
 		violations(&peer.ProtectedError{Name: "ts/t", By: []schema.FullName{holder.Name}}))
 }
@@ -177,8 +187,10 @@ func TestALongListOfRefusalsHasAPageToken(t *testing.T) {
 	refusals := func(n int) *peer.RefusedError {
 		e := &peer.RefusedError{}
 		for i := range n {
-			e.Refusals = append(e.Refusals, peer.Refusal{Holder: fmt.Sprintf("hs/h%04d", i), Path: "p",
-				Target: schema.FullName{Deployment: other, Name: "ts/t"}, Reason: peer.TargetMissing})
+			e.Refusals = append(e.Refusals, peer.Refusal{
+				Holder: fmt.Sprintf("hs/h%04d", i), Path: "p",
+				Target: schema.FullName{Deployment: other, Name: "ts/t"}, Reason: peer.TargetMissing,
+			})
 		}
 		return e
 	}

@@ -15,8 +15,10 @@ import (
 
 // definite reports whether a code is final: the same request is refused again.
 func definite(c codes.Code) bool {
-	return slices.Contains([]codes.Code{codes.FailedPrecondition, codes.NotFound, codes.AlreadyExists,
-		codes.InvalidArgument, codes.PermissionDenied, codes.OutOfRange}, c)
+	return slices.Contains([]codes.Code{
+		codes.FailedPrecondition, codes.NotFound, codes.AlreadyExists,
+		codes.InvalidArgument, codes.PermissionDenied, codes.OutOfRange,
+	}, c)
 }
 
 // ofReferences begins the meaning of a reason for which a reference is refused.

@@ -85,7 +85,8 @@ func encodedLen(r rune) int {
 // listed makes the detail of an error with the first items of a list that have room, and returns their
 // number. When these are not all, the metadata of the info have both numbers.
 func listed[T proto.Message](info *errdetails.ErrorInfo, items []T, total int,
-	message func([]T) protoadapt.MessageV1) (protoadapt.MessageV1, int) {
+	message func([]T) protoadapt.MessageV1,
+) (protoadapt.MessageV1, int) {
 	room, n := listRoom, 0
 	for _, item := range items {
 		if room -= proto.Size(item) + 3; room < 0 { // 3 bytes for tag and length

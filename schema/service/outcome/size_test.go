@@ -44,8 +44,10 @@ func fits(t *testing.T, err error) *status.Status {
 // Every kind of error, with the longest names and lists.
 func TestEveryRefusalFitsIntoTheHeadersOfStockClients(t *testing.T) {
 	t.Parallel()
-	long := schema.FullName{Deployment: schema.DeploymentID{Service: strings.Repeat("s", 200) + ".example.com",
-		Region: "eastus2"}, Name: strings.Repeat("n", schema.MaxNameBytes)}
+	long := schema.FullName{Deployment: schema.DeploymentID{
+		Service: strings.Repeat("s", 200) + ".example.com",
+		Region:  "eastus2",
+	}, Name: strings.Repeat("n", schema.MaxNameBytes)}
 	for _, n := range []int{1, 5, 6, 30, 200, 10_000} {
 		var holders []peer.Holder
 		var names []schema.FullName
@@ -73,8 +75,10 @@ func TestEveryRefusalFitsIntoTheHeadersOfStockClients(t *testing.T) {
 		for _, reason := range peer.Reasons() {
 			e := &peer.RefusedError{}
 			for i := range n {
-				e.Refusals = append(e.Refusals, peer.Refusal{Holder: fmt.Sprintf("%s%05d", long.Name[5:], i), Path: "p",
-					Target: long, Reason: reason, Detail: strings.Repeat("d", 300)})
+				e.Refusals = append(e.Refusals, peer.Refusal{
+					Holder: fmt.Sprintf("%s%05d", long.Name[5:], i), Path: "p",
+					Target: long, Reason: reason, Detail: strings.Repeat("d", 300),
+				})
 			}
 			samples["refused "+string(reason)] = e
 		}
@@ -110,8 +114,10 @@ func TestTheRefusalThatDecidesIsNamed(t *testing.T) {
 	target := schema.FullName{Deployment: schema.DeploymentID{Service: "a.example.com", Region: "us"}, Name: "ts/t"}
 	e := &peer.RefusedError{}
 	for i := range 500 {
-		e.Refusals = append(e.Refusals, peer.Refusal{Holder: fmt.Sprintf("hs/h%03d", i), Path: "p", Target: target,
-			Reason: peer.TargetMissing})
+		e.Refusals = append(e.Refusals, peer.Refusal{
+			Holder: fmt.Sprintf("hs/h%03d", i), Path: "p", Target: target,
+			Reason: peer.TargetMissing,
+		})
 	}
 	e.Refusals[400].Reason = peer.UnknownKind
 	err := Status(zap.NewNop(), e)
@@ -139,8 +145,10 @@ func TestServersShortenEveryError(t *testing.T) {
 	for _, s := range []string{"", "short", strings.Repeat("x", 1024), strings.Repeat("x", 1000) + "é"} {
 		require.Equal(t, s, shortText(s))
 	}
-	for _, s := range []string{strings.Repeat("x", 1025), strings.Repeat("é", 171), strings.Repeat("%", 342),
-		strings.Repeat("\xff", 400)} {
+	for _, s := range []string{
+		strings.Repeat("x", 1025), strings.Repeat("é", 171), strings.Repeat("%", 342),
+		strings.Repeat("\xff", 400),
+	} {
 		short := shortText(s)
 		require.NotEqual(t, s, short)
 		fits(t, status.Error(codes.Internal, short))

@@ -106,8 +106,10 @@ func Status(log *zap.Logger, err error) error {
 }
 
 func fault(log *zap.Logger, level zapcore.Level, message string, cause error, reason, text string) error {
-	return &requestid.Fault{Log: log, Level: level, Message: message, Cause: cause,
-		Told: Because(reason, errors.New(text))}
+	return &requestid.Fault{
+		Log: log, Level: level, Message: message, Cause: cause,
+		Told: Because(reason, errors.New(text)),
+	}
 }
 
 // typedStatus returns the status of an error that has a type of its own, most with details; nil for other
@@ -199,7 +201,8 @@ func withDetails(code codes.Code, err error, info *errdetails.ErrorInfo, more ..
 // refused returns the status of a reason with a list in its details: the first items that have room, of
 // total.
 func refused[T proto.Message](reason string, err error, total int, items []T,
-	message func([]T) protoadapt.MessageV1) error {
+	message func([]T) protoadapt.MessageV1,
+) error {
 	info := &errdetails.ErrorInfo{Reason: reason, Domain: domain}
 	list, _ := listed(info, items, total, message)
 	return withDetails(codeFor(reason), err, info, list)
@@ -229,8 +232,10 @@ func refusedReferences(e *peer.RefusedError) error {
 }
 
 func refusalProto(r peer.Refusal) *schemav1.ReferencesRefused_Refusal {
-	return &schemav1.ReferencesRefused_Refusal{Holder: r.Holder, Path: r.Path, Target: r.Target.String(),
-		Reason: string(r.Reason)}
+	return &schemav1.ReferencesRefused_Refusal{
+		Holder: r.Holder, Path: r.Path, Target: r.Target.String(),
+		Reason: string(r.Reason),
+	}
 }
 
 func blockedProto(reason string, e *peer.BlockedError) (out []*errdetails.PreconditionFailure_Violation) {
@@ -266,8 +271,10 @@ func FromStatus(err error) error {
 			if perr != nil {
 				return err
 			}
-			out.Refusals = append(out.Refusals, peer.Refusal{Holder: r.GetHolder(), Path: r.GetPath(), Target: target,
-				Reason: peer.Reason(r.GetReason())})
+			out.Refusals = append(out.Refusals, peer.Refusal{
+				Holder: r.GetHolder(), Path: r.GetPath(), Target: target,
+				Reason: peer.Reason(r.GetReason()),
+			})
 		}
 		return out
 	}

@@ -20,8 +20,10 @@ func TestErrorsBecomeStatuses(t *testing.T) {
 	refusal := func(reason peer.Reason) *peer.RefusedError {
 		return &peer.RefusedError{Refusals: []peer.Refusal{{
 			Holder: "hs/h", Path: "p", Reason: reason,
-			Target: schema.FullName{Deployment: schema.DeploymentID{Service: "a.example.com", Region: "us"},
-				Name: "ts/t"},
+			Target: schema.FullName{
+				Deployment: schema.DeploymentID{Service: "a.example.com", Region: "us"},
+				Name:       "ts/t",
+			},
 		}}}
 	}
 	for _, c := range []struct {
@@ -80,8 +82,10 @@ func TestCodesAreDefiniteAsTheStoreKeepsThem_I29(t *testing.T) {
 	ofReferences := peer.Reasons()
 	for i, reason := range ofReferences {
 		samples = append(samples, &peer.RefusedError{Refusals: []peer.Refusal{{Reason: reason}}},
-			&peer.RefusedError{Refusals: []peer.Refusal{{Reason: reason},
-				{Reason: ofReferences[(i+1)%len(ofReferences)]}}},
+			&peer.RefusedError{Refusals: []peer.Refusal{
+				{Reason: reason},
+				{Reason: ofReferences[(i+1)%len(ofReferences)]},
+			}},
 			&peer.RefusedError{Refusals: []peer.Refusal{{Reason: peer.TargetMissing}, {Reason: reason}}})
 	}
 	samples = append(samples, &peer.RefusedError{Refusals: []peer.Refusal{{Reason: "OF_A_NEWER_VERSION"}}})

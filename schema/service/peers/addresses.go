@@ -59,11 +59,13 @@ func (p *Peers) interceptors(id schema.DeploymentID) []grpc.DialOption {
 	return append(trace.Client(),
 		grpc.WithChainUnaryInterceptor(requestid.ToPeer), grpc.WithChainStreamInterceptor(requestid.StreamToPeer),
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
-			invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+		) error {
 			return withoutAddresses(p.hear(id, method, invoke(ctx, method, req, reply, cc, opts...)))
 		}),
 		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn,
-			method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			method string, open grpc.Streamer, opts ...grpc.CallOption,
+		) (grpc.ClientStream, error) {
 			stream, err := open(ctx, desc, cc, method, opts...)
 			if err != nil {
 				return nil, withoutAddresses(p.hear(id, method, err))

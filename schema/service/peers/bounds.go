@@ -26,7 +26,8 @@ const (
 func boundAnswers() grpc.UnaryClientInterceptor {
 	places := make(chan struct{}, largeAnswersAtOnce)
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
-		opts ...grpc.CallOption) error {
+		opts ...grpc.CallOption,
+	) error {
 		if !BetweenDeployments(method) {
 			return invoke(ctx, method, req, reply, cc, opts...)
 		}
@@ -56,7 +57,8 @@ func receivedTooMuch(err error) bool {
 
 // boundEvents ends a watch with an event that is too large.
 func boundEvents(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
-	opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	if BetweenDeployments(method) {
 		opts = append(opts, grpc.ForceCodecV2(identity.NewAnswerCodec(largestEventDecoded)),
 			grpc.MaxCallRecvMsgSize(largestEvent))

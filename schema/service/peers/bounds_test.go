@@ -129,8 +129,10 @@ func TestLargePlansArrive_I20(t *testing.T) {
 		for i := range members {
 			uid := uuid.New()
 			plan.Members = append(plan.Members,
-				&schemav1.PlanDeletionResponse_Member{Resource: &schemav1.ResourceRef{Kind: "Device",
-					Name: fmt.Sprint("devices/", strings.Repeat("d", 300), i), Uid: uid[:]}})
+				&schemav1.PlanDeletionResponse_Member{Resource: &schemav1.ResourceRef{
+					Kind: "Device",
+					Name: fmt.Sprint("devices/", strings.Repeat("d", 300), i), Uid: uid[:],
+				}})
 		}
 		raw, err := proto.Marshal(plan)
 		require.NoError(t, err)
@@ -153,7 +155,8 @@ func TestAPlanOfLeavesIsASmallAnswer(t *testing.T) {
 	target := uuid.New()
 	raw, err := proto.Marshal(&schemav1.PlanDeletionResponse{Leaves: []*schemav1.PlanDeletionResponse_Leaves{{
 		Via: &schemav1.PlanDeletionResponse_Via{Target: &schemav1.PlanDeletionResponse_Target{
-			Deployment: "a.example.com/west", Uid: target[:]}, Path: "project"},
+			Deployment: "a.example.com/west", Uid: target[:],
+		}, Path: "project"},
 		Uids: uids,
 	}}})
 	require.NoError(t, err)
@@ -178,8 +181,10 @@ func TestAnswersHaveTheFormOfRequests(t *testing.T) {
 	} {
 		_, err := wire.DeletionEvent(
 			&schemav1.WatchImportedServiceDeletionsResponse{Event: &schemav1.WatchImportedServiceDeletionsResponse_Upsert{
-				Upsert: &schemav1.WatchImportedServiceDeletionsResponse_Deletions{Resources: []*schemav1.ResourceRef{r},
-					Notices: []int64{1}},
+				Upsert: &schemav1.WatchImportedServiceDeletionsResponse_Deletions{
+					Resources: []*schemav1.ResourceRef{r},
+					Notices:   []int64{1},
+				},
 			}})
 		require.ErrorContains(t, err, "too long")
 	}
@@ -192,7 +197,8 @@ type endless struct {
 }
 
 func (e *endless) AcknowledgeDeletions(context.Context,
-	*schemav1.AcknowledgeDeletionsRequest) (*schemav1.AcknowledgeDeletionsResponse, error) {
+	*schemav1.AcknowledgeDeletionsRequest,
+) (*schemav1.AcknowledgeDeletionsResponse, error) {
 	e.calls.Add(1)
 	return &schemav1.AcknowledgeDeletionsResponse{More: true}, nil
 }
@@ -203,7 +209,8 @@ func (e *endless) DropOwners(context.Context, *schemav1.DropOwnersRequest) (*sch
 }
 
 func (e *endless) UpgradeOwnerReferences(context.Context,
-	*schemav1.UpgradeOwnerReferencesRequest) (*schemav1.UpgradeOwnerReferencesResponse, error) {
+	*schemav1.UpgradeOwnerReferencesRequest,
+) (*schemav1.UpgradeOwnerReferencesResponse, error) {
 	return &schemav1.UpgradeOwnerReferencesResponse{Remaining: -e.calls.Add(1)}, nil
 }
 

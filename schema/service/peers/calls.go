@@ -23,15 +23,18 @@ const (
 
 // CheckReferences implements peer.Checker.
 func (p *Peers) CheckReferences(ctx context.Context, at schema.DeploymentID,
-	refs []peer.CheckedReference) ([]peer.Known, error) {
+	refs []peer.CheckedReference,
+) ([]peer.Known, error) {
 	client, err := p.Client(at)
 	if err != nil {
 		return nil, err
 	}
 	req := &schemav1.CheckReferencesRequest{References: make([]*schemav1.CheckReferencesRequest_Reference, len(refs))}
 	for i, r := range refs {
-		req.References[i] = &schemav1.CheckReferencesRequest_Reference{Key: wire.BlockadeKeyProto(r.Key),
-			Behaviour: schemav1.Behaviour(r.Behaviour)}
+		req.References[i] = &schemav1.CheckReferencesRequest_Reference{
+			Key:       wire.BlockadeKeyProto(r.Key),
+			Behaviour: schemav1.Behaviour(r.Behaviour),
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
@@ -53,7 +56,8 @@ func (p *Peers) CheckReferences(ctx context.Context, at schema.DeploymentID,
 // AnnounceEpoch notifies a deployment that the database of this one began a new epoch, and returns the
 // greatest epoch that is known there, with the kinds of this deployment that it refers to.
 func (p *Peers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID,
-	epoch uuid.UUID) (known uuid.UUID, refersTo peer.TargetKinds, err error) {
+	epoch uuid.UUID,
+) (known uuid.UUID, refersTo peer.TargetKinds, err error) {
 	client, err := p.Client(at)
 	if err != nil {
 		return known, refersTo, err
@@ -70,7 +74,8 @@ func (p *Peers) AnnounceEpoch(ctx context.Context, at schema.DeploymentID,
 
 // Epoch returns the epoch of a deployment's database, and the kinds of this deployment that it refers to.
 func (p *Peers) Epoch(ctx context.Context, of schema.DeploymentID) (epoch uuid.UUID, refersTo peer.TargetKinds,
-	err error) {
+	err error,
+) {
 	client, err := p.Client(of)
 	if err != nil {
 		return epoch, refersTo, err
@@ -100,7 +105,8 @@ func (p *Peers) ConfirmEpoch(ctx context.Context, at schema.DeploymentID, epoch,
 
 // Resolve implements peer.Checker.
 func (p *Peers) Resolve(ctx context.Context, holder schema.DeploymentID,
-	questions []peer.Question) (*peer.Answers, error) {
+	questions []peer.Question,
+) (*peer.Answers, error) {
 	client, err := p.Client(holder)
 	if err != nil {
 		return nil, err
@@ -108,8 +114,10 @@ func (p *Peers) Resolve(ctx context.Context, holder schema.DeploymentID,
 	req := &schemav1.ResolveBlockadesRequest{Questions: make([]*schemav1.ResolveBlockadesRequest_Question,
 		len(questions))}
 	for i, q := range questions {
-		req.Questions[i] = &schemav1.ResolveBlockadesRequest_Question{Key: wire.BlockadeKeyProto(q.Key),
-			Expired: q.Expired}
+		req.Questions[i] = &schemav1.ResolveBlockadesRequest_Question{
+			Key:     wire.BlockadeKeyProto(q.Key),
+			Expired: q.Expired,
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
@@ -134,8 +142,10 @@ func (p *Peers) Recall(ctx context.Context, holder schema.DeploymentID, asked []
 	req := &schemav1.RecallDelegationsRequest{Questions: make([]*schemav1.RecallDelegationsRequest_Question,
 		len(asked))}
 	for i, q := range asked {
-		req.Questions[i] = &schemav1.RecallDelegationsRequest_Question{Key: wire.BlockadeKeyProto(q.Key),
-			Expired: q.Expired, Mode: wire.RecallModes[q.Mode]}
+		req.Questions[i] = &schemav1.RecallDelegationsRequest_Question{
+			Key:     wire.BlockadeKeyProto(q.Key),
+			Expired: q.Expired, Mode: wire.RecallModes[q.Mode],
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
@@ -183,13 +193,16 @@ func (p *Peers) Confirm(ctx context.Context, target schema.DeploymentID, c peer.
 
 // Release notifies a deployment of dropped references and aborted attempts.
 func (p *Peers) Release(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey,
-	attempts []peer.AttemptID) error {
+	attempts []peer.AttemptID,
+) error {
 	client, err := p.Client(target)
 	if err != nil {
 		return err
 	}
-	req := &schemav1.ReleaseBlockadesRequest{Keys: make([]*schemav1.BlockadeKey, len(keys)),
-		Attempts: wire.Bytes(attempts), Epoch: epoch[:]}
+	req := &schemav1.ReleaseBlockadesRequest{
+		Keys:     make([]*schemav1.BlockadeKey, len(keys)),
+		Attempts: wire.Bytes(attempts), Epoch: epoch[:],
+	}
 	for i, k := range keys {
 		req.Keys[i] = wire.BlockadeKeyProto(k)
 	}
@@ -202,9 +215,12 @@ func (p *Peers) Release(ctx context.Context, target schema.DeploymentID, epoch u
 // Acknowledge notifies a deployment that this one has acted upon all its deletions up to a position, with
 // exceptions.
 func (p *Peers) Acknowledge(ctx context.Context, target schema.DeploymentID, epoch uuid.UUID, position string,
-	except []uuid.UUID) error {
-	req := &schemav1.AcknowledgeDeletionsRequest{Position: position, ExceptUids: wire.Bytes(except), Epoch: epoch[:],
-		InParts: true}
+	except []uuid.UUID,
+) error {
+	req := &schemav1.AcknowledgeDeletionsRequest{
+		Position: position, ExceptUids: wire.Bytes(except), Epoch: epoch[:],
+		InParts: true,
+	}
 	for {
 		if more, err := p.acknowledge(ctx, target, req); err != nil || !more {
 			return err
@@ -227,7 +243,8 @@ func endPart(ctx context.Context, began time.Time) error {
 }
 
 func (p *Peers) acknowledge(ctx context.Context, target schema.DeploymentID,
-	req *schemav1.AcknowledgeDeletionsRequest) (more bool, err error) {
+	req *schemav1.AcknowledgeDeletionsRequest,
+) (more bool, err error) {
 	client, err := p.Client(target)
 	if err != nil {
 		return false, err

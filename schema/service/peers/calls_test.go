@@ -36,31 +36,36 @@ type scripted struct {
 func (a *scripted) note(req any) { a.asked = append(a.asked, req) }
 
 func (a *scripted) CheckReferences(_ context.Context,
-	req *schemav1.CheckReferencesRequest) (*schemav1.CheckReferencesResponse, error) {
+	req *schemav1.CheckReferencesRequest,
+) (*schemav1.CheckReferencesResponse, error) {
 	a.note(req)
 	return a.known, a.refuse
 }
 
 func (a *scripted) ResolveBlockades(_ context.Context,
-	req *schemav1.ResolveBlockadesRequest) (*schemav1.ResolveBlockadesResponse, error) {
+	req *schemav1.ResolveBlockadesRequest,
+) (*schemav1.ResolveBlockadesResponse, error) {
 	a.note(req)
 	return a.verdicts, a.refuse
 }
 
 func (a *scripted) RecallDelegations(_ context.Context,
-	req *schemav1.RecallDelegationsRequest) (*schemav1.RecallDelegationsResponse, error) {
+	req *schemav1.RecallDelegationsRequest,
+) (*schemav1.RecallDelegationsResponse, error) {
 	a.note(req)
 	return a.recalled, a.refuse
 }
 
 func (a *scripted) ConfirmBlockades(_ context.Context,
-	req *schemav1.ConfirmBlockadesRequest) (*schemav1.ConfirmBlockadesResponse, error) {
+	req *schemav1.ConfirmBlockadesRequest,
+) (*schemav1.ConfirmBlockadesResponse, error) {
 	a.note(req)
 	return a.done, a.refuse
 }
 
 func (a *scripted) AnnounceEpoch(_ context.Context,
-	req *schemav1.AnnounceEpochRequest) (*schemav1.AnnounceEpochResponse, error) {
+	req *schemav1.AnnounceEpochRequest,
+) (*schemav1.AnnounceEpochResponse, error) {
 	a.note(req)
 	return &schemav1.AnnounceEpochResponse{Epoch: a.epoch}, a.refuse
 }
@@ -71,26 +76,30 @@ func (a *scripted) GetEpoch(_ context.Context, req *schemav1.GetEpochRequest) (*
 }
 
 func (a *scripted) ConfirmEpoch(_ context.Context,
-	req *schemav1.ConfirmEpochRequest) (*schemav1.ConfirmEpochResponse, error) {
+	req *schemav1.ConfirmEpochRequest,
+) (*schemav1.ConfirmEpochResponse, error) {
 	a.note(req)
 	return &schemav1.ConfirmEpochResponse{}, a.refuse
 }
 
 func (a *scripted) AcknowledgeDeletions(_ context.Context,
-	req *schemav1.AcknowledgeDeletionsRequest) (*schemav1.AcknowledgeDeletionsResponse, error) {
+	req *schemav1.AcknowledgeDeletionsRequest,
+) (*schemav1.AcknowledgeDeletionsResponse, error) {
 	a.note(req)
 	a.parts--
 	return &schemav1.AcknowledgeDeletionsResponse{More: a.parts >= 0}, a.refuse
 }
 
 func (a *scripted) UpgradeOwnerReferences(_ context.Context,
-	req *schemav1.UpgradeOwnerReferencesRequest) (*schemav1.UpgradeOwnerReferencesResponse, error) {
+	req *schemav1.UpgradeOwnerReferencesRequest,
+) (*schemav1.UpgradeOwnerReferencesResponse, error) {
 	a.note(req)
 	return &schemav1.UpgradeOwnerReferencesResponse{Remaining: 7}, a.refuse
 }
 
 func (a *scripted) CheckOwners(_ context.Context,
-	req *schemav1.CheckOwnersRequest) (*schemav1.CheckOwnersResponse, error) {
+	req *schemav1.CheckOwnersRequest,
+) (*schemav1.CheckOwnersResponse, error) {
 	a.note(req)
 	a.owners++
 	out := &schemav1.CheckOwnersResponse{Version: "v1", Generation: a.version(a.owners)}
@@ -105,7 +114,8 @@ func (a *scripted) CheckOwners(_ context.Context,
 func asking(a *scripted) *Peers {
 	p := New(self, nil)
 	channel := &inprocess.Channel{Unary: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
-		handler grpc.UnaryHandler) (any, error) {
+		handler grpc.UnaryHandler,
+	) (any, error) {
 		return handler(ctx, req)
 	}}
 	schemav1.RegisterSchemaServiceServer(channel, a)
@@ -122,10 +132,12 @@ func TestVerdictsOfANewerVersionDecideNothing_I15(t *testing.T) {
 		known: &schemav1.CheckReferencesResponse{Verdicts: []schemav1.CheckReferencesResponse_Verdict{
 			schemav1.CheckReferencesResponse_VERDICT_KNOWN, schemav1.CheckReferencesResponse_VERDICT_ABSENT, 99, 0,
 		}},
-		verdicts: &schemav1.ResolveBlockadesResponse{Epoch: bytesOf(uid(9)),
+		verdicts: &schemav1.ResolveBlockadesResponse{
+			Epoch: bytesOf(uid(9)),
 			Verdicts: []schemav1.ResolveBlockadesResponse_Verdict{
 				schemav1.ResolveBlockadesResponse_VERDICT_HELD, schemav1.ResolveBlockadesResponse_VERDICT_GONE, 99, 0,
-			}},
+			},
+		},
 	}
 	p := asking(a)
 	known, err := p.CheckReferences(t.Context(), self, []peer.CheckedReference{{Key: key, Behaviour: schema.Block}})
@@ -139,28 +151,39 @@ func TestVerdictsOfANewerVersionDecideNothing_I15(t *testing.T) {
 
 	answers, err := p.Resolve(t.Context(), self, []peer.Question{{Key: key, Expired: true}})
 	require.NoError(t, err)
-	require.Equal(t, &peer.Answers{Verdicts: []peer.Verdict{peer.Held, peer.GoneVerdict, peer.Undecided,
-		peer.Undecided}, Epoch: uid(9)}, answers)
+	require.Equal(t, &peer.Answers{Verdicts: []peer.Verdict{
+		peer.Held, peer.GoneVerdict, peer.Undecided,
+		peer.Undecided,
+	}, Epoch: uid(9)}, answers)
 	require.True(t, a.asked[1].(*schemav1.ResolveBlockadesRequest).GetQuestions()[0].GetExpired())
 }
 
 func TestRecallsAreAskedWithTheirModes(t *testing.T) {
 	t.Parallel()
-	a := &scripted{recalled: &schemav1.RecallDelegationsResponse{Epoch: bytesOf(uid(9)),
+	a := &scripted{recalled: &schemav1.RecallDelegationsResponse{
+		Epoch: bytesOf(uid(9)),
 		Answers: []*schemav1.RecallDelegationsResponse_Answer{
-			{Verdict: schemav1.ResolveBlockadesResponse_VERDICT_HELD, More: true,
-				Holders: []*schemav1.RecallDelegationsResponse_Holder{{Uid: bytesOf(uid(4)), Name: "devices/d",
-					Path: "account"}}},
+			{
+				Verdict: schemav1.ResolveBlockadesResponse_VERDICT_HELD, More: true,
+				Holders: []*schemav1.RecallDelegationsResponse_Holder{{
+					Uid: bytesOf(uid(4)), Name: "devices/d",
+					Path: "account",
+				}},
+			},
 			{Verdict: schemav1.ResolveBlockadesResponse_VERDICT_GONE},
-		}}}
+		},
+	}}
 	p := asking(a)
 	recalled, err := p.Recall(t.Context(), self,
 		[]peer.Recall{{Question: peer.Question{Key: key}, Mode: peer.RecallIfFree}, {Mode: peer.RecallEnds}})
 	require.NoError(t, err)
 	require.Equal(t, &peer.Recalled{Epoch: uid(9), Answers: []peer.RecallAnswer{
-		{Verdict: peer.Held, More: true,
-			Holders: []peer.RecalledHolder{{UID: uid(4), Name: "devices/d", Path: "account"}}}, {
-			Verdict: peer.GoneVerdict},
+		{
+			Verdict: peer.Held, More: true,
+			Holders: []peer.RecalledHolder{{UID: uid(4), Name: "devices/d", Path: "account"}},
+		}, {
+			Verdict: peer.GoneVerdict,
+		},
 	}}, recalled)
 	require.Equal(t, &recalled.Answers[1], recalled.Of(1))
 	require.Nil(t, (*peer.Recalled)(nil).Of(1))
@@ -175,8 +198,10 @@ func TestRecallsAreAskedWithTheirModes(t *testing.T) {
 // Rights that come with a confirm count only if this deployment has asked for them, and in a known epoch.
 func TestRightsOfAConfirmAreThoseThatWereAskedFor(t *testing.T) {
 	t.Parallel()
-	a := &scripted{done: &schemav1.ConfirmBlockadesResponse{UnknownAttempts: [][]byte{bytesOf(uid(1))},
-		DelegatedUids: [][]byte{bytesOf(uid(3))}, Epoch: bytesOf(uid(9))}}
+	a := &scripted{done: &schemav1.ConfirmBlockadesResponse{
+		UnknownAttempts: [][]byte{bytesOf(uid(1))},
+		DelegatedUids:   [][]byte{bytesOf(uid(3))}, Epoch: bytesOf(uid(9)),
+	}}
 	p := asking(a)
 	confirmed, err := p.Confirm(t.Context(), self,
 		peer.Confirm{Epoch: uid(8), Attempts: []peer.AttemptID{uid(1), uid(2)}, Delegable: true})
@@ -233,8 +258,10 @@ func TestEpochsAreAnnouncedAndConfirmed(t *testing.T) {
 	_, refersTo, err = p.Epoch(t.Context(), self)
 	require.NoError(t, err)
 	require.False(t, refersTo.Known, "an answer without kinds, as of an earlier program, may refer to any")
-	remaining, err := p.UpgradeOwners(t.Context(), self, &peer.Upgrade{Version: "v2", Generation: 3,
-		Renamed: map[string]string{"Old": "New"}})
+	remaining, err := p.UpgradeOwners(t.Context(), self, &peer.Upgrade{
+		Version: "v2", Generation: 3,
+		Renamed: map[string]string{"Old": "New"},
+	})
 	require.NoError(t, err)
 	require.EqualValues(t, 7, remaining)
 	upgrade := a.asked[len(a.asked)-1].(*schemav1.UpgradeOwnerReferencesRequest)

@@ -65,13 +65,17 @@ func TestDeploymentsWithoutAnAddressHaveNoConnection(t *testing.T) {
 	p := New(self, nil)
 	copied := &grpc.ClientConn{}
 	p.SetSelf(&grpc.ClientConn{}, copied)
-	p.Update(environmentOf(schema.Deployment{DeploymentID: sibling}, schema.Deployment{DeploymentID: other,
-		Address: "127.0.0.1:1", Disabled: true}))
+	p.Update(environmentOf(schema.Deployment{DeploymentID: sibling}, schema.Deployment{
+		DeploymentID: other,
+		Address:      "127.0.0.1:1", Disabled: true,
+	}))
 	for id, says := range map[schema.DeploymentID]string{
 		sibling: "deployment a.example.com/eastus2 has not registered yet",
 		other:   "deployment b.example.com/us-west2 is disabled",
-		{Service: "c.example.com",
-			Region: "us-west2"}: "deployment c.example.com/us-west2 is not known to the registry",
+		{
+			Service: "c.example.com",
+			Region:  "us-west2",
+		}: "deployment c.example.com/us-west2 is not known to the registry",
 	} {
 		_, err := p.Conn(id)
 		require.EqualError(t, err, says)
@@ -136,8 +140,10 @@ func TestEarlierVersionsCountForEstablishedReferences(t *testing.T) {
 	version := func(v string, imports ...string) *schema.Descriptor {
 		d := &schema.Descriptor{ServiceVersion: schema.ServiceVersion{Service: other.Service, Version: v}}
 		for _, imported := range imports {
-			d.Imports = append(d.Imports, schema.Import{ServiceVersion: schema.ServiceVersion{Service: imported,
-				Version: "v1"}})
+			d.Imports = append(d.Imports, schema.Import{ServiceVersion: schema.ServiceVersion{
+				Service: imported,
+				Version: "v1",
+			}})
 		}
 		return d
 	}
@@ -147,10 +153,16 @@ func TestEarlierVersionsCountForEstablishedReferences(t *testing.T) {
 		fresh, was bool
 	}{
 		"imported by its version": {[]*schema.Descriptor{version("v1", self.Service)}, "v1", true, true},
-		"imported by an earlier version": {[]*schema.Descriptor{version("v1", self.Service), version("v2")}, "v2",
-			false, true},
-		"imported by a later version": {[]*schema.Descriptor{version("v1"), version("v2", self.Service)}, "v1",
-			false, true},
+		"imported by an earlier version": {
+			[]*schema.Descriptor{version("v1", self.Service), version("v2")},
+			"v2",
+			false, true,
+		},
+		"imported by a later version": {
+			[]*schema.Descriptor{version("v1"), version("v2", self.Service)},
+			"v1",
+			false, true,
+		},
 		"never imported":                   {[]*schema.Descriptor{version("v1", "c.example.com")}, "v1", false, false},
 		"its version has no descriptor":    {[]*schema.Descriptor{version("v1", self.Service)}, "v9", false, true},
 		"nothing is described at all here": {nil, "v1", false, false},

@@ -62,7 +62,8 @@ func SentDatabase(values []string) (database uuid.UUID, sent bool, err error) {
 // errors included, from another database than the known one of the called deployment.
 func (p *Peers) checkAnswers(to schema.DeploymentID) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
-		opts ...grpc.CallOption) error {
+		opts ...grpc.CallOption,
+	) error {
 		known := p.knownFor(method)
 		if known == nil {
 			return invoke(ctx, method, req, reply, cc, opts...)
@@ -86,7 +87,8 @@ func (p *Peers) checkAnswers(to schema.DeploymentID) grpc.UnaryClientInterceptor
 // sendDatabase sends the identity of this deployment's database when a watch is opened. The events of a watch
 // need no comparison: nothing here refers to resources of another database, so its deletions have no effect.
 func (p *Peers) sendDatabase(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
-	open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	open grpc.Streamer, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	if known := p.knownFor(method); known != nil {
 		ctx = metadata.AppendToOutgoingContext(ctx, DatabaseKey, known.Database().String())
 	}

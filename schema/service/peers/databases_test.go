@@ -31,10 +31,16 @@ func TestAnswersOfOtherDatabasesAreRefused(t *testing.T) {
 	}{
 		"known, agrees":  {[]string{DatabaseKey, uid(1).String()}, nil, nil, codes.OK},
 		"known, refuses": {[]string{DatabaseKey, uid(1).String()}, refusal, nil, codes.FailedPrecondition},
-		"another one, agrees": {[]string{DatabaseKey, uid(2).String()}, nil, &peer.DatabaseError{Deployment: other},
-			codes.Unavailable},
-		"another one, refuses": {[]string{DatabaseKey, uid(2).String()}, refusal,
-			&peer.DatabaseError{Deployment: other}, codes.Unavailable},
+		"another one, agrees": {
+			[]string{DatabaseKey, uid(2).String()},
+			nil, &peer.DatabaseError{Deployment: other},
+			codes.Unavailable,
+		},
+		"another one, refuses": {
+			[]string{DatabaseKey, uid(2).String()},
+			refusal,
+			&peer.DatabaseError{Deployment: other}, codes.Unavailable,
+		},
 		"not sent":                {nil, nil, &peer.DatabaseError{Deployment: other}, codes.OK},
 		"not sent, with an error": {nil, refusal, &peer.DatabaseError{Deployment: other}, codes.FailedPrecondition},
 		"no UUID":                 {[]string{DatabaseKey, "mine"}, nil, nil, codes.InvalidArgument},
@@ -76,7 +82,8 @@ func TestDatabasesAreNamedBetweenDeploymentsOnly(t *testing.T) {
 		var opened []string
 		_, err = p.sendDatabase(t.Context(), nil, nil, method,
 			func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string,
-				_ ...grpc.CallOption) (grpc.ClientStream, error) {
+				_ ...grpc.CallOption,
+			) (grpc.ClientStream, error) {
 				md, _ := metadata.FromOutgoingContext(ctx)
 				opened = md.Get(DatabaseKey)
 				return nil, nil
@@ -88,8 +95,10 @@ func TestDatabasesAreNamedBetweenDeploymentsOnly(t *testing.T) {
 	require.Empty(t, sent(confirmMethod), "before there is a store")
 	p.SetKnown(&databaseDouble{database: uid(9)}, &databaseDouble{})
 	require.Equal(t, []string{uid(9).String()}, sent(confirmMethod))
-	for _, method := range []string{getMethod, adminv1.AdminService_Status_FullMethodName,
-		healthv1.Health_Check_FullMethodName} {
+	for _, method := range []string{
+		getMethod, adminv1.AdminService_Status_FullMethodName,
+		healthv1.Health_Check_FullMethodName,
+	} {
 		require.Empty(t, sent(method), method)
 	}
 }

@@ -45,7 +45,8 @@ const (
 // Establish implements peer.Establisher. Attempts that are established at one deployment at the same time
 // share a call.
 func (p *Peers) Establish(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID,
-	refs []peer.EstablishReference) (*peer.Established, error) {
+	refs []peer.EstablishReference,
+) (*peer.Established, error) {
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
 	a := newAsked(ctx, attempt, refs)
@@ -73,7 +74,8 @@ func (p *Peers) Establish(ctx context.Context, target schema.DeploymentID, attem
 
 // WouldEstablish implements peer.Establisher.
 func (p *Peers) WouldEstablish(ctx context.Context, target schema.DeploymentID, attempt peer.AttemptID,
-	refs []peer.EstablishReference) (*peer.Established, error) {
+	refs []peer.EstablishReference,
+) (*peer.Established, error) {
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
 	a := newAsked(ctx, attempt, refs)
@@ -88,8 +90,10 @@ func (p *Peers) establishAlone(target schema.DeploymentID, a *asked) (*peer.Esta
 		outcomes, err := p.establish(a.ctx, target, a.message(part))
 		switch {
 		case i > 0 && errors.Is(err, peer.ErrNotSent): // a part of the attempt was
-			err = &peer.UnavailableError{Deployments: []schema.DeploymentID{target},
-				Err: errors.New("it was not reached a second time: try again")}
+			err = &peer.UnavailableError{
+				Deployments: []schema.DeploymentID{target},
+				Err:         errors.New("it was not reached a second time: try again"),
+			}
 		case err == nil:
 			err = outcomes[0].Err
 		}
@@ -98,8 +102,10 @@ func (p *Peers) establishAlone(target schema.DeploymentID, a *asked) (*peer.Esta
 		}
 		done := outcomes[0].Established
 		if i > 0 && done.Epoch != out.Epoch {
-			return nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{target},
-				Err: errors.New("its database began a new epoch between two calls: try again")}
+			return nil, &peer.UnavailableError{
+				Deployments: []schema.DeploymentID{target},
+				Err:         errors.New("its database began a new epoch between two calls: try again"),
+			}
 		}
 		out.UIDs, out.Epoch = append(out.UIDs, done.UIDs...), done.Epoch
 	}
@@ -109,7 +115,8 @@ func (p *Peers) establishAlone(target schema.DeploymentID, a *asked) (*peer.Esta
 // establish makes one call, and returns the outcome of each attempt. It fails with ErrNotSent when nothing
 // was sent, and with errOneByOne when the deployment wants the attempts one by one, and has done nothing.
 func (p *Peers) establish(ctx context.Context, target schema.DeploymentID,
-	attempts ...*schemav1.EstablishReferencesRequest_Attempt) ([]peer.EstablishOutcome, error) {
+	attempts ...*schemav1.EstablishReferencesRequest_Attempt,
+) ([]peer.EstablishOutcome, error) {
 	client, err := p.Client(target)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", peer.ErrNotSent, err)
@@ -147,8 +154,10 @@ type asked struct {
 }
 
 func newAsked(ctx context.Context, attempt peer.AttemptID, refs []peer.EstablishReference) *asked {
-	return &asked{ctx: ctx, attempt: &schemav1.EstablishReferencesRequest_Attempt{Attempt: attempt[:],
-		References: establishProto(refs), Person: person(ctx)}}
+	return &asked{ctx: ctx, attempt: &schemav1.EstablishReferencesRequest_Attempt{
+		Attempt:    attempt[:],
+		References: establishProto(refs), Person: person(ctx),
+	}}
 }
 
 // who takes turns with others; nil is the deployment itself.
@@ -161,7 +170,8 @@ func (a *asked) who() any {
 
 // message returns the attempt with a part of its references, and with the time that is left for it.
 func (a *asked) message(
-	refs []*schemav1.EstablishReferencesRequest_Reference) *schemav1.EstablishReferencesRequest_Attempt {
+	refs []*schemav1.EstablishReferencesRequest_Reference,
+) *schemav1.EstablishReferencesRequest_Attempt {
 	out := &schemav1.EstablishReferencesRequest_Attempt{
 		Attempt: a.attempt.GetAttempt(), References: refs, ValidateOnly: a.attempt.GetValidateOnly(),
 		Person: a.attempt.GetPerson(),
@@ -233,7 +243,8 @@ const maxEstablishBytes = 3 << 20
 // establishParts divides references among calls: one, unless their names are very long. Blockades of one
 // attempt can be established by several calls, and a refusal of one aborts the attempt.
 func establishParts(
-	refs []*schemav1.EstablishReferencesRequest_Reference) (parts [][]*schemav1.EstablishReferencesRequest_Reference) {
+	refs []*schemav1.EstablishReferencesRequest_Reference,
+) (parts [][]*schemav1.EstablishReferencesRequest_Reference) {
 	begin, bytes := 0, 0
 	for i, ref := range refs {
 		size := proto.Size(ref) + 8
@@ -253,8 +264,10 @@ func person(ctx context.Context) *schemav1.EstablishReferencesRequest_Person {
 		return nil
 	}
 	who.Role = identity.RoleUser
-	return &schemav1.EstablishReferencesRequest_Person{Identity: who.Identity.String(), Groups: who.Groups,
-		Token: who.Token}
+	return &schemav1.EstablishReferencesRequest_Person{
+		Identity: who.Identity.String(), Groups: who.Groups,
+		Token: who.Token,
+	}
 }
 
 func establishProto(refs []peer.EstablishReference) []*schemav1.EstablishReferencesRequest_Reference {
@@ -262,8 +275,10 @@ func establishProto(refs []peer.EstablishReference) []*schemav1.EstablishReferen
 	for i, r := range refs {
 		out[i] = &schemav1.EstablishReferencesRequest_Reference{
 			Holder: wire.ResourceRef(r.HolderKind, r.HolderName, r.HolderUID), Path: r.Path,
-			Target: &schemav1.ResourceRef{Kind: r.TargetKind, Name: r.TargetName,
-				Uid: wire.OptionalBytes(r.TargetUID)},
+			Target: &schemav1.ResourceRef{
+				Kind: r.TargetKind, Name: r.TargetName,
+				Uid: wire.OptionalBytes(r.TargetUID),
+			},
 			Behaviour: schemav1.Behaviour(r.Behaviour), Right: wire.OptionalBytes(r.Right),
 		}
 	}

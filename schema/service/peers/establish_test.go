@@ -19,8 +19,10 @@ func TestReferencesWithLongNamesFitIntoRequests(t *testing.T) {
 	long := strings.Repeat("n", 512)
 	refs := make([]peer.EstablishReference, 10_000)
 	for i := range refs {
-		refs[i] = peer.EstablishReference{HolderKind: long, HolderName: long, Path: long, TargetKind: long,
-			TargetName: long}
+		refs[i] = peer.EstablishReference{
+			HolderKind: long, HolderName: long, Path: long, TargetKind: long,
+			TargetName: long,
+		}
 	}
 	parts := establishParts(establishProto(refs))
 	n := 0

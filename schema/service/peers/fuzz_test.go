@@ -17,16 +17,23 @@ import (
 func FuzzPlans(f *testing.F) {
 	at := schema.DeploymentID{Service: "a.example.com", Region: "eu"}
 	uid := uuid.New()
-	via := &schemav1.PlanDeletionResponse_Via{Target: &schemav1.PlanDeletionResponse_Target{Deployment: at.String(),
-		Uid: uid[:]}, Path: "p", Behaviour: 3}
+	via := &schemav1.PlanDeletionResponse_Via{Target: &schemav1.PlanDeletionResponse_Target{
+		Deployment: at.String(),
+		Uid:        uid[:],
+	}, Path: "p", Behaviour: 3}
 	for _, answer := range []*schemav1.PlanDeletionResponse{
 		{},
 		{Truncated: true, Counts: []*schemav1.PlanDeletionResponse_Count{{Path: "p", Behaviour: 1, Count: 7}}},
 		{Members: []*schemav1.PlanDeletionResponse_Member{
-			{Via: via, MoreVias: []*schemav1.PlanDeletionResponse_Via{via},
-				Deployments: []string{"b.example.com/us"}}}},
-		{Leaves: []*schemav1.PlanDeletionResponse_Leaves{{Via: via, Uids: append(uid[:], uid[:]...)},
-			{Via: via, Uids: uid[:]}}},
+			{
+				Via: via, MoreVias: []*schemav1.PlanDeletionResponse_Via{via},
+				Deployments: []string{"b.example.com/us"},
+			},
+		}},
+		{Leaves: []*schemav1.PlanDeletionResponse_Leaves{
+			{Via: via, Uids: append(uid[:], uid[:]...)},
+			{Via: via, Uids: uid[:]},
+		}},
 	} {
 		raw, err := proto.Marshal(answer)
 		require.NoError(f, err)

@@ -15,13 +15,15 @@ import (
 
 // CheckOwners asks a deployment whether owners exist there.
 func (p *Peers) CheckOwners(ctx context.Context, at schema.DeploymentID,
-	questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+	questions []peer.OwnerQuestion,
+) (*peer.OwnerAnswers, error) {
 	return p.checkOwners(ctx, at, questions, false)
 }
 
 // WouldCheckOwners implements peer.Checker.
 func (p *Peers) WouldCheckOwners(ctx context.Context, at schema.DeploymentID,
-	questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+	questions []peer.OwnerQuestion,
+) (*peer.OwnerAnswers, error) {
 	return p.checkOwners(ctx, at, questions, true)
 }
 
@@ -35,7 +37,8 @@ func (p *Peers) Version(ctx context.Context, of schema.DeploymentID) (version st
 }
 
 func (p *Peers) checkOwners(ctx context.Context, at schema.DeploymentID, questions []peer.OwnerQuestion,
-	validateOnly bool) (*peer.OwnerAnswers, error) {
+	validateOnly bool,
+) (*peer.OwnerAnswers, error) {
 	client, err := p.Client(at)
 	if err != nil {
 		return nil, err
@@ -93,7 +96,8 @@ func readOwnerAnswers(answer *schemav1.CheckOwnersResponse) (*peer.OwnerAnswers,
 
 // checkManyOwners asks in several calls, whose answers have to be of one version of the other deployment.
 func (p *Peers) checkManyOwners(ctx context.Context, at schema.DeploymentID, questions []peer.OwnerQuestion,
-	validateOnly bool) (*peer.OwnerAnswers, error) {
+	validateOnly bool,
+) (*peer.OwnerAnswers, error) {
 	out, err := p.checkOwners(ctx, at, questions[:wire.MaxMessages], validateOnly)
 	if err != nil {
 		return nil, err
@@ -115,7 +119,8 @@ func (p *Peers) checkManyOwners(ctx context.Context, at schema.DeploymentID, que
 // DropOwners notifies a deployment that owners of its resources were deleted here, or let go of its
 // resources.
 func (p *Peers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uuid.UUID, deleted []schema.Deletion,
-	releases []peer.OwnerRelease) (failed []uuid.UUID, more bool, err error) {
+	releases []peer.OwnerRelease,
+) (failed []uuid.UUID, more bool, err error) {
 	client, err := p.Client(at)
 	if err != nil {
 		return nil, false, err
@@ -126,8 +131,10 @@ func (p *Peers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uu
 	}
 	req.Causes, req.CauseOf = wire.CausesProto(deleted)
 	for i := range releases {
-		req.LetGo = append(req.LetGo, &schemav1.DropOwnersRequest_LetGo{OwnerUid: releases[i].Owner[:],
-			OwneeUid: releases[i].Ownee[:]})
+		req.LetGo = append(req.LetGo, &schemav1.DropOwnersRequest_LetGo{
+			OwnerUid: releases[i].Owner[:],
+			OwneeUid: releases[i].Ownee[:],
+		})
 	}
 	ctx, cancel := context.WithTimeout(ctx, longPeerTimeout)
 	defer cancel()
@@ -146,7 +153,8 @@ func (p *Peers) DropOwners(ctx context.Context, at schema.DeploymentID, epoch uu
 // UpgradeOwners sends a deployment the version that runs here, for its owner references to resources of this
 // deployment.
 func (p *Peers) UpgradeOwners(ctx context.Context, at schema.DeploymentID,
-	u *peer.Upgrade) (remaining int64, err error) {
+	u *peer.Upgrade,
+) (remaining int64, err error) {
 	client, err := p.Client(at)
 	if err != nil {
 		return 0, err

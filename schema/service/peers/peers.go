@@ -58,8 +58,10 @@ type connection struct {
 
 // New returns Peers without connections: each is made when it is first needed.
 func New(self schema.DeploymentID, credentials Credentials) *Peers {
-	return &Peers{self: self, credentials: credentials, env: &schema.Environment{}, newer: make(chan struct{}),
-		conns: map[connectionKey]*connection{}, togethers: map[schema.DeploymentID]*together{}}
+	return &Peers{
+		self: self, credentials: credentials, env: &schema.Environment{}, newer: make(chan struct{}),
+		conns: map[connectionKey]*connection{}, togethers: map[schema.DeploymentID]*together{},
+	}
 }
 
 // Update takes a newer environment, and closes the connections to deployments that moved, were disabled, or

@@ -27,8 +27,10 @@ func TestOnlyWhoImportsAServiceMayReferToIt(t *testing.T) {
 	version := func(service, version string, imports ...string) *schema.Descriptor {
 		d := &schema.Descriptor{ServiceVersion: schema.ServiceVersion{Service: service, Version: version}}
 		for _, imported := range imports {
-			d.Imports = append(d.Imports, schema.Import{ServiceVersion: schema.ServiceVersion{Service: imported,
-				Version: "v1"}})
+			d.Imports = append(d.Imports, schema.Import{ServiceVersion: schema.ServiceVersion{
+				Service: imported,
+				Version: "v1",
+			}})
 		}
 		return d
 	}

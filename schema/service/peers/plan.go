@@ -20,11 +20,15 @@ func (p *Peers) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQue
 	if err != nil {
 		return nil, err
 	}
-	req := &schemav1.PlanDeletionRequest{Limit: int32(q.Limit), Detailed: q.Detailed, Compact: q.Compact,
-		CountLeaves: q.CountLeaves}
+	req := &schemav1.PlanDeletionRequest{
+		Limit: int32(q.Limit), Detailed: q.Detailed, Compact: q.Compact,
+		CountLeaves: q.CountLeaves,
+	}
 	for _, t := range q.Targets {
-		req.Targets = append(req.Targets, &schemav1.PlanDeletionRequest_Target{Deployment: t.Deployment.String(),
-			Uid: t.UID[:]})
+		req.Targets = append(req.Targets, &schemav1.PlanDeletionRequest_Target{
+			Deployment: t.Deployment.String(),
+			Uid:        t.UID[:],
+		})
 	}
 	if q.Freeze != nil {
 		req.Freeze = wire.FreezeProto(q.Freeze)
@@ -46,12 +50,16 @@ func (p *Peers) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQue
 }
 
 func readPlan(at schema.DeploymentID, answer *schemav1.PlanDeletionResponse) (_ *peer.Plan, err error) {
-	plan := &peer.Plan{NotAtomic: answer.GetNotAtomic(), Truncated: answer.GetTruncated(),
+	plan := &peer.Plan{
+		NotAtomic: answer.GetNotAtomic(), Truncated: answer.GetTruncated(),
 		Uncounted: answer.GetUncounted(), MoreUnsets: answer.GetMoreUnsets(), Holders: int(answer.GetHolders()),
-		Leaves: int(answer.GetLeafCount())}
+		Leaves: int(answer.GetLeafCount()),
+	}
 	for _, c := range answer.GetCounts() {
-		plan.Counts = append(plan.Counts, peer.PlanCount{Path: c.GetPath(),
-			Behaviour: schema.Behaviour(c.GetBehaviour()), Count: int(c.GetCount())})
+		plan.Counts = append(plan.Counts, peer.PlanCount{
+			Path:      c.GetPath(),
+			Behaviour: schema.Behaviour(c.GetBehaviour()), Count: int(c.GetCount()),
+		})
 	}
 	if raw := answer.GetEpoch(); len(raw) > 0 {
 		if plan.Epoch, err = wire.UID(raw); err != nil {
@@ -116,8 +124,10 @@ func readAll[P, T any](in []P, read func(P) (T, error)) ([]T, error) {
 }
 
 func readMember(m *schemav1.PlanDeletionResponse_Member) (out peer.PlanMember, err error) {
-	out = peer.PlanMember{Kind: m.GetResource().GetKind(), Name: m.GetResource().GetName(),
-		BlockDeletion: m.GetBlockDeletion(), Finalizers: m.GetFinalizers()}
+	out = peer.PlanMember{
+		Kind: m.GetResource().GetKind(), Name: m.GetResource().GetName(),
+		BlockDeletion: m.GetBlockDeletion(), Finalizers: m.GetFinalizers(),
+	}
 	if out.UID, err = wire.UID(m.GetResource().GetUid()); err != nil {
 		return out, err
 	}

@@ -39,7 +39,8 @@ var beginsRelations = []string{
 // the position shows later that its restored database, and a restored registry, have lost this deployment.
 func (p *Peers) beginWithAPosition(of schema.DeploymentID) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
-		opts ...grpc.CallOption) error {
+		opts ...grpc.CallOption,
+	) error {
 		p.mu.Lock()
 		kept := p.kept
 		p.mu.Unlock()

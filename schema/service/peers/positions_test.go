@@ -64,7 +64,8 @@ type deletionsServer struct {
 }
 
 func (s *deletionsServer) WatchImportedServiceDeletions(req *schemav1.WatchImportedServiceDeletionsRequest,
-	stream grpc.ServerStreamingServer[schemav1.WatchImportedServiceDeletionsResponse]) error {
+	stream grpc.ServerStreamingServer[schemav1.WatchImportedServiceDeletionsResponse],
+) error {
 	s.told = append(s.told, req.GetKeptToken())
 	if req.GetKeptToken() == s.ahead {
 		return status.Error(codes.OutOfRange, "an older copy")
@@ -187,8 +188,10 @@ func TestPositionsOfAllWatchesAreStoredTogether(t *testing.T) {
 	p.kept.now = func() time.Time { return now }
 	var watches []*keptPosition
 	for i := range 50 {
-		k, err := p.keptPosition(t.Context(), schema.DeploymentID{Service: other.Service,
-			Region: fmt.Sprintf("r%d", i)})
+		k, err := p.keptPosition(t.Context(), schema.DeploymentID{
+			Service: other.Service,
+			Region:  fmt.Sprintf("r%d", i),
+		})
 		require.NoError(t, err)
 		require.NoError(t, k.replace(t.Context(), "first"))
 		watches = append(watches, k)

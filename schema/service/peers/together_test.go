@@ -61,7 +61,8 @@ func (s *target) take() []string {
 }
 
 func (s *target) EstablishReferences(ctx context.Context,
-	req *schemav1.EstablishReferencesRequest) (*schemav1.EstablishReferencesResponse, error) {
+	req *schemav1.EstablishReferencesRequest,
+) (*schemav1.EstablishReferencesResponse, error) {
 	attempts := req.GetAttempts()
 	if len(attempts) == 1 {
 		s.note(attempts)
@@ -74,7 +75,8 @@ func (s *target) EstablishReferences(ctx context.Context,
 		}
 		done := &peer.Established{UIDs: []uuid.UUID{uuid.UUID(attempts[0].GetAttempt())}}
 		return &schemav1.EstablishReferencesResponse{Outcomes: []*schemav1.EstablishReferencesResponse_Outcome{
-			wire.EstablishOutcomeProto(peer.EstablishOutcome{Established: done})}}, nil
+			wire.EstablishOutcomeProto(peer.EstablishOutcome{Established: done}),
+		}}, nil
 	}
 	if s.oneByOne {
 		return s.UnimplementedSchemaServiceServer.EstablishReferences(ctx, req)
@@ -110,10 +112,12 @@ func (s *target) EstablishReferences(ctx context.Context,
 // busy returns Peers with a slow call under way, so that the attempts after them share calls.
 func busy(t *testing.T,
 	s *target) (p *Peers, establish func(ctx context.Context, holder, target string) (*peer.Established, error),
-	end func()) {
+	end func(),
+) {
 	p = New(self, nil)
 	channel := &inprocess.Channel{Unary: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
-		handler grpc.UnaryHandler) (any, error) {
+		handler grpc.UnaryHandler,
+	) (any, error) {
 		return handler(ctx, req)
 	}}
 	schemav1.RegisterSchemaServiceServer(channel, s)
@@ -132,7 +136,8 @@ func busy(t *testing.T,
 
 // occupied begins a slow call, which end ends.
 func occupied(t *testing.T, s *target, establish func(ctx context.Context, holder,
-	target string) (*peer.Established, error)) (end func()) {
+	target string) (*peer.Established, error),
+) (end func()) {
 	var g sync.WaitGroup
 	s.hold = make(chan struct{})
 	g.Go(func() {

@@ -14,7 +14,8 @@ import (
 // WatchShadows delivers the outstanding work of this deployment, over the in-process channel that does not
 // copy messages. It returns when the stream ends or deliver fails.
 func (p *Peers) WatchShadows(ctx context.Context, shards []uint32,
-	deliver func(schema.Event[schema.Work]) error) error {
+	deliver func(schema.Event[schema.Work]) error,
+) error {
 	stream, err := p.shared().WatchResourceShadows(ctx, &schemav1.WatchResourceShadowsRequest{Shards: shards})
 	if err != nil {
 		return err
@@ -38,7 +39,8 @@ func (p *Peers) WatchShadows(ctx context.Context, shards []uint32,
 // WatchDeletions delivers the deletions at a deployment that this one has to act upon. It returns when the
 // stream ends or deliver fails.
 func (p *Peers) WatchDeletions(ctx context.Context, from schema.DeploymentID,
-	deliver func(schema.Event[schema.Deletion]) error) error {
+	deliver func(schema.Event[schema.Deletion]) error,
+) error {
 	client := p.shared()
 	if from != p.self {
 		var err error

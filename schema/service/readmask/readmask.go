@@ -27,8 +27,10 @@ func Prune(p *resourcev1.Resource, mask *fieldmaskpb.FieldMask) error {
 	}
 	in := p.ProtoReflect()
 	fields := in.Descriptor().Fields()
-	keep := keptFields{whole: map[string]bool{"name": true, "kind": true, "uid": true}, labels: map[string]string{},
-		body: map[string]*structpb.Value{}}
+	keep := keptFields{
+		whole: map[string]bool{"name": true, "kind": true, "uid": true}, labels: map[string]string{},
+		body: map[string]*structpb.Value{},
+	}
 	for _, path := range paths {
 		if err := keep.add(p, fields, path); err != nil {
 			return outcome.Invalid("read_mask", err)

@@ -26,12 +26,15 @@ func Of(req any) (Request, bool) {
 	case *resourcev1.CreateResourceRequest:
 		return Request{
 			All: []*Write{
-				{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: req.GetResource()}}}}, true
+				{Write: &resourcev1.BatchWriteResourcesRequest_Write_Create{Create: req.GetResource()}},
+			},
+		}, true
 	case *resourcev1.UpdateResourceRequest:
 		return Request{All: []*Write{{Write: &resourcev1.BatchWriteResourcesRequest_Write_Update{Update: req}}}}, true
 	case *resourcev1.PutResourceRequest:
 		return Request{
-			All: []*Write{{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: req.GetResource()}}}}, true
+			All: []*Write{{Write: &resourcev1.BatchWriteResourcesRequest_Write_Put{Put: req.GetResource()}}},
+		}, true
 	case *resourcev1.BatchWriteResourcesRequest:
 		return Request{req.GetWrites(), func(i int) string { return fmt.Sprintf("writes[%d]", i) }, "writes"}, true
 	case *resourcev1.MutateAndValidateResourceRequest:

@@ -70,8 +70,10 @@ func playChaos(t *testing.T, seed uint64, rounds int, strict bool) {
 	if strict { // at rest, also when a region was away all the time before
 		c.exec(crm, `INSERT INTO customers VALUES (1000)`)
 		before := c.written.Load()
-		err := c.persist(c.apps[shop], transaction{at: shop, isolation: "READ COMMITTED",
-			statements: []string{`INSERT INTO orders (id, customer_id) VALUES ('new', 1000)`}})
+		err := c.persist(c.apps[shop], transaction{
+			at: shop, isolation: "READ COMMITTED",
+			statements: []string{`INSERT INTO orders (id, customer_id) VALUES ('new', 1000)`},
+		})
 		if err != nil || c.written.Load() == before {
 			c.wrong("no transaction has acquired a right: %v", err)
 		}

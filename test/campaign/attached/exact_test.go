@@ -64,8 +64,10 @@ type exact struct {
 func playExactly(t *testing.T, seed uint64, steps int, strict bool) {
 	t.Helper()
 	w := newWorld(t, strict)
-	p := &exact{world: w, o: newOracle(t, strict), g: &generator{Rand: rand.New(rand.NewPCG(seed, 1))},
-		r: rand.New(rand.NewPCG(seed, 2))}
+	p := &exact{
+		world: w, o: newOracle(t, strict), g: &generator{Rand: rand.New(rand.NewPCG(seed, 1))},
+		r: rand.New(rand.NewPCG(seed, 2)),
+	}
 	for range 15 { // tables that exist, with rows: only their own keys decide
 		p.play(true)
 	}

@@ -92,19 +92,49 @@ type reference struct {
 }
 
 var references = []reference{
-	{"orders", "customer_id", []string{"customer_id"}, "", "customers", "customers", crm, []string{"id"},
-		"CASCADE", "report"},
-	{"orders", "approver_id", []string{"approver_id"}, "approver_region", "customers", "customers", crm, []string{"id"},
-		"SET NULL", "report"},
-	{"lines", "customer_id", []string{"customer_id"}, "", "customers", "customers", crm, []string{"id"},
-		"SET NULL", "report"},
-	{"invoices", "customer_id", []string{"customer_id"}, "", "customers", "customers", crm, []string{"id"},
-		"NO ACTION", "report"},
-	{"invoices", "room__seat", []string{"room", "seat"}, "", "seats", "seats", crm, []string{"room", "number"},
-		"NO ACTION", "unset"},
+	{
+		"orders", "customer_id",
+		[]string{"customer_id"},
+		"", "customers", "customers", crm,
+		[]string{"id"},
+		"CASCADE", "report",
+	},
+	{
+		"orders", "approver_id",
+		[]string{"approver_id"},
+		"approver_region", "customers", "customers", crm,
+		[]string{"id"},
+		"SET NULL", "report",
+	},
+	{
+		"lines", "customer_id",
+		[]string{"customer_id"},
+		"", "customers", "customers", crm,
+		[]string{"id"},
+		"SET NULL", "report",
+	},
+	{
+		"invoices", "customer_id",
+		[]string{"customer_id"},
+		"", "customers", "customers", crm,
+		[]string{"id"},
+		"NO ACTION", "report",
+	},
+	{
+		"invoices", "room__seat",
+		[]string{"room", "seat"},
+		"", "seats", "seats", crm,
+		[]string{"room", "number"},
+		"NO ACTION", "unset",
+	},
 	{"parcels", "order_id", []string{"order_id"}, "", "orders", "orders", shop, []string{"id"}, "CASCADE", "delete"},
-	{"parcels", "customer_id", []string{"customer_id"}, "", "customers", "customers", crm, []string{"id"},
-		"SET NULL", "unset"},
+	{
+		"parcels", "customer_id",
+		[]string{"customer_id"},
+		"", "customers", "customers", crm,
+		[]string{"id"},
+		"SET NULL", "unset",
+	},
 }
 
 func of(table string) (all []reference) {
@@ -130,8 +160,10 @@ var alive = map[string]string{"seats": "NOT gone", "parcels": "gone_at IS NULL"}
 
 func aliveIn(table string) string { return cmp.Or(alive[table], "true") }
 
-var databaseOf = map[string]string{"orders": shop, "lines": shop, "invoices": shop, "parcels": post, "customers": crm,
-	"seats": crm}
+var databaseOf = map[string]string{
+	"orders": shop, "lines": shop, "invoices": shop, "parcels": post, "customers": crm,
+	"seats": crm,
+}
 
 // transaction has the statements of one transaction of an application in one database.
 type transaction struct {

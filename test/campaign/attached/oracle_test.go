@@ -157,8 +157,10 @@ func (o *oracle) play(t transaction, keep bool) (acted bool, err error) {
 	tx, err := o.conn.Begin(ctx)
 	require.NoError(o.t, err)
 	defer func() { _ = tx.Rollback(ctx) }()
-	for _, sql := range slices.Concat(t.statements, []string{`SET CONSTRAINTS ALL IMMEDIATE`,
-		`DELETE FROM parcels WHERE doomed`}) {
+	for _, sql := range slices.Concat(t.statements, []string{
+		`SET CONSTRAINTS ALL IMMEDIATE`,
+		`DELETE FROM parcels WHERE doomed`,
+	}) {
 		if _, err := tx.Exec(ctx, sql); err != nil {
 			var pg *pgconn.PgError
 			require.True(o.t, errors.As(err, &pg), "%s: %v", sql, err)

@@ -29,8 +29,10 @@ type line struct {
 func (l line) String() string { return fmt.Sprintf(l.format, l.args...) }
 
 func newBystander() bystander {
-	return bystander{outcome: map[ID]string{}, members: map[ID]map[UID]bool{}, reached: map[ID]map[int]bool{},
-		excused: map[ID]string{}, forsaken: map[ID]bool{}, seen: map[string]int{}}
+	return bystander{
+		outcome: map[ID]string{}, members: map[ID]map[UID]bool{}, reached: map[ID]map[int]bool{},
+		excused: map[ID]string{}, forsaken: map[ID]bool{}, seen: map[string]int{},
+	}
 }
 
 func (w *World) report(format string, args ...any) {

@@ -232,8 +232,10 @@ func (w *World) Forget(at int, id ID) {
 // Tell tells the participants of a deletion again.
 func (w *World) Tell(at int, id ID) {
 	for _, x := range w.waits(at, id) {
-		w.send(message{kind: "told", id: id, from: at, to: x, epoch: w.db[at].epoch,
-			verdict: w.db[at].records[id].verdict()})
+		w.send(message{
+			kind: "told", id: id, from: at, to: x, epoch: w.db[at].epoch,
+			verdict: w.db[at].records[id].verdict(),
+		})
 	}
 }
 

@@ -30,8 +30,10 @@ func (w *World) Start(at int, root UID) {
 	if w.decommissioned[at] || d.recovering || !d.active(root) {
 		return
 	}
-	p := &process{id: ID(w.number()), at: at, epoch: d.epoch, root: root, done: map[work]bool{},
-		members: map[UID]bool{}, epochs: map[int]int{}, blockers: map[UID]bool{}}
+	p := &process{
+		id: ID(w.number()), at: at, epoch: d.epoch, root: root, done: map[work]bool{},
+		members: map[UID]bool{}, epochs: map[int]int{}, blockers: map[UID]bool{},
+	}
 	p.owes(work{"freeze", at, root})
 	w.processes[p.id], w.begun[p.id] = p, begin{at, root}
 	w.note("%d begins: the root %d of %d", p.id, root, at)
@@ -112,8 +114,10 @@ func (w *World) freeze(m message) {
 	}
 	for _, uid := range m.found {
 		if _, ok := d.rows[uid][m.id]; !ok || w.RepeatedIsTentative {
-			d.put(uid, m.id, row{coordinator: m.from, epoch: m.epoch, via: w.via(m, uid), own: d.epoch,
-				entries: w.entriesOf(m.to, uid)})
+			d.put(uid, m.id, row{
+				coordinator: m.from, epoch: m.epoch, via: w.via(m, uid), own: d.epoch,
+				entries: w.entriesOf(m.to, uid),
+			})
 		} else if w.RepeatedNamesInserted {
 			continue
 		}

@@ -19,8 +19,10 @@ func (w *World) Begin(at int, holder, to UID, b Behaviour) {
 	if w.decommissioned[at] || w.decommissioned[home] || d.left[home] || w.db[home].left[at] {
 		return
 	}
-	wr := &write{at: at, holder: holder, fresh: holder == 0, ref: reference{to: to, b: b}, under: -1,
-		epochs: [2]int{d.epoch, d.knows[home]}}
+	wr := &write{
+		at: at, holder: holder, fresh: holder == 0, ref: reference{to: to, b: b}, under: -1,
+		epochs: [2]int{d.epoch, d.knows[home]},
+	}
 	switch {
 	case home == at:
 	case d.rights[to] && b != Block:
@@ -146,8 +148,10 @@ func (w *World) Settle(a, attempt int) bool {
 func (w *World) grant(a, x int, to UID, b Behaviour) {
 	d := w.db[a]
 	if d.active(to) && (!d.frozen(to) || w.FrozenGrants || w.FrozenTakesUnset && b == Unset) {
-		w.send(message{kind: "grant", from: a, to: x, uid: to, epoch: d.epoch, own: w.db[x].epoch,
-			turn: w.db[x].closes[to]})
+		w.send(message{
+			kind: "grant", from: a, to: x, uid: to, epoch: d.epoch, own: w.db[x].epoch,
+			turn: w.db[x].closes[to],
+		})
 	}
 }
 

@@ -32,8 +32,10 @@ func (t *task) batch(wanted map[int]UID) (left []member) {
 	var in []member
 	version, epoch := w.x.version, w.x.epoch
 	for _, holder := range slices.Sorted(maps.Keys(wanted)) {
-		m := member{holder: holder, uid: wanted[holder], behaviour: w.x.behaviour(holder),
-			before: w.x.references[holder]}
+		m := member{
+			holder: holder, uid: wanted[holder], behaviour: w.x.behaviour(holder),
+			before: w.x.references[holder],
+		}
 		if m.before.uid != m.uid {
 			in = append(in, m)
 		}

@@ -162,10 +162,12 @@ func TestDelegationsOnManySchedules_I1_I3_I8_I13_I28_I30_I31_I32(t *testing.T) {
 	}
 	all.Wait()
 	t.Logf("%.0f schedules a second; %v", float64(*schedules)/time.Since(began).Seconds(), seen)
-	for _, what := range []string{"acting right taken", "block right taken", "acting written", "block written", "batch",
+	for _, what := range []string{
+		"acting right taken", "block right taken", "acting written", "block written", "batch",
 		"written beside a deletion", "held", "deleted", "removed", "dangling", "entry released", "forsaken", "insisted",
 		"taken back", "entry left", "entry used", "entry taken again", "unused right taken", "unused right used",
-		"unconfirmed released"} {
+		"unconfirmed released",
+	} {
 		require.GreaterOrEqual(t, seen[what], *schedules/1000, "%s is too rare: %v", what,
 			slices.Sorted(maps.Keys(seen)))
 	}
@@ -432,8 +434,10 @@ func TestTheModelOfDelegationsFindsMistakes_I30_I31_I32(t *testing.T) {
 			t.Parallel()
 			var m Mistakes
 			reflect.ValueOf(&m).Elem().Field(i).SetBool(true)
-			for _, w := range []*World{grantsAfterClose(m), takesLate(m, false), takesLate(m, true), releasedEarly(m),
-				releasedBlocking(m), releasedUnconfirmed(m), entryGrants(m), entryOfLost(m), entryConfirmed(m)} {
+			for _, w := range []*World{
+				grantsAfterClose(m), takesLate(m, false), takesLate(m, true), releasedEarly(m),
+				releasedBlocking(m), releasedUnconfirmed(m), entryGrants(m), entryOfLost(m), entryConfirmed(m),
+			} {
 				if len(w.broken) > 0 {
 					return
 				}

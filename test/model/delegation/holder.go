@@ -147,8 +147,10 @@ func (t *task) exact(holder int, uid UID, before reference, version int, epoch E
 	w := t.w
 	b, theirs, attempt := w.x.behaviour(holder), w.x.peer, w.number()
 	if uid != 0 {
-		answer := t.ask(message{kind: "establish", uid: uid, holder: holder, attempt: attempt, behaviour: b,
-			own: epoch})
+		answer := t.ask(message{
+			kind: "establish", uid: uid, holder: holder, attempt: attempt, behaviour: b,
+			own: epoch,
+		})
 		if answer == nil || answer.verdict != "" {
 			return answer != nil // a blockade that may be there is resolved
 		}
@@ -207,8 +209,10 @@ func (t *task) do(k work) {
 	case confirm:
 		t.confirm(k)
 	case release:
-		if a := t.ask(message{kind: "release", holder: k.holder, attempt: k.attempt, uid: k.uid,
-			own: w.x.epoch}); a != nil && a.verdict == "" {
+		if a := t.ask(message{
+			kind: "release", holder: k.holder, attempt: k.attempt, uid: k.uid,
+			own: w.x.epoch,
+		}); a != nil && a.verdict == "" {
 			finish()
 		}
 	case acquire:
@@ -528,8 +532,10 @@ func (t *task) resolved(m message) {
 }
 
 func (w *World) answerBlockade(m message, own Epoch, verdict string) {
-	w.send(message{kind: "resolved", theirs: m.theirs, holder: m.holder, attempt: m.attempt, uid: m.uid,
-		verdict: verdict, own: own})
+	w.send(message{
+		kind: "resolved", theirs: m.theirs, holder: m.holder, attempt: m.attempt, uid: m.uid,
+		verdict: verdict, own: own,
+	})
 }
 
 // tidy removes the row of a target that nothing refers to, and that no message is about.
@@ -634,8 +640,10 @@ func (t *task) checked(holder int, r reference, own Epoch) bool {
 func (t *task) again(holder int, r reference) bool {
 	w := t.w
 	attempt, own := w.number(), w.x.epoch
-	a := t.ask(message{kind: "establish", uid: r.uid, holder: holder, attempt: attempt,
-		behaviour: r.behaviour, own: own})
+	a := t.ask(message{
+		kind: "establish", uid: r.uid, holder: holder, attempt: attempt,
+		behaviour: r.behaviour, own: own,
+	})
 	if a == nil || a.verdict != "" {
 		return false
 	}

@@ -278,8 +278,10 @@ func (w *World) finalise() {
 // resolve asks X about blockades.
 func (w *World) resolve(keys []key, sweeps bool) {
 	for _, k := range keys {
-		w.send(message{kind: "resolve", sweeps: sweeps, holder: k.holder, attempt: k.attempt, uid: k.uid,
-			theirs: w.a.epoch, own: w.a.peer})
+		w.send(message{
+			kind: "resolve", sweeps: sweeps, holder: k.holder, attempt: k.attempt, uid: k.uid,
+			theirs: w.a.epoch, own: w.a.peer,
+		})
 	}
 }
 

@@ -81,8 +81,10 @@ type World struct {
 
 // New makes a world with two targets and three holders without references.
 func New(seed uint64, m Mistakes) *World {
-	w := &World{Mistakes: m, r: rand.New(rand.NewPCG(seed, seed)), calls: map[int]*message{}, locks: map[string]*lock{},
-		seen: map[string]int{}, forsaken: map[int]reference{}, insisted: map[UID]bool{}, released: map[int]bool{}}
+	w := &World{
+		Mistakes: m, r: rand.New(rand.NewPCG(seed, seed)), calls: map[int]*message{}, locks: map[string]*lock{},
+		seen: map[string]int{}, forsaken: map[int]reference{}, insisted: map[UID]bool{}, released: map[int]bool{},
+	}
 	w.a = &targets{
 		epoch: 1, peer: 1, state: map[UID]state{}, closing: map[UID]int{}, blockades: map[key]blockade{},
 		closed:  map[int]bool{},

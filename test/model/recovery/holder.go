@@ -283,10 +283,10 @@ func (w *HolderWorld) Confirm() {
 	}
 	known := w.knows
 	w.send(func(int) {
-		switch {
-		case known > w.here.epoch && !w.LaterEpochIsRefused:
+		if !w.LaterEpochIsRefused {
 			w.outdo(known)
-		case known == w.here.epoch && known == w.knows:
+		}
+		if known == w.knows && w.knows == w.here.epoch {
 			w.confirming = false
 		}
 	})

@@ -195,8 +195,10 @@ type PromotionWorld struct {
 
 // NewPromotion makes a world in which both deployments have heard of the first epoch.
 func NewPromotion(seed uint64, e Evidence, h Hazards) *PromotionWorld {
-	w := &PromotionWorld{Hazards: h, evidence: e, r: rand.New(rand.NewPCG(seed, 3)), waiting: map[int]bool{},
-		count: map[string]int{}}
+	w := &PromotionWorld{
+		Hazards: h, evidence: e, r: rand.New(rand.NewPCG(seed, 3)), waiting: map[int]bool{},
+		count: map[string]int{},
+	}
 	w.names = w.standbys()
 	w.append(record{begins: &beginning{epoch: w.next()}})
 	first, _ := w.state(w.primary())

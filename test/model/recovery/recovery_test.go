@@ -127,8 +127,10 @@ func play(seed uint64, m Mistakes) *World {
 		w.Attack,
 		func() { w.backup = w.a.clone() },
 		func() {
-			w.list(target, listing{database: w.databases[target], appliedIn: w.registry.server,
-				disabled: w.r.IntN(2) == 0})
+			w.list(target, listing{
+				database: w.databases[target], appliedIn: w.registry.server,
+				disabled: w.r.IntN(2) == 0,
+			})
 		}, // a change like any other
 	}
 	for range 60 {

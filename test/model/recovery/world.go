@@ -104,12 +104,18 @@ type World struct {
 
 // New makes a world in which the target's deployment and one holder's run.
 func New(seed uint64, m Mistakes) *World {
-	w := &World{Mistakes: m, r: rand.New(rand.NewPCG(seed, 1)), came: map[int]bool{}, heardOf: map[int]bool{},
-		excused: map[int]bool{}, count: map[string]int{}}
-	w.registry = registry{server: w.number(), part: w.number(), ended: map[int]int{}, listed: map[int]listing{},
-		heardIn: map[int]int{}}
-	w.a = database{epoch: w.number(), blockades: map[int]bool{}, unconfirmed: map[int]bool{}, countedIn: map[int]int{},
-		met: map[int]int{}, related: map[int]bool{}}
+	w := &World{
+		Mistakes: m, r: rand.New(rand.NewPCG(seed, 1)), came: map[int]bool{}, heardOf: map[int]bool{},
+		excused: map[int]bool{}, count: map[string]int{},
+	}
+	w.registry = registry{
+		server: w.number(), part: w.number(), ended: map[int]int{}, listed: map[int]listing{},
+		heardIn: map[int]int{},
+	}
+	w.a = database{
+		epoch: w.number(), blockades: map[int]bool{}, unconfirmed: map[int]bool{}, countedIn: map[int]int{},
+		met: map[int]int{}, related: map[int]bool{},
+	}
 	for d := range w.databases {
 		w.databases[d] = w.number()
 		w.holdings[d].knows = w.a.epoch

@@ -292,8 +292,10 @@ func (t *task) act() {
 	}
 	done := slices.ContainsFunc(h.rights, func(r *right) bool { return r.uid == u && r.state == acted })
 	if len(mine) == 0 && !done && !w.ClosesLeaveNoTrace { // there is no right: the deletion has a row all the same
-		r := &right{turn: w.number(), uid: u, state: closed, hEpoch: h.epoch, tEpoch: h.tKnown,
-			sharers: map[*task]bool{}}
+		r := &right{
+			turn: w.number(), uid: u, state: closed, hEpoch: h.epoch, tEpoch: h.tKnown,
+			sharers: map[*task]bool{},
+		}
 		h.rights, mine = append(h.rights, r), append(mine, r)
 	}
 	t.pause()

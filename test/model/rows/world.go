@@ -111,8 +111,10 @@ type World struct {
 func newWorld(seed uint64, m Mistakes) *World {
 	w := &World{
 		Mistakes: m, r: rand.New(rand.NewPCG(seed, 17)), seen: map[string]int{},
-		h: &holders{rows: map[int]uid{}, meant: map[int]uid{}, missing: map[bool]int{}, releases: map[int]bool{},
-			epoch: 1, tKnown: 1},
+		h: &holders{
+			rows: map[int]uid{}, meant: map[int]uid{}, missing: map[bool]int{}, releases: map[int]bool{},
+			epoch: 1, tKnown: 1,
+		},
 		t: &targets{grants: map[int]grant{}, released: map[int]bool{}, epoch: 1, hKnown: 1, confirms: true},
 	}
 	w.n = 1

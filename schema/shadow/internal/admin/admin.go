@@ -30,6 +30,7 @@ type Admin struct {
 
 // New returns the Admin of a database, which uses the given rooms.
 func New(g *gate.Gate, p *prepare.Preparer, w *write.Writer, c *cascade.Actor, f *follow.Follower, v *verify.Verifier,
-	r *rights.Rights) *Admin {
+	r *rights.Rights,
+) *Admin {
 	return &Admin{DB: g.DB, Deriver: newDeriver(g, p, w), gate: g, cascade: c, follow: f, verify: v, rights: r}
 }

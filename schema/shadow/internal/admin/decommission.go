@@ -34,13 +34,17 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id) SELECT {clean_up_de
 func (s *Admin) Decommission(ctx context.Context, d gate.Decommissioned) error {
 	switch {
 	case d.Deployment == s.Self:
-		return &peer.InvalidError{Resource: "deployment",
-			Err: errors.New("a deployment cannot decommission itself: call the other deployments")}
+		return &peer.InvalidError{
+			Resource: "deployment",
+			Err:      errors.New("a deployment cannot decommission itself: call the other deployments"),
+		}
 	case d.Blocking != schema.Unset && d.Blocking != schema.CascadeDelete:
 		return &peer.InvalidError{Resource: "blocking", Err: errors.New("want UNSET or CASCADE_DELETE")}
 	case d.Reason == "" || len(d.Reason) > 1000:
-		return &peer.InvalidError{Resource: "reason",
-			Err: errors.New("want 1 to 1000 characters; the reason is stored with the decision")}
+		return &peer.InvalidError{
+			Resource: "reason",
+			Err:      errors.New("want 1 to 1000 characters; the reason is stored with the decision"),
+		}
 	}
 	id, err := s.Names.Deployment(ctx, d.Deployment)
 	if err != nil {
@@ -93,7 +97,8 @@ SELECT (SELECT count(DISTINCT holder_id) FROM referring WHERE behaviour IN ({cas
 // PlanDecommission counts the effects of Decommission here, and changes nothing. A deployment that is not
 // known here has no part.
 func (s *Admin) PlanDecommission(ctx context.Context, of schema.DeploymentID,
-	blocking schema.Behaviour) (p DecommissionPlan, err error) {
+	blocking schema.Behaviour,
+) (p DecommissionPlan, err error) {
 	err = s.Pool.QueryRow(ctx, planDecommissionSQL, of.Service, of.Region, int16(blocking), DecommissionCounted).
 		Scan(&p.Deleted, &p.Unset, &p.Dangling, &p.Owned, &p.Released)
 	if err != nil {
@@ -201,8 +206,10 @@ func (s *Admin) CleanUpDecommissioned(ctx context.Context, deployment schema.Dep
 	}
 	var blocking schema.Behaviour
 	// The same id in every deployment that decommissions it.
-	cause := &schema.Cause{ID: uuid.NewSHA1(uuid.NameSpaceURL, []byte("decommission/"+deployment.String())),
-		Root: "//" + deployment.String()}
+	cause := &schema.Cause{
+		ID:   uuid.NewSHA1(uuid.NameSpaceURL, []byte("decommission/"+deployment.String())),
+		Root: "//" + deployment.String(),
+	}
 	err = s.Pool.QueryRow(ctx,
 		`SELECT blocking, said_by, said_at FROM dbcontroller.decommissioned WHERE deployment_id = $1`, id).
 		Scan(&blocking, &cause.Actor, &cause.At)
@@ -302,7 +309,8 @@ func (s *Admin) cleanUpTargets(ctx context.Context, deployment int32) error {
 // them, each under its lock: the order alone excludes neither a transaction that has used a right, nor one
 // with an older snapshot. The next run ends the rights that are used at the moment.
 func (s *Admin) cleanUpReferences(ctx context.Context, deployment schema.DeploymentID, id int32,
-	blocking schema.Behaviour, cause *schema.Cause) error {
+	blocking schema.Behaviour, cause *schema.Cause,
+) error {
 	var failed error
 	for after := int64(0); ; {
 		rows, err := s.Pool.Query(ctx, decommissionedForeignTargetsSQL, id, after, decommissionPage,
@@ -342,7 +350,8 @@ type decommissionedTarget struct {
 
 // replaceBlocking gives blocking references the behaviour that the operator chose.
 func (s *Admin) replaceBlocking(ctx context.Context, deployment int32, uids []uuid.UUID,
-	blocking schema.Behaviour) error {
+	blocking schema.Behaviour,
+) error {
 	parent, err := s.Names.Field(ctx, schema.ParentPath)
 	if err != nil {
 		return err

@@ -179,8 +179,10 @@ func (d *deriving) compare(ctx context.Context) error {
 		return err
 	}
 	for i, row := range d.page {
-		wr := &prepare.Writing{Write: peer.Write{Name: row.Name, Body: row.Body}, Kind: kind.ID, KindID: d.kindID,
-			Derives: true, Before: row, ID: row.ID, ShadowUID: row.UID}
+		wr := &prepare.Writing{
+			Write: peer.Write{Name: row.Name, Body: row.Body}, Kind: kind.ID, KindID: d.kindID,
+			Derives: true, Before: row, ID: row.ID, ShadowUID: row.UID,
+		}
 		if row.Hidden { // until it is undeleted, or removed: the others of the page do not wait for it
 			d.setAside(wr, fmt.Sprintf("it %s", peer.ErrDeleted))
 			continue

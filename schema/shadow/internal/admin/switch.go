@@ -160,7 +160,8 @@ func (s *Admin) switchVersion(ctx context.Context, model *schema.Model) error {
 // numbers of the fields whose references they keep. The kinds are found by their oldest names, since the
 // running version may not know the new ones.
 func (s *Admin) deletionsOf(ctx context.Context, model *schema.Model) (kinds []int32, finalizers, fields []string,
-	err error) {
+	err error,
+) {
 	for _, name := range model.KindNames() {
 		kind, err := model.Kind(name)
 		if err != nil {
@@ -216,8 +217,10 @@ func (s *Admin) Adopt(ctx context.Context, model *schema.Model) error {
 		return err
 	}
 	if !complete {
-		return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self},
-			Err: fmt.Errorf("its switch to version %s is not complete", stored.Version)}
+		return &peer.UnavailableError{
+			Deployments: []schema.DeploymentID{s.Self},
+			Err:         fmt.Errorf("its switch to version %s is not complete", stored.Version),
+		}
 	}
 	v.Generation = stored.Generation
 	s.Version.Store(v)
@@ -229,8 +232,10 @@ func (s *Admin) runs(stored gate.Running, model *schema.Model) error {
 	if model.Says(stored.Version, stored.Digest) {
 		return nil
 	}
-	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self},
-		Err: fmt.Errorf("it runs version %s, not %s", stored.Version, model.Descriptor.Version)}
+	return &peer.UnavailableError{
+		Deployments: []schema.DeploymentID{s.Self},
+		Err:         fmt.Errorf("it runs version %s, not %s", stored.Version, model.Descriptor.Version),
+	}
 }
 
 // Refresh replaces the model by one of the same version made of more descriptors: it has the names of kinds
@@ -253,7 +258,8 @@ func (s *Admin) Refresh(model *schema.Model) {
 // learn stores and caches the ids of the version's kinds and field paths, so that no transaction needs a
 // second connection to look one up (I22).
 func (s *Admin) learn(ctx context.Context, v *db.Version) (ids []int32, fingerprints []string, shards []int16,
-	err error) {
+	err error,
+) {
 	if err := s.storeNames(ctx, v.Model); err != nil {
 		return nil, nil, nil, err
 	}

@@ -109,8 +109,11 @@ func (s *Admin) Tidy(ctx context.Context) (more bool, err error) {
 	for _, t := range []struct {
 		sql  string
 		args []any
-	}{{tidyClosedSQL, []any{peer.ClosedAttemptRetention, limit, now}},
-		{tidyRequestsSQL, []any{peer.RequestRetention, limit, now}}, {tidyClosingSQL, []any{limit}}} {
+	}{
+		{tidyClosedSQL, []any{peer.ClosedAttemptRetention, limit, now}},
+		{tidyRequestsSQL, []any{peer.RequestRetention, limit, now}},
+		{tidyClosingSQL, []any{limit}},
+	} {
 		tag, err := s.Pool.Exec(ctx, t.sql, t.args...)
 		if err != nil {
 			return false, fmt.Errorf("tidy: %w", err)

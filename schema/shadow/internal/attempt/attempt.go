@@ -63,7 +63,8 @@ type Call func(ctx context.Context, target schema.DeploymentID, attempt peer.Att
 
 // EstablishBy returns the refused references, and whether the deployment may have inserted blockades.
 func EstablishBy(ctx context.Context, a *Attempts, call Call, attempt peer.AttemptID, target schema.DeploymentID,
-	refs []*prepare.NewReference) (refused *peer.RefusedError, reached bool) {
+	refs []*prepare.NewReference,
+) (refused *peer.RefusedError, reached bool) {
 	if a.gate.IsDecommissioned(target) {
 		return refuseAll(refs, peer.TargetDecommissioned, ""), false
 	}
@@ -111,8 +112,10 @@ func refusalsOf(refs []*prepare.NewReference, err error) (refused *peer.RefusedE
 func refuseAll(refs []*prepare.NewReference, reason peer.Reason, detail string) *peer.RefusedError {
 	e := &peer.RefusedError{Refusals: make([]peer.Refusal, len(refs))}
 	for i, r := range refs {
-		e.Refusals[i] = peer.Refusal{Holder: r.Holder.Name, Path: r.Path, Target: r.Target, Reason: reason,
-			Detail: detail}
+		e.Refusals[i] = peer.Refusal{
+			Holder: r.Holder.Name, Path: r.Path, Target: r.Target, Reason: reason,
+			Detail: detail,
+		}
 	}
 	return e
 }
@@ -164,7 +167,8 @@ func chain(sv *prepare.Saving) uuid.UUID {
 // Abandon decides the attempt ABORTED and adds the releases of its blockades as work, for the deployments
 // that have, or may have, some. It returns true, and adds nothing, when the attempt has committed.
 func Abandon(ctx context.Context, a *Attempts, sv *prepare.Saving,
-	at []schema.DeploymentID) (committed bool, err error) {
+	at []schema.DeploymentID,
+) (committed bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	numbers := make([]int32, len(at))

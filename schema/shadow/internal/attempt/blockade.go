@@ -44,7 +44,8 @@ WHERE i.holder_uid = i.target_uid AND i.attempt IN (f.block_attempt, f.acting_at
 // while it is scheduled. A right to block that nothing here has used yet is undecided too: it is held, or
 // returned, soon.
 func (a *Attempts) Answer(ctx context.Context, target schema.DeploymentID,
-	questions []peer.Question) (*peer.Answers, error) {
+	questions []peer.Question,
+) (*peer.Answers, error) {
 	selfEpoch := a.gate.PresentEpoch()
 	deployment, err := a.Names.Deployment(ctx, target)
 	if err != nil {
@@ -64,8 +65,10 @@ func (a *Attempts) Answer(ctx context.Context, target schema.DeploymentID,
 	if err != nil {
 		return nil, err
 	}
-	r := &resolution{target: deployment, questions: questions, keys: k, verdicts: make([]peer.Verdict, len(questions)),
-		unused: make([]bool, len(questions)), unknown: a.gate.Unknown}
+	r := &resolution{
+		target: deployment, questions: questions, keys: k, verdicts: make([]peer.Verdict, len(questions)),
+		unused: make([]bool, len(questions)), unknown: a.gate.Unknown,
+	}
 	err = a.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		clear(r.verdicts)
 		if r.epoch, err = a.gate.EpochOf(ctx, tx); err != nil {
@@ -256,7 +259,8 @@ func (r *resolution) takeUnknown(ctx context.Context, tx pgx.Tx) (taken int, err
 
 // decisions returns, for each decided attempt, whether it is COMMITTED; nil for a deletion that is scheduled.
 func decisions(ctx context.Context, tx pgx.Tx, attempts []peer.AttemptID) (committed map[peer.AttemptID]*bool,
-	err error) {
+	err error,
+) {
 	rows, err := tx.Query(ctx, selectDecisionsSQL, attempts)
 	if err != nil {
 		return nil, err

@@ -27,7 +27,8 @@ JOIN dbcontroller.shadow s ON s.uid = i.target_uid`)
 // held by its blockade; when it does not block, also by the holder entry of its deployment, which replaces
 // the blockade when the reference is confirmed.
 func (a *Attempts) CheckReferences(ctx context.Context, holder schema.DeploymentID,
-	refs []peer.CheckedReference) ([]peer.Known, error) {
+	refs []peer.CheckedReference,
+) ([]peer.Known, error) {
 	selfEpoch := a.gate.PresentEpoch()
 	deployment, err := a.Names.Deployment(ctx, holder)
 	if err != nil {

@@ -35,7 +35,8 @@ func NoteTargets(ctx context.Context, a *Attempts, sv *prepare.Saving) error {
 // Look reads the facts that other processes and restores change, with one round trip: whether the database
 // has the version of the model, and the deployments of ReferencedDeployments.
 func (a *Attempts) Look(ctx context.Context, model *schema.Model) (runs bool, referenced []schema.DeploymentID,
-	err error) {
+	err error,
+) {
 	b := &pgx.Batch{}
 	b.Queue(gate.SelectRunningSQL).Query(func(rows pgx.Rows) error {
 		stored, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[gate.Running])

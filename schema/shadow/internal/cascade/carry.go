@@ -181,10 +181,13 @@ func (d Decision) CheckRecovered(ctx context.Context) error {
 
 // DropKept drops a reference that a locked holder in DELETING keeps, and reports whether there was one.
 func (s *Actor) DropKept(ctx context.Context, tx pgx.Tx, holder int64, field int32,
-	target int64) (dropped bool, err error) {
+	target int64,
+) (dropped bool, err error) {
 	var work bool
-	err = tx.QueryRow(ctx, dropKeptSQL, db.Named{"ids": []int64{holder}, "field": field, "target": target,
-		"self": s.SelfID}).Scan(&work, &dropped)
+	err = tx.QueryRow(ctx, dropKeptSQL, db.Named{
+		"ids": []int64{holder}, "field": field, "target": target,
+		"self": s.SelfID,
+	}).Scan(&work, &dropped)
 	if work {
 		db.AfterCommit(tx, func() { s.Touched(db.WorkFeed) })
 	}
@@ -384,7 +387,8 @@ type unsetHolder struct {
 }
 
 func (s *Actor) withoutValues(ctx context.Context, tx pgx.Tx, v *db.Version, h unsetHolder, edges []plan.Edge,
-	target nameOf) (string, error) {
+	target nameOf,
+) (string, error) {
 	kind, err := s.Names.KindOf(ctx, tx, h.kind)
 	if err != nil {
 		return "", err
@@ -561,8 +565,10 @@ func CauseOr(told *schema.Cause, deployment schema.DeploymentID, name string, ui
 	if told != nil {
 		return told
 	}
-	return &schema.Cause{ID: uid, Root: schema.FullName{Deployment: deployment, Name: name}.String(), RootUID: uid,
-		At: time.Now()}
+	return &schema.Cause{
+		ID: uid, Root: schema.FullName{Deployment: deployment, Name: name}.String(), RootUID: uid,
+		At: time.Now(),
+	}
 }
 
 // namedHereSQL finds the resources with rows that other rows here may name: this deployment has an entry at

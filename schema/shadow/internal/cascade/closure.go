@@ -122,7 +122,8 @@ func (s *Actor) decideOn(ctx context.Context, tx pgx.Tx, roots []*plan.Member) (
 // DecideBy is decideOn with the LockedRows from behind the locks of the roots. Roots without a holder here
 // need no further statement.
 func (s *Actor) DecideBy(ctx context.Context, tx pgx.Tx, roots []*plan.Member,
-	seen *LockedRows) (d Decision, err error) {
+	seen *LockedRows,
+) (d Decision, err error) {
 	if d.Closure, err = s.expand(ctx, tx, roots, seen); err != nil {
 		return d, err
 	}
@@ -222,7 +223,8 @@ const fewDangling = 10
 
 // look reads the references to a level, and returns the ones to follow.
 func look(ctx context.Context, tx pgx.Tx, c *plan.Closure, frontier []*plan.Member, ids []int64,
-	limit int) ([]plan.Edge, error) {
+	limit int,
+) ([]plan.Edge, error) {
 	var acting []plan.Edge
 	b := &pgx.Batch{}
 	most := max(fewDangling, limit/len(ids))
@@ -256,7 +258,8 @@ func look(ctx context.Context, tx pgx.Tx, c *plan.Closure, frontier []*plan.Memb
 
 // take locks the holders of a level and returns the new members among them.
 func take(ctx context.Context, tx pgx.Tx, c *plan.Closure, self int32, ids []int64,
-	edges []plan.Edge) ([]*plan.Member, error) {
+	edges []plan.Edge,
+) ([]*plan.Member, error) {
 	if len(edges) == 0 {
 		return nil, nil
 	}
@@ -292,8 +295,10 @@ func take(ctx context.Context, tx pgx.Tx, c *plan.Closure, self int32, ids []int
 			c.Unsets = append(c.Unsets, e)
 		case c.Members[m.ID] == nil:
 			with := c.Members[e.TargetID]
-			m.Why = plan.Reason{How: peer.Cascaded, Cause: with.Why.Cause, Via: &plan.Link{DeploymentID: self,
-				UID: with.UID, Name: with.Name}}
+			m.Why = plan.Reason{How: peer.Cascaded, Cause: with.Why.Cause, Via: &plan.Link{
+				DeploymentID: self,
+				UID:          with.UID, Name: with.Name,
+			}}
 			c.Members[m.ID] = m
 			next = append(next, m)
 		}

@@ -135,9 +135,11 @@ type ownerEdit struct {
 }
 
 func (s *Actor) editOwners(all []prepare.OwnerRow, change OwnerChange, before map[lostIn]bool) *ownerEdit {
-	e := &ownerEdit{store: s, change: change, flagged: map[int64]bool{}, before: before, noted: map[lostIn]bool{},
+	e := &ownerEdit{
+		store: s, change: change, flagged: map[int64]bool{}, before: before, noted: map[lostIn]bool{},
 		changed: map[int64]bool{}, becomes: map[prepare.OwnerKey]Pin{}, taken: map[prepare.OwnerKey]bool{},
-		lost: map[prepare.OwnerKey]bool{}, left: map[int64]int{}, deletes: map[int64]bool{}}
+		lost: map[prepare.OwnerKey]bool{}, left: map[int64]int{}, deletes: map[int64]bool{},
+	}
 	for _, r := range all {
 		if change.Lost != nil && change.Lost(r) {
 			e.changed[r.OwneeID], e.lost[r.Key()] = true, true
@@ -153,8 +155,10 @@ func (s *Actor) editOwners(all []prepare.OwnerRow, change OwnerChange, before ma
 		}
 		if p, ok := change.Pin(r); ok {
 			e.changed[r.OwneeID], e.becomes[r.Key()] = true, p
-			pinned := prepare.OwnerKey{OwneeID: r.OwneeID, DeploymentID: r.DeploymentID, KindID: p.KindID, Name: r.Name,
-				UID: p.UID}
+			pinned := prepare.OwnerKey{
+				OwneeID: r.OwneeID, DeploymentID: r.DeploymentID, KindID: p.KindID, Name: r.Name,
+				UID: p.UID,
+			}
 			if e.taken[pinned] { // two references, with and without uid, name the same owner
 				e.left[r.OwneeID]--
 				if r.Key() != pinned {
@@ -200,8 +204,10 @@ func (e *ownerEdit) giveReasons(ctx context.Context, tx pgx.Tx, collected []*pla
 			}
 			cause = unnamed[of]
 		}
-		m.Why = plan.Reason{How: peer.Disowning, Cause: cause, Via: &plan.Link{DeploymentID: k.DeploymentID, UID: k.UID,
-			Name: k.Name}}
+		m.Why = plan.Reason{How: peer.Disowning, Cause: cause, Via: &plan.Link{
+			DeploymentID: k.DeploymentID, UID: k.UID,
+			Name: k.Name,
+		}}
 	}
 	return nil
 }
@@ -300,7 +306,8 @@ func readOwners(ctx context.Context, tx pgx.Tx, ownees []int64) ([]ownersOf, err
 // rewritten returns the owners of an ownee without the lost ones and with the pins of the others, and whether
 // they differ.
 func (e *ownerEdit) rewritten(x ownersOf, lost map[seenOwner]bool,
-	becomes map[seenOwner]Pin) (left []peer.OwnerReference, differs bool) {
+	becomes map[seenOwner]Pin,
+) (left []peer.OwnerReference, differs bool) {
 	for _, o := range x.owners {
 		k := e.seenKey(x.ownee, o)
 		if lost[k] {

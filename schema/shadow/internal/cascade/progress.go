@@ -66,8 +66,10 @@ func NewBook(d *db.DB) (*Book, *Recorder) {
 	if ended == nil {
 		ended = func(time.Duration) {}
 	}
-	b := &Book{DB: d, storing: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-		notes: map[uuid.UUID]*deletionCounts{}, walks: map[uuid.UUID]Walk{}}
+	b := &Book{
+		DB: d, storing: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		notes: map[uuid.UUID]*deletionCounts{}, walks: map[uuid.UUID]Walk{},
+	}
 	return b, &Recorder{book: b, ended: ended}
 }
 

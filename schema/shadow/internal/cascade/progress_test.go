@@ -31,8 +31,12 @@ func TestATallyCountsActiveMembersOnce(t *testing.T) {
 		ended  bool
 	}{
 		"the root, removed at once": {member(peer.Active, peer.Requested, cause), both, both, true},
-		"the root, marked": {member(peer.Active, peer.Requested, cause), DeletionCounts{Found: 1},
-			DeletionCounts{Found: 1}, false},
+		"the root, marked": {
+			member(peer.Active, peer.Requested, cause),
+			DeletionCounts{Found: 1},
+			DeletionCounts{Found: 1},
+			false,
+		},
 		"a cascade":        {member(peer.Active, peer.Cascaded, cause), both, both, false},
 		"marked before":    {member(peer.Deleting, peer.Cascaded, cause), both, DeletionCounts{}, false},
 		"of unknown cause": {member(peer.Active, peer.Cascaded, nil), both, DeletionCounts{}, false},
@@ -56,8 +60,10 @@ func TestABookAddsUpWhatTransactionsDo(t *testing.T) {
 	b := &Book{notes: map[uuid.UUID]*deletionCounts{}}
 	one, two := uuid.New(), uuid.New()
 	b.take(map[uuid.UUID]*deletionCounts{one: {DeletionCounts{Found: 2}, "//a/1"}})
-	b.take(map[uuid.UUID]*deletionCounts{one: {DeletionCounts{Removed: 1, Unset: 3}, "//a/1"},
-		two: {DeletionCounts{Found: 1}, "//a/2"}})
+	b.take(map[uuid.UUID]*deletionCounts{
+		one: {DeletionCounts{Removed: 1, Unset: 3}, "//a/1"},
+		two: {DeletionCounts{Found: 1}, "//a/2"},
+	})
 	require.Equal(t, deletionCounts{DeletionCounts{Found: 2, Removed: 1, Unset: 3}, "//a/1"}, *b.notes[one])
 	require.Equal(t, deletionCounts{DeletionCounts{Found: 1}, "//a/2"}, *b.notes[two])
 }

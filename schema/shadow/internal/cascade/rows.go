@@ -92,7 +92,8 @@ func (s *Actor) RowsGone(ctx context.Context, gone []Gone, notes []int64) error 
 // RowsCascade carries out the deletion of resources whose rows name a target that is gone. still returns the
 // names of the rows that name it, under the locks of the resources and of the rows.
 func (s *Actor) RowsCascade(ctx context.Context, ids []int64, why plan.Reason,
-	still func(pgx.Tx) (map[string]bool, error)) error {
+	still func(pgx.Tx) (map[string]bool, error),
+) error {
 	return s.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) error {
 		locked, err := LockMembers(ctx, tx, ids)
 		if err != nil {

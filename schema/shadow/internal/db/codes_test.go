@@ -62,8 +62,10 @@ func TestStatementsNameCodesAndManyArguments(t *testing.T) {
 			return true
 		})
 	}
-	for _, room := range []string{"db", "gate", "read", "target", "write", "cascade", "owner", "deletion",
-		"verify", "admin"} {
+	for _, room := range []string{
+		"db", "gate", "read", "target", "write", "cascade", "owner", "deletion",
+		"verify", "admin",
+	} {
 		require.Positive(t, statements[room], "no statement of %s was read", room)
 	}
 }

@@ -144,17 +144,21 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 		Pool: cfg.Pool, Self: cfg.Deployment, Peers: cfg.Peers, Log: cfg.Logger, Names: newNames(cfg.Pool), Cfg: cfg,
 		Now: time.Now, watchers: feed.NewBroadcast(), committed: feed.NewBroadcast(), Wrote: make(chan struct{}, 1),
 	}
-	s.Tuning.Store(Tuning{TentativeTTL: cfg.Times.TentativeTTL, OwnerGrace: cfg.Times.OwnerGrace,
+	s.Tuning.Store(Tuning{
+		TentativeTTL: cfg.Times.TentativeTTL, OwnerGrace: cfg.Times.OwnerGrace,
 		MissingGrace: cfg.Times.MissingGrace, ChangesKept: cfg.Retention.Changes, RemovalsKept: cfg.Retention.Removals,
-		Quotas: cfg.Limits.Quotas}.Complete())
+		Quotas: cfg.Limits.Quotas,
+	}.Complete())
 	s.confirms = feed.NewPace(confirmPace, func() { s.Touched(WorkFeed) })
 	state := stateSQL
 	if cfg.Guest {
 		state = guestStateSQL()
 	}
-	s.Feeds = feed.NewLog(feed.Config{Pool: cfg.Pool, StateSQL: state, WrittenSQL: writtenSQL, Wake: s.watchers,
+	s.Feeds = feed.NewLog(feed.Config{
+		Pool: cfg.Pool, StateSQL: state, WrittenSQL: writtenSQL, Wake: s.watchers,
 		PollInterval: cfg.Times.PollInterval, Heard: s.NotificationsAlive, SlowTimeout: cfg.Times.SlowTimeout,
-		Ahead: s.tokenAhead, Witness: s.Rollback.witness, Lost: lost})
+		Ahead: s.tokenAhead, Witness: s.Rollback.witness, Lost: lost,
+	})
 	var owner schema.DeploymentID
 	sql, args := claimSQL, []any{s.Self.Service, s.Self.Region}
 	if cfg.Guest {

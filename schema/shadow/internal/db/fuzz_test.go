@@ -12,8 +12,12 @@ import (
 
 // A page token is a place that PostgreSQL can compare with, or is refused as the mistake of the caller.
 func FuzzPageTokens(f *testing.F) {
-	for _, p := range []Page{{}, {At: time.UnixMicro(1_700_000_000_000_000), ID: uuid.New()},
-		{At: time.UnixMicro(-1 << 63)}, {At: time.UnixMicro(1<<63 - 1)}} {
+	for _, p := range []Page{
+		{},
+		{At: time.UnixMicro(1_700_000_000_000_000), ID: uuid.New()},
+		{At: time.UnixMicro(-1 << 63)},
+		{At: time.UnixMicro(1<<63 - 1)},
+	} {
 		f.Add(p.Token())
 	}
 	f.Add("x")

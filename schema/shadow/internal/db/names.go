@@ -44,8 +44,10 @@ func newBimap[T comparable]() bimap[T] {
 func (m bimap[T]) put(v T, id int32) { m.ids[v], m.text[id] = id, v }
 
 func newNames(pool postgres.Pool) *names {
-	return &names{pool: pool, deployments: newBimap[schema.DeploymentID](), kinds: newBimap[schema.KindID](),
-		fields: newBimap[string]()}
+	return &names{
+		pool: pool, deployments: newBimap[schema.DeploymentID](), kinds: newBimap[schema.KindID](),
+		fields: newBimap[string](),
+	}
 }
 
 const (
@@ -377,9 +379,11 @@ func (s *DB) Current() (*Version, error) {
 	if v := s.Version.Load(); v != nil {
 		return v, nil
 	}
-	return nil, &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self},
+	return nil, &peer.UnavailableError{
+		Deployments: []schema.DeploymentID{s.Self},
 		Err: errors.New(
-			"its version is not known yet: check that the deployment is registered and that the registry can be reached")}
+			"its version is not known yet: check that the deployment is registered and that the registry can be reached"),
+	}
 }
 
 // Shapes returns pairs of a kind's id and a shape of its names. ids are in the order of the model's

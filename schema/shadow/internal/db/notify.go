@@ -148,8 +148,10 @@ func (s *DB) notify(ctx context.Context, process string) error {
 	// New channels are taken before the notification is sent: a commit in between closes one of them and is
 	// sent next.
 	wait := func() map[feed.Topics]<-chan struct{} {
-		return map[feed.Topics]<-chan struct{}{ChangeFeed: s.committed.Wait(ChangeFeed),
-			WorkFeed: s.committed.Wait(WorkFeed), NoticeFeed: s.committed.Wait(NoticeFeed)}
+		return map[feed.Topics]<-chan struct{}{
+			ChangeFeed: s.committed.Wait(ChangeFeed),
+			WorkFeed:   s.committed.Wait(WorkFeed), NoticeFeed: s.committed.Wait(NoticeFeed),
+		}
 	}
 	next := wait()
 	for touched := AllFeeds; ; { // the first notification covers earlier commits

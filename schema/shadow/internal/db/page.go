@@ -49,8 +49,10 @@ func ParsePage(token string) (p Page, err error) {
 		}
 	}
 	if err != nil {
-		return Page{}, &peer.InvalidError{Resource: "page_token",
-			Err: errors.New("want the next_page_token of an earlier answer")}
+		return Page{}, &peer.InvalidError{
+			Resource: "page_token",
+			Err:      errors.New("want the next_page_token of an earlier answer"),
+		}
 	}
 	return p, nil
 }

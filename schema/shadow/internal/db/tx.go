@@ -91,7 +91,8 @@ type Beginner interface {
 
 // InTxOf is InTx with a transaction of another pool.
 func (s *DB) InTxOf(ctx context.Context, pool Beginner, options pgx.TxOptions, touches feed.Topics,
-	fn func(pgx.Tx) error) error {
+	fn func(pgx.Tx) error,
+) error {
 	return s.inTx(ctx, func() (pgx.Tx, error) { return pool.BeginTx(ctx, options) }, touches, fn)
 }
 
@@ -158,7 +159,11 @@ func (s *DB) once(ctx context.Context, begin func() (pgx.Tx, error), fn func(pgx
 func Kept(table string, err error) error {
 	constraint, text, ok := postgres.Objection(err, "dbcontroller")
 	if !ok {
-		return nil
+		if text, ok = postgres.InForeignCode(err, "dbcontroller"); !ok {
+			return nil
+		}
+		text += " (its function runs with the search_path pg_catalog, and the rights of the role that changes rows: " +
+			"ALTER FUNCTION … SECURITY DEFINER SET search_path = …)"
 	}
 	return &peer.KeptError{Table: table, Constraint: constraint, Text: text}
 }

@@ -81,8 +81,10 @@ func (d *atomic) freeze(ctx context.Context) error {
 	}
 	deadline, _ := ctx.Deadline()
 	f := &frozen{peers: s.Peers, began: s.Rollback.Seen.Load(), epochs: map[schema.DeploymentID]uuid.UUID{}}
-	f.Freeze = peer.Freeze{Coordinator: s.Self, Epoch: epoch, Deletion: s.prepare.NewAttempt(), Root: d.first().Name,
-		For: time.Until(deadline) + freezeSlack}
+	f.Freeze = peer.Freeze{
+		Coordinator: s.Self, Epoch: epoch, Deletion: s.prepare.NewAttempt(), Root: d.first().Name,
+		For: time.Until(deadline) + freezeSlack,
+	}
 	d.frozen, d.alone = f, true
 	_, err = s.target.Freeze(ctx, target.Freezing{
 		Freeze: &f.Freeze, Own: f.Epoch, Find: func(context.Context, pgx.Tx) ([]int64, error) { return ids, nil },
@@ -213,7 +215,8 @@ SELECT EXISTS (
 // carryOut decides the deletion COMMITTED, with the marks, or schedules it. Participants keep their members
 // frozen until the cascade marks them.
 func (d *atomic) carryOut(ctx context.Context, tx pgx.Tx, decided cascade.Decision, also *pgx.Batch,
-	last db.Sender) error {
+	last db.Sender,
+) error {
 	var at []int32
 	if d.frozen != nil { // otherwise no other deployment is concerned
 		var err error

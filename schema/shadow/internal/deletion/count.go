@@ -41,7 +41,8 @@ WHERE r.target_id = ANY ($1) AND r.behaviour IN ({unset}, {async_unset}) AND NOT
 // of it and the named ones of its question. With unsets it also counts references that are unset. holders is
 // the number of the holders that cascade.
 func countReferences(ctx context.Context, s *db.DB, members, named []int64,
-	unsets bool) (counts []peer.PlanCount, holders int, err error) {
+	unsets bool,
+) (counts []peer.PlanCount, holders int, err error) {
 	targets := slices.Concat(members, named)
 	if err = countBy(ctx, s, &counts, countReferencesSQL, targets, named); err != nil {
 		return nil, 0, err

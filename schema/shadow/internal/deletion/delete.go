@@ -141,7 +141,8 @@ func outcomeOf(results []peer.DeleteResult) prepare.Outcome {
 // request has no id. It fails with the errors of Delete, with the errors of the application's function, and
 // with ErrTransaction.
 func (s *Deleter) DeleteIn(ctx context.Context, within *gate.UserTransaction,
-	req DeleteRequest) (peer.DeleteResult, error) {
+	req DeleteRequest,
+) (peer.DeleteResult, error) {
 	inTx := func(ctx context.Context, _ feed.Topics, fn func(pgx.Tx) error) error {
 		return s.gate.InUserTransaction(ctx, within, db.AllFeeds, fn)
 	}
@@ -217,9 +218,11 @@ func (s *Deleter) want(ctx context.Context, d *deletion, reqs []DeleteRequest) e
 	}
 	d.manner = &atomic{deletion: d}
 	if d.within {
-		return &peer.InvalidError{Resource: reqs[0].Name,
+		return &peer.InvalidError{
+			Resource: reqs[0].Name,
 			Err: errors.New(
-				"an atomic deletion cannot be a part of a transaction of an application: delete the resource outside of one")}
+				"an atomic deletion cannot be a part of a transaction of an application: delete the resource outside of one"),
+		}
 	}
 	return nil
 }
@@ -571,7 +574,8 @@ func (d *deletion) queueMarks(ctx context.Context, tx pgx.Tx, b *pgx.Batch, root
 // finish carries a delete out, reads the resources that it leaves in DELETING, and stores the outcome of the
 // request, with the last statements of the transaction.
 func (t *try) finish(ctx context.Context, tx pgx.Tx, roots []*plan.Member, m *marks,
-	carryOut func(also *pgx.Batch, last db.Sender) error) error {
+	carryOut func(also *pgx.Batch, last db.Sender) error,
+) error {
 	d, b := t.of, &pgx.Batch{}
 	if err := d.queueMarks(ctx, tx, b, roots, m); err != nil {
 		return err
@@ -603,7 +607,8 @@ func (t *try) take(roots []*plan.Member, m *marks) {
 // decide decides about the locked roots with their other members. It returns the obstacle that has to be
 // resolved before the decision is carried out.
 func (d *deletion) decide(ctx context.Context, tx pgx.Tx, roots []*plan.Member, seen *cascade.LockedRows,
-	member *[]read.Member) (decided cascade.Decision, found *obstacle, err error) {
+	member *[]read.Member,
+) (decided cascade.Decision, found *obstacle, err error) {
 	s := d.store
 	for _, root := range roots {
 		cause := d.causeOf(root)
@@ -643,7 +648,8 @@ func (d *deletion) causeOf(root *plan.Member) *schema.Cause {
 // missing, and reads a single one for a look-ahead unless that was made. It fails when one does not fit its
 // request.
 func (d *deletion) lock(ctx context.Context,
-	tx pgx.Tx) (roots []*plan.Member, seen *cascade.LockedRows, member *[]read.Member, err error) {
+	tx pgx.Tx,
+) (roots []*plan.Member, seen *cascade.LockedRows, member *[]read.Member, err error) {
 	kinds, names := d.keys()
 	b, revisions := &pgx.Batch{}, make([]peer.Revision, len(names))
 	roots = make([]*plan.Member, len(names))

@@ -35,10 +35,13 @@ type Deleter struct {
 
 // New returns the Deleter of a database, which uses the given rooms.
 func New(g *gate.Gate, t *target.Keeper, p *prepare.Preparer, a *attempt.Attempts, c *cascade.Actor, f *follow.Follower,
-	rs *rows.Rows) *Deleter {
+	rs *rows.Rows,
+) *Deleter {
 	s := &Deleter{DB: g.DB, gate: g, target: t, prepare: p, attempts: a, cascade: c, follow: f, rows: rs}
-	s.tries = gather.New(gather.Config[*try]{Run: s.tryAll, Most: mostGathered, Beside: 2, Pace: pace,
-		Waiting: mostWaiting})
+	s.tries = gather.New(gather.Config[*try]{
+		Run: s.tryAll, Most: mostGathered, Beside: 2, Pace: pace,
+		Waiting: mostWaiting,
+	})
 	return s
 }
 

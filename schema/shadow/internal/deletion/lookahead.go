@@ -175,7 +175,8 @@ func (s *Deleter) askBlockades(ctx context.Context, w *plan.Walk, l *lookAhead, 
 // lookAheadComplete reports whether the delete can be carried out without further questions: no other
 // deployment is concerned and no holder blocks it, or the look-ahead has excused every blocker.
 func (s *Deleter) lookAheadComplete(ctx context.Context, tx pgx.Tx, d cascade.Decision, ahead *lookAhead,
-	leaving excused) (bool, error) {
+	leaving excused,
+) (bool, error) {
 	b, v := d.Bonds, d.Verdict
 	if ahead == nil {
 		return len(b.Entered)+len(b.Owns)+len(v.Notify)+len(v.Blocks)+len(v.Blockaded) == 0, nil
@@ -222,7 +223,8 @@ func scanBlockade(row pgx.CollectableRow) (b blockade, err error) {
 
 // obstacleOf returns blockades as an obstacle, with the names in them.
 func (s *Deleter) obstacleOf(ctx context.Context, q db.Querier, targets []int64,
-	found []blockade) (o *obstacle, err error) {
+	found []blockade,
+) (o *obstacle, err error) {
 	o = &obstacle{targets: targets, blockades: found}
 	for i := range o.blockades {
 		b := &o.blockades[i]
@@ -240,7 +242,8 @@ func (s *Deleter) obstacleOf(ctx context.Context, q db.Querier, targets []int64,
 // beforeLookAhead reads the members here, the deployments that have to act because of them, and the present
 // blockers here: later blockers are never excused.
 func (s *Deleter) beforeLookAhead(ctx context.Context, tx pgx.Tx, d cascade.Decision, member *[]read.Member,
-	leaving excused) (*obstacle, error) {
+	leaving excused,
+) (*obstacle, error) {
 	c, v := d.Closure, d.Verdict
 	o, members := &obstacle{}, member
 	if len(v.Blockaded) > 0 {
@@ -281,8 +284,10 @@ func (s *Deleter) beforeLookAhead(ctx context.Context, tx pgx.Tx, d cascade.Deci
 func (p *planning) add(ctx context.Context, q db.Querier, found []read.Member, vias map[int64][]peer.Via) error {
 	s := p.store
 	for _, r := range found {
-		m := peer.PlanMember{UID: r.UID, Name: r.Name, Vias: vias[r.ID], BlockDeletion: r.BlockDeletion,
-			Finalizers: r.Finalizers}
+		m := peer.PlanMember{
+			UID: r.UID, Name: r.Name, Vias: vias[r.ID], BlockDeletion: r.BlockDeletion,
+			Finalizers: r.Finalizers,
+		}
 		kind, err := s.Names.KindOf(ctx, q, r.Kind)
 		if err != nil {
 			return err
@@ -499,7 +504,8 @@ func goAlong(w *plan.Walk, rights *asked) bool {
 
 // askRights recalls rights, and settles the verdicts.
 func (s *Deleter) askRights(ctx context.Context, holder schema.DeploymentID, proxies []blockade,
-	mode peer.RecallMode) (*peer.Answers, *peer.Recalled, error) {
+	mode peer.RecallMode,
+) (*peer.Answers, *peer.Recalled, error) {
 	questions := questionsOf(proxies)
 	asked := make([]peer.Recall, len(proxies))
 	for i, q := range questions {

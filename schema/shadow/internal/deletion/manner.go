@@ -56,7 +56,8 @@ func (d inTurn) refusal(ctx context.Context, w *plan.Walk, waits bool) error {
 }
 
 func (d inTurn) carryOut(ctx context.Context, tx pgx.Tx, decided cascade.Decision, also *pgx.Batch,
-	last db.Sender) error {
+	last db.Sender,
+) error {
 	return d.store.cascade.CarryOutAnd(ctx, tx, decided, also, last)
 }
 

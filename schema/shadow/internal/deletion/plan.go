@@ -326,8 +326,10 @@ func (p *planning) addVias(ctx context.Context, q db.Querier, vias map[int64][]p
 		if err != nil {
 			return err
 		}
-		vias[e.Holder] = append(vias[e.Holder], peer.Via{Target: p.targets[e.Target], Path: path,
-			Behaviour: e.Behaviour})
+		vias[e.Holder] = append(vias[e.Holder], peer.Via{
+			Target: p.targets[e.Target], Path: path,
+			Behaviour: e.Behaviour,
+		})
 	}
 	return nil
 }
@@ -354,7 +356,8 @@ func (p *planning) queueMembers(b *pgx.Batch, ids []int64) *[]read.Member {
 
 // addMembers adds the members that queueMembers has found, and in a compact plan all others as leaves.
 func (p *planning) addMembers(ctx context.Context, q db.Querier, ids []int64, found []read.Member,
-	vias map[int64][]peer.Via) error {
+	vias map[int64][]peer.Via,
+) error {
 	if p.question.Compact {
 		concerned := map[int64]bool{}
 		for _, m := range found {
@@ -422,8 +425,10 @@ func (p *planning) unsets(ctx context.Context, tx pgx.Tx) error {
 		if err != nil {
 			return err
 		}
-		p.plan.Unsets = append(p.plan.Unsets, peer.PlanUnset{UID: u.UID, Kind: kind.Kind, Name: u.Name,
-			Via: peer.Via{Target: p.targets[u.Target], Path: path, Behaviour: u.Behaviour}})
+		p.plan.Unsets = append(p.plan.Unsets, peer.PlanUnset{
+			UID: u.UID, Kind: kind.Kind, Name: u.Name,
+			Via: peer.Via{Target: p.targets[u.Target], Path: path, Behaviour: u.Behaviour},
+		})
 	}
 	return nil
 }

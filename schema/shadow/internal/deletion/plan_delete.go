@@ -77,7 +77,8 @@ var selectPlanRootsSQL = db.Codes(`SELECT s.id, s.kind_id, s.name, s.state FROM 
 // nothing refers to them. It fails with ErrNotFound for the first one that does not exist, and with
 // ErrDeleting if none is ACTIVE: resources in DELETING have no part in the delete.
 func (s *Deleter) planRoots(ctx context.Context, q db.Querier,
-	d *deletion) (ids []int64, alone []peer.PlanMember, err error) {
+	d *deletion,
+) (ids []int64, alone []peer.PlanMember, err error) {
 	kinds, names := d.keys()
 	all, err := q.Query(ctx, selectPlanRootsSQL, kinds, names)
 	if err != nil {

@@ -73,7 +73,8 @@ func (p *planning) readLeaf(ctx context.Context, options pgx.TxOptions) (complet
 // readLeafMembers is the second round trip of readLeaf. A holder that has dropped its reference meanwhile is
 // none.
 func (p *planning) readLeafMembers(ctx context.Context, tx *postgres.Tx, targets []int64, deployments []int32,
-	uids []uuid.UUID) (complete bool, err error) {
+	uids []uuid.UUID,
+) (complete bool, err error) {
 	s := p.store
 	gone, ids := slices.Clone(uids), append([]int64{}, p.ids...) // no nil, which is no empty array
 	for _, id := range ids {

@@ -75,8 +75,10 @@ func (p *planning) takeRows(ctx context.Context, tx pgx.Tx, targets []rows.Targe
 		if err != nil {
 			return nil, err
 		}
-		via := peer.Via{Target: peer.PlanTarget{Deployment: targets[h.Target].Deployment, UID: targets[h.Target].UID},
-			Path: h.Path, Behaviour: h.Behaviour}
+		via := peer.Via{
+			Target: peer.PlanTarget{Deployment: targets[h.Target].Deployment, UID: targets[h.Target].UID},
+			Path:   h.Path, Behaviour: h.Behaviour,
+		}
 		switch {
 		case h.Behaviour.Unsets() && p.question.Detailed:
 			p.rows.unsets = append(p.rows.unsets, peer.PlanUnset{UID: h.UID, Kind: kind.Kind, Name: h.Name, Via: via})

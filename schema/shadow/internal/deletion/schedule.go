@@ -59,7 +59,8 @@ WHERE s.kind_id = $1 AND s.name = $2 AND (s.state = {active} OR NOT s.hidden)`)
 
 // schedule records that the deletion is decided later, and hides its members here. The others follow.
 func (d *atomic) schedule(ctx context.Context, tx pgx.Tx, at []int32, decided cascade.Decision, also *pgx.Batch,
-	last db.Sender) error {
+	last db.Sender,
+) error {
 	s := d.store
 	for _, m := range decided.Closure.Members {
 		if s.rows.Of(m.Kind) != nil {
@@ -71,8 +72,10 @@ func (d *atomic) schedule(ctx context.Context, tx pgx.Tx, at []int32, decided ca
 	}
 	f, b := d.frozen, &pgx.Batch{}
 	if f == nil {
-		f = &frozen{Freeze: peer.Freeze{Deletion: s.prepare.NewAttempt(), Root: d.first().Name},
-			began: s.Rollback.Seen.Load()}
+		f = &frozen{
+			Freeze: peer.Freeze{Deletion: s.prepare.NewAttempt(), Root: d.first().Name},
+			began:  s.Rollback.Seen.Load(),
+		}
 		s.target.QueueFreeze(b, f.Freeze, s.SelfID, d.membersHere(decided))
 	}
 	write.QueueScheduled(b, f.began, f.Deletion)
@@ -246,7 +249,8 @@ type scheduledOf struct {
 // ErrDeleting, with ErrExists when the resource is not hidden, and with ErrDeleted when none of its deletions
 // names it.
 func (s *Deleter) scheduled(ctx context.Context, q db.Querier, kind int32, name string,
-	uid uuid.UUID) (all []scheduledOf, err error) {
+	uid uuid.UUID,
+) (all []scheduledOf, err error) {
 	rows, err := q.Query(ctx, selectScheduledOfSQL, kind, name)
 	if err != nil {
 		return nil, fmt.Errorf("read the deletions of %s: %w", name, err)
@@ -305,8 +309,10 @@ func (s *Deleter) carryOutNow(ctx context.Context, d *deletion, reqs []DeleteReq
 			}
 			named[i].scheduled = true
 		}
-		return s.delete(ctx, &deletion{scheduled: all[0].deletion, request: d.request, inTx: d.inTx, last: d.last,
-			within: d.within}, named)
+		return s.delete(ctx, &deletion{
+			scheduled: all[0].deletion, request: d.request, inTx: d.inTx, last: d.last,
+			within: d.within,
+		}, named)
 	}
 	return nil, fmt.Errorf("%s: %w: it was undeleted, or carried out", d.name(), peer.ErrAborted)
 }

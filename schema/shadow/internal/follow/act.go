@@ -73,19 +73,22 @@ const smallTarget = 200
 // completely: schema.ErrUnfinished for large targets that are not done when patience ends. All other
 // deletions are done when err is nil. Forget comes afterwards.
 func (s *Follower) ActFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion,
-	patience time.Duration) (map[uuid.UUID]error, error) {
+	patience time.Duration,
+) (map[uuid.UUID]error, error) {
 	return s.actFor(ctx, from, deletions, patience, schema.Block)
 }
 
 // ActForDecommissioned is ActFor for all resources of a decommissioned deployment. Rows of tables that block
 // them act as blocking says; the blocking references of resources have that behaviour before.
 func (s *Follower) ActForDecommissioned(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion,
-	blocking schema.Behaviour) (map[uuid.UUID]error, error) {
+	blocking schema.Behaviour,
+) (map[uuid.UUID]error, error) {
 	return s.actFor(ctx, from, deletions, math.MaxInt64, blocking)
 }
 
 func (s *Follower) actFor(ctx context.Context, from schema.DeploymentID, deletions []schema.Deletion,
-	patience time.Duration, blocking schema.Behaviour) (map[uuid.UUID]error, error) {
+	patience time.Duration, blocking schema.Behaviour,
+) (map[uuid.UUID]error, error) {
 	if _, err := s.Current(); err != nil {
 		return nil, err
 	}
@@ -149,8 +152,10 @@ func (a *acting) tell() {
 		if line == nil {
 			return
 		}
-		fields := []zap.Field{zap.Stringer("deployment", a.from), zap.String("name", d.Name), zap.Stringer("uid", uid),
-			zap.Error(a.failed[uid])}
+		fields := []zap.Field{
+			zap.Stringer("deployment", a.from), zap.String("name", d.Name), zap.Stringer("uid", uid),
+			zap.Error(a.failed[uid]),
+		}
 		if c := d.Cause; c != nil {
 			fields = append(fields, zap.Stringer("deletion", c.ID), zap.String("root", c.Root),
 				zap.Stringer("request_id", c.RequestID))
@@ -205,7 +210,8 @@ type failedHolders struct {
 
 // Targets returns the deleted resources of a deployment that this database knows, by their ids.
 func (s *Follower) Targets(ctx context.Context, q db.Querier, from schema.DeploymentID,
-	uids []uuid.UUID) (map[int64]Target, error) {
+	uids []uuid.UUID,
+) (map[int64]Target, error) {
 	id, err := s.Names.Deployment(ctx, from)
 	if err != nil {
 		return nil, err
@@ -418,8 +424,10 @@ func (a *acting) act(ctx context.Context, tx pgx.Tx, targets, holders []int64, l
 	var roots []*plan.Member
 	for _, m := range locked {
 		if t, ok := with[m.ID]; ok {
-			m.Why = plan.Reason{How: peer.Cascaded, Cause: a.cause(t), Via: &plan.Link{DeploymentID: a.fromID,
-				UID: t.UID, Name: t.Name}}
+			m.Why = plan.Reason{How: peer.Cascaded, Cause: a.cause(t), Via: &plan.Link{
+				DeploymentID: a.fromID,
+				UID:          t.UID, Name: t.Name,
+			}}
 			roots = append(roots, m)
 		}
 	}

@@ -37,7 +37,8 @@ type Dangling struct {
 // failed over or was restored since From was asked, because then the targets may exist again, or when From
 // was decommissioned.
 func (s *Follower) ActOnDangling(ctx context.Context,
-	d Dangling) (acted []plan.Edge, failed map[int64]error, err error) {
+	d Dangling,
+) (acted []plan.Edge, failed map[int64]error, err error) {
 	if _, err := s.Current(); err != nil {
 		return nil, nil, err
 	}

@@ -49,7 +49,8 @@ func (a *acting) actLarge(ctx context.Context, id int64, patience time.Duration,
 // page handles the holders behind one, in as many batches as may run at a time. It returns the last holder
 // that it has passed, the number of references of the handled holders, and whether there may be more.
 func (a *acting) page(ctx context.Context, target int64, b schema.Behaviour,
-	after int64) (last int64, passed int, more bool, err error) {
+	after int64,
+) (last int64, passed int, more bool, err error) {
 	size := a.store.Cfg.Limits.Batch
 	if !a.meets(target) {
 		size *= abreast

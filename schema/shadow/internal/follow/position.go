@@ -76,8 +76,10 @@ func (s *Follower) KeepPositions(ctx context.Context, positions []peer.Position)
 		}
 		was[i], tokens[i] = p.Was, p.Token
 	}
-	rows, err := s.Pool.Query(ctx, keepPositionsSQL, pgx.StrictNamedArgs{"deployments": ids, "was": was,
-		"tokens": tokens})
+	rows, err := s.Pool.Query(ctx, keepPositionsSQL, pgx.StrictNamedArgs{
+		"deployments": ids, "was": was,
+		"tokens": tokens,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("keep positions: %w", err)
 	}

@@ -129,8 +129,10 @@ func (a *acting) places(found []rows.Holder) map[place]*placed {
 func (a *acting) actOnPlace(ctx context.Context, target rows.Target, p place, there *placed) (changed int, err error) {
 	s, of := a.store, a.rights[target.ID]
 	if len(there.ids) > 0 {
-		why := plan.Reason{How: peer.Cascaded, Cause: a.cause(of), Via: &plan.Link{DeploymentID: a.fromID, UID: of.UID,
-			Name: of.Name}}
+		why := plan.Reason{How: peer.Cascaded, Cause: a.cause(of), Via: &plan.Link{
+			DeploymentID: a.fromID, UID: of.UID,
+			Name: of.Name,
+		}}
 		err = s.cascade.RowsCascade(ctx, there.ids, why, func(tx pgx.Tx) (map[string]bool, error) {
 			still := map[string]bool{}
 			found, err := a.referring(ctx, tx, []rows.Target{target}, len(there.ids)+len(there.keys)+s.Cfg.Limits.Batch)
@@ -167,7 +169,8 @@ func (a *acting) rowTargets(ctx context.Context) ([]rows.Target, error) {
 // removeRows deletes, or unsets, rows that name a target by a reference. A row that fails keeps no other one
 // back.
 func (a *acting) removeRows(ctx context.Context, target rows.Target, t *rows.Table, reference int, keys [][]string,
-	unset bool) (changed int, err error) {
+	unset bool,
+) (changed int, err error) {
 	var failed error
 	if len(keys) == 0 {
 		return 0, nil
@@ -194,7 +197,8 @@ func (a *acting) removeRows(ctx context.Context, target rows.Target, t *rows.Tab
 }
 
 func (a *acting) tryRows(ctx context.Context, target rows.Target, t *rows.Table, reference int, keys [][]string,
-	unset bool) (n int, err error) {
+	unset bool,
+) (n int, err error) {
 	s, of := a.store, a.rights[target.ID]
 	err = s.InTx(ctx, db.ChangeFeed, func(tx pgx.Tx) error {
 		changed, err := t.RemoveReferring(ctx, tx, s.Self, reference, target, keys, unset)
@@ -214,8 +218,10 @@ func (a *acting) tryRows(ctx context.Context, target rows.Target, t *rows.Table,
 			names[i], uids[i] = t.NameOf(key), uuid.Must(uuid.NewV7())
 		}
 		b := &pgx.Batch{}
-		cascade.QueueNoteRows(b, t.KindID, s.SelfID, names, uids, plan.Reason{How: peer.Cascaded, Cause: a.cause(of),
-			Via: &plan.Link{DeploymentID: a.fromID, UID: of.UID, Name: of.Name}})
+		cascade.QueueNoteRows(b, t.KindID, s.SelfID, names, uids, plan.Reason{
+			How: peer.Cascaded, Cause: a.cause(of),
+			Via: &plan.Link{DeploymentID: a.fromID, UID: of.UID, Name: of.Name},
+		})
 		return tx.SendBatch(ctx, b).Close()
 	})
 	return n, err

@@ -67,7 +67,8 @@ func (s *Follower) Trace(ctx context.Context, uids []uuid.UUID) (map[uuid.UUID]p
 }
 
 func (s *Follower) traced(ctx context.Context, take func(origin uuid.UUID, t peer.PlanTarget), sql string,
-	args ...any) error {
+	args ...any,
+) error {
 	rows, err := s.Pool.Query(ctx, sql, args...)
 	if err != nil {
 		return fmt.Errorf("trace cascades: %w", err)

@@ -16,8 +16,10 @@ import (
 )
 
 // actingBehaviours is the order in which a walk pages through a target's holders.
-var actingBehaviours = [...]schema.Behaviour{schema.CascadeDelete, schema.Unset, schema.AsyncCascadeDelete,
-	schema.AsyncUnset}
+var actingBehaviours = [...]schema.Behaviour{
+	schema.CascadeDelete, schema.Unset, schema.AsyncCascadeDelete,
+	schema.AsyncUnset,
+}
 
 // deletionKey names one notice of a deletion. A notice that comes again has a new seq, and may concern
 // holders that a walk has passed. In another epoch of the database ids and seqs may be of other rows.

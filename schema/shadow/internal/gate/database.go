@@ -241,12 +241,16 @@ WHERE id = $1 AND database_id IS DISTINCT FROM $2`
 // former database are lost.
 func (s *Gate) AcceptDatabase(ctx context.Context, d AcceptedDatabase) error {
 	if d.Deployment == s.Self {
-		return &peer.InvalidError{Resource: "deployment",
-			Err: errors.New("a deployment does not accept its own database: call the other deployments")}
+		return &peer.InvalidError{
+			Resource: "deployment",
+			Err:      errors.New("a deployment does not accept its own database: call the other deployments"),
+		}
 	}
 	if d.Database == uuid.Nil || d.Epoch.Version() != 7 {
-		return &peer.InvalidError{Resource: "database",
-			Err: errors.New("want the identity of the new database, and its present epoch")}
+		return &peer.InvalidError{
+			Resource: "database",
+			Err:      errors.New("want the identity of the new database, and its present epoch"),
+		}
 	}
 	id, err := s.Names.Deployment(ctx, d.Deployment)
 	if err != nil {
@@ -277,10 +281,13 @@ const databaseAccepted = "DATABASE_ACCEPTED"
 // lock shared until they commit. All watches wake after the commit. It fails with *InvalidError and
 // ErrDecommissioned.
 func (s *Gate) RecordDecision(ctx context.Context, of int32, what, reason, by string,
-	change func(pgx.Tx) (bool, error)) error {
+	change func(pgx.Tx) (bool, error),
+) error {
 	if reason == "" || len(reason) > 1000 {
-		return &peer.InvalidError{Resource: "reason",
-			Err: errors.New("want 1 to 1000 characters; the reason is stored with the decision")}
+		return &peer.InvalidError{
+			Resource: "reason",
+			Err:      errors.New("want 1 to 1000 characters; the reason is stored with the decision"),
+		}
 	}
 	return s.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, LockVersionSQL, VersionLock); err != nil {

@@ -172,8 +172,10 @@ type observedEpoch struct {
 
 // columns returns the scan targets of epochColumns.
 func (n *observedEpoch) columns() []any {
-	return []any{&n.epoch, &n.server, &n.live, &n.timeline, &n.awaiting, &n.database, &n.noticed, &n.started, &n.mark,
-		&n.flushed}
+	return []any{
+		&n.epoch, &n.server, &n.live, &n.timeline, &n.awaiting, &n.database, &n.noticed, &n.started, &n.mark,
+		&n.flushed,
+	}
 }
 
 func (n *observedEpoch) scan(row pgx.Row) error { return row.Scan(n.columns()...) }
@@ -466,7 +468,8 @@ func (s *Gate) PeerEpoch(ctx context.Context, of schema.DeploymentID) (epoch uui
 // earlier epochs count for nothing; writes that may rely on them hold the version lock shared until they
 // commit. The greater epoch counts, in any order of arrival; it is returned.
 func (s *Gate) RecordPeerEpoch(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID,
-	refersTo peer.TargetKinds) (known uuid.UUID, err error) {
+	refersTo peer.TargetKinds,
+) (known uuid.UUID, err error) {
 	if err := s.CheckCaller(ctx, from); err != nil {
 		return known, err
 	}
@@ -524,7 +527,8 @@ INSERT INTO dbcontroller.work (action, shard, deployment_id, cursor) SELECT {con
 // could still remove a blockade. From then on only deletions of the kinds to which the deployment refers wait
 // for it.
 func (s *Gate) MarkAnnounced(ctx context.Context, to schema.DeploymentID, told peer.Announcement,
-	refersTo peer.TargetKinds) error {
+	refersTo peer.TargetKinds,
+) error {
 	id, err := s.Names.Deployment(ctx, to)
 	if err != nil {
 		return err

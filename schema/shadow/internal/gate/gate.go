@@ -63,8 +63,10 @@ type Gate struct {
 
 // New reads the epoch of the database and the decommissioned deployments.
 func New(ctx context.Context, d *db.DB) (*Gate, error) {
-	s := &Gate{DB: d, epochChanged: make(chan struct{}, 1), superseded: make(chan struct{}, 1),
-		looked: make(chan struct{}, 1), expired: make(chan struct{}, 1)}
+	s := &Gate{
+		DB: d, epochChanged: make(chan struct{}, 1), superseded: make(chan struct{}, 1),
+		looked: make(chan struct{}, 1), expired: make(chan struct{}, 1),
+	}
 	s.Unknown = newAllowance(func() int64 {
 		return d.Tuning.Load().Quotas.Tentative
 	}, func() time.Time { return d.Now() })

@@ -84,8 +84,10 @@ func (s *Gate) CheckNamedOwner(ctx context.Context, k schema.KindID, name string
 }
 
 func (s *Gate) undescribed(format string, args ...any) error {
-	return &peer.UnavailableError{Deployments: []schema.DeploymentID{s.Self},
-		Err: fmt.Errorf("%s %w", fmt.Sprintf(format, args...), peer.ErrUndescribed)}
+	return &peer.UnavailableError{
+		Deployments: []schema.DeploymentID{s.Self},
+		Err:         fmt.Errorf("%s %w", fmt.Sprintf(format, args...), peer.ErrUndescribed),
+	}
 }
 
 func describes(env *schema.Environment, k schema.KindID) bool {

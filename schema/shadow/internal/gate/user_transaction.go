@@ -45,8 +45,10 @@ SELECT COALESCE(pg_catalog.pg_current_xact_id_if_assigned()::text, ''),
 // givenBack are the settings that are restored after a write. Two others stay until the end of the
 // transaction: synchronous_commit, for a durable commit, and idle_in_transaction_session_timeout, since the
 // transaction holds the shared version lock, for which a switch of the version waits.
-var givenBack = []string{"search_path", "enable_seqscan", "jit", "max_parallel_workers_per_gather", "row_security",
-	"lock_timeout", "statement_timeout"}
+var givenBack = []string{
+	"search_path", "enable_seqscan", "jit", "max_parallel_workers_per_gather", "row_security",
+	"lock_timeout", "statement_timeout",
+}
 
 // withSettings runs fn in a transaction of another session, with the settings of the store's own sessions. It
 // fails with peer.ErrTransaction when the transaction lacks a property that the store relies on.
@@ -136,7 +138,8 @@ type UserTransaction struct {
 // the application's pool. It is READ COMMITTED: with one snapshot for the whole transaction, the checks after
 // the locks would not see commits from before the locks were granted.
 func (s *Gate) InUserTransaction(ctx context.Context, w *UserTransaction, touches feed.Topics,
-	fn func(pgx.Tx) error) error {
+	fn func(pgx.Tx) error,
+) error {
 	err := s.InTxOf(ctx, w.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, touches,
 		func(tx pgx.Tx) error {
 			if err := s.withSettings(ctx, tx, fn); err != nil {

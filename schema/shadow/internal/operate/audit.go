@@ -75,7 +75,8 @@ ORDER BY b.target_id, b.holder_uid, b.field_id, b.attempt`
 // ListShadows reads a page of shadows, of one kind or of all; the token is empty at the beginning and after
 // the end.
 func (s *Operations) ListShadows(ctx context.Context, kindName, token string,
-	limit int) ([]ResourceView, string, error) {
+	limit int,
+) ([]ResourceView, string, error) {
 	after, err := idToken(token)
 	if err != nil {
 		return nil, "", err
@@ -170,13 +171,16 @@ func idToken(token string) (int64, error) {
 			return id, nil
 		}
 	}
-	return 0, &peer.InvalidError{Resource: "page_token",
-		Err: errors.New("want the next_page_token of an earlier answer")}
+	return 0, &peer.InvalidError{
+		Resource: "page_token",
+		Err:      errors.New("want the next_page_token of an earlier answer"),
+	}
 }
 
 // ListBlockades reads a page of the blockades that holders of a deployment have here, or of all.
 func (s *Operations) ListBlockades(ctx context.Context, of schema.DeploymentID, token string,
-	limit int) ([]BlockadeView, string, error) {
+	limit int,
+) ([]BlockadeView, string, error) {
 	after, err := blockadeToken(token)
 	if err != nil {
 		return nil, "", err
@@ -248,8 +252,10 @@ func blockadeToken(token string) (b blockadeAt, err error) {
 		}
 	}
 	if err != nil {
-		return b, &peer.InvalidError{Resource: "page_token",
-			Err: errors.New("want the next_page_token of an earlier answer")}
+		return b, &peer.InvalidError{
+			Resource: "page_token",
+			Err:      errors.New("want the next_page_token of an earlier answer"),
+		}
 	}
 	return b, nil
 }

@@ -205,7 +205,8 @@ func (e *Explanation) halted(ctx context.Context, s *Operations, id int64) error
 
 // awaited adds the deployments that the resource waits for because of its kind.
 func (e *Explanation) awaited(ctx context.Context, s *Operations, id int64,
-	add func([]schema.DeploymentID, error)) error {
+	add func([]schema.DeploymentID, error),
+) error {
 	var kinds []int32
 	if err := s.Pool.QueryRow(ctx, `SELECT ARRAY(SELECT kind_id FROM dbcontroller.shadow WHERE id = $1)`, id).
 		Scan(&kinds); err != nil {
@@ -246,8 +247,10 @@ func (e *Explanation) tentative(ctx context.Context, s *Operations, id int64) er
 			message = fmt.Sprintf("%s (%s) may refer to it: its deployment has not answered about attempt %s yet",
 				holder, path, attempt)
 		}
-		e.Reasons = append(e.Reasons, ExplainedReason{Type: "TENTATIVE", Message: message,
-			Since: peer.AttemptTime(attempt)})
+		e.Reasons = append(e.Reasons, ExplainedReason{
+			Type: "TENTATIVE", Message: message,
+			Since: peer.AttemptTime(attempt),
+		})
 		return nil
 	})
 	return err
@@ -261,9 +264,11 @@ func (e *Explanation) rights(ctx context.Context, s *Operations, id int64) error
 	}
 	var holder string
 	_, err = pgx.ForEachRow(rows, []any{&holder}, func() error {
-		e.Reasons = append(e.Reasons, ExplainedReason{Type: "DELEGATED",
+		e.Reasons = append(e.Reasons, ExplainedReason{
+			Type: "DELEGATED",
 			Message: holder +
-				" may block it without asking, so that its references are stored there alone: a delete asks for them, and plan and referrers show them"})
+				" may block it without asking, so that its references are stored there alone: a delete asks for them, and plan and referrers show them",
+		})
 		return nil
 	})
 	return err
@@ -342,8 +347,10 @@ func (e *Explanation) work(ctx context.Context, s *Operations, id int64) error {
 	var action schema.Action
 	var r ExplainedReason
 	var attempt *uuid.UUID
-	_, err = pgx.ForEachRow(rows, []any{&action, &r.Deployment.Service, &r.Deployment.Region, &r.Since, &r.Error,
-		&attempt}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{
+		&action, &r.Deployment.Service, &r.Deployment.Region, &r.Since, &r.Error,
+		&attempt,
+	}, func() error {
 		e.Pending = true
 		r.Type, r.Message = action.String(), fmt.Sprintf(workMessages[action], r.Deployment)
 		if attempt != nil {
@@ -373,7 +380,8 @@ WHERE w.action = {derive} GROUP BY w.kind_id, k.kind ORDER BY k.kind`)
 
 // Status returns the deployment's version, its switch generation, and the derivations in progress.
 func (s *Operations) Status(ctx context.Context) (version string, generation int64, derivations []Derivation,
-	err error) {
+	err error,
+) {
 	if err := s.Pool.QueryRow(ctx, gate.SelectVersionSQL).Scan(&version, &generation); err != nil {
 		return "", 0, nil, fmt.Errorf("read the version: %w", err)
 	}

@@ -61,8 +61,10 @@ func (k key) String() string {
 	return strings.Join(parts, keySeparator)
 }
 
-var keyParts = map[string]int{blockade: 6, holderEntry: 4, owneeEntry: 3, ownerReference: 7,
-	keptReference: 5, rights: 3}
+var keyParts = map[string]int{
+	blockade: 6, holderEntry: 4, owneeEntry: 3, ownerReference: 7,
+	keptReference: 5, rights: 3,
+}
 
 func parseKey(text string) (k key, err error) {
 	parts := strings.Split(text, keySeparator)

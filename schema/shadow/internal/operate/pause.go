@@ -53,7 +53,8 @@ type Pause struct {
 // Transactions that have checked the pause before end; a handler stops within handlerPausesKept. It is
 // idempotent; the decision is recorded with its reason and its author (by).
 func (s *Operations) Pause(ctx context.Context, of schema.DeploymentID, handler schema.Handler, paused bool, reason,
-	by string) error {
+	by string,
+) error {
 	id, err := s.Names.Deployment(ctx, of)
 	if err != nil {
 		return err
@@ -139,8 +140,10 @@ func (s *Operations) CheckHandler(ctx context.Context, handler schema.Handler, o
 	}
 	for _, k := range p.known {
 		if k.Handler == handler && (k.Of == of || k.Of == s.Self) {
-			return &peer.UnavailableError{Deployments: []schema.DeploymentID{k.Of},
-				Err: fmt.Errorf("%s: %w", handler.Text(), peer.ErrHandlerPaused)}
+			return &peer.UnavailableError{
+				Deployments: []schema.DeploymentID{k.Of},
+				Err:         fmt.Errorf("%s: %w", handler.Text(), peer.ErrHandlerPaused),
+			}
 		}
 	}
 	return nil

@@ -41,8 +41,10 @@ func (s *Operations) grantedRights(ctx context.Context, r resource, after []stri
 		k := key{what: rights, uid: r.uid}
 		var asked bool
 		err := row.Scan(&k.deployment.Service, &k.deployment.Region, &asked)
-		out := Releasable{Key: k.String(), What: rights, Name: r.name, Other: k.deployment.String(),
-			at: placeOf(k.deployment)}
+		out := Releasable{
+			Key: k.String(), What: rights, Name: r.name, Other: k.deployment.String(),
+			at: placeOf(k.deployment),
+		}
 		if out.Breaks = breaks(k.deployment); asked {
 			out.Refused = "it was asked to end them, and has not answered yet: it is asked again until it does"
 		}

@@ -115,8 +115,10 @@ func (s *Operations) referrers(ctx context.Context, req ReferrersRequest) (*Refe
 	if req.Token != "" {
 		raw, err := base64.RawURLEncoding.DecodeString(req.Token)
 		if err != nil || json.Unmarshal(raw, &at) != nil || at.Target != uid {
-			return nil, &peer.InvalidError{Resource: "page_token",
-				Err: errors.New("want the next_page_token of an earlier answer about the same resource")}
+			return nil, &peer.InvalidError{
+				Resource: "page_token",
+				Err:      errors.New("want the next_page_token of an earlier answer about the same resource"),
+			}
 		}
 	}
 	page := &Referrers{}
@@ -163,9 +165,11 @@ func ownedAfter(at referrersCursor) int64 {
 func (s *Operations) referred(ctx context.Context, req ReferrersRequest) (id int64, uid uuid.UUID, err error) {
 	if req.Target.Deployment != s.Self {
 		if req.UID == uuid.Nil {
-			return 0, uid, &peer.InvalidError{Resource: "target_uid",
+			return 0, uid, &peer.InvalidError{
+				Resource: "target_uid",
 				Err: fmt.Errorf("is missing: %s belongs to another deployment, whose answer contains the uid",
-					req.Target)}
+					req.Target),
+			}
 		}
 		d := req.Target.Deployment
 		if err = s.Pool.QueryRow(ctx, selectForeignSQL, req.UID, d.Service, d.Region).Scan(&id); errors.Is(err,
@@ -202,7 +206,8 @@ func (s *Operations) referringDeployments(ctx context.Context, id int64) ([]sche
 
 // holdersOf adds the holders after a row, and returns the number of rows that are still wanted.
 func (s *Operations) holdersOf(ctx context.Context, page *Referrers, id int64, at *referrersCursor, left int,
-	within grant.Within) (int, error) {
+	within grant.Within,
+) (int, error) {
 	rows, err := s.Pool.Query(ctx, selectReferrersSQL, id, at.Behaviour, at.Holder, at.Field, left)
 	if err != nil {
 		return 0, fmt.Errorf("read referrers: %w", err)
@@ -224,7 +229,8 @@ func (s *Operations) holdersOf(ctx context.Context, page *Referrers, id int64, a
 
 // owneesOf is holdersOf for owned resources.
 func (s *Operations) owneesOf(ctx context.Context, page *Referrers, owner schema.DeploymentID, at *referrersCursor,
-	left int, within grant.Within) (int, error) {
+	left int, within grant.Within,
+) (int, error) {
 	rows, err := s.Pool.Query(ctx, selectOwneesSQL, owner.Service, owner.Region, at.Target, at.Holder, left)
 	if err != nil {
 		return 0, fmt.Errorf("read owned resources: %w", err)
@@ -245,7 +251,8 @@ func (s *Operations) owneesOf(ctx context.Context, page *Referrers, owner schema
 
 // rowsOf is holdersOf for rows of tables.
 func (s *Operations) rowsOf(ctx context.Context, page *Referrers, id int64, at *referrersCursor, left int,
-	within grant.Within) (int, error) {
+	within grant.Within,
+) (int, error) {
 	targets, err := s.rows.Targets(ctx, s.Pool, []int64{id})
 	if err != nil || len(targets) == 0 {
 		return left, err
@@ -266,7 +273,8 @@ func (s *Operations) rowsOf(ctx context.Context, page *Referrers, id int64, at *
 
 // addReferrers adds the referrers that the caller may read, with the present names of their kinds.
 func (s *Operations) addReferrers(ctx context.Context, page *Referrers, kinds []int32, found []Referrer,
-	within grant.Within) error {
+	within grant.Within,
+) error {
 	for i, r := range found {
 		kind, err := s.Names.KindOf(ctx, s.Pool, kinds[i])
 		if err != nil {

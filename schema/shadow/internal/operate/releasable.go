@@ -51,8 +51,10 @@ func (c releasableCursor) token() string {
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
-var errToken = &peer.InvalidError{Resource: "page_token",
-	Err: errors.New("want the next_page_token of an earlier answer about the same resource")}
+var errToken = &peer.InvalidError{
+	Resource: "page_token",
+	Err:      errors.New("want the next_page_token of an earlier answer about the same resource"),
+}
 
 // codeNoValue is the SQLSTATE of a text that is no value of a type.
 const codeNoValue = "22P02"
@@ -161,7 +163,8 @@ func (s *Operations) lookUp(ctx context.Context, name string) (r resource, err e
 // empty after the last page. It fails with ErrNotFound, *InvalidError, and ErrAborted when the resource is
 // being deleted since the page before.
 func (s *Operations) Releasable(ctx context.Context, name string, limit int,
-	token string) (out []Releasable, next string, err error) {
+	token string,
+) (out []Releasable, next string, err error) {
 	r, err := s.find(ctx, name)
 	if err != nil {
 		return nil, "", err
@@ -196,7 +199,8 @@ func (s *Operations) blockades(ctx context.Context, r resource, after []string, 
 
 // listBlockades lists the blockades of a target, or of a deployment, by its number.
 func (s *Operations) listBlockades(ctx context.Context, sql string, of any, after []string,
-	limit int) ([]Releasable, error) {
+	limit int,
+) ([]Releasable, error) {
 	rows, err := s.Pool.Query(ctx, sql, of, s.Tuning.Load().TentativeTTL, limit, place(after, 4))
 	if err != nil {
 		return nil, err
@@ -250,7 +254,8 @@ func refusal(k key, tentative, expired bool) string {
 // has not said whether they have committed, and of rights that nothing there has been known to use. It is as
 // Releasable otherwise, for a deployment that does not answer.
 func (s *Operations) Unconfirmed(ctx context.Context, of schema.DeploymentID, limit int,
-	token string) (out []Releasable, next string, err error) {
+	token string,
+) (out []Releasable, next string, err error) {
 	id, err := s.Names.Deployment(ctx, of)
 	if err != nil {
 		return nil, "", err
@@ -302,8 +307,10 @@ func (s *Operations) holderEntries(ctx context.Context, r resource, after []stri
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Releasable, error) {
 		k := key{what: holderEntry, uid: r.uid}
 		err := row.Scan(&k.deployment.Service, &k.deployment.Region)
-		return Releasable{Key: k.String(), What: holderEntry, Name: r.name, Other: k.deployment.String(),
-			at: placeOf(k.deployment)}, err
+		return Releasable{
+			Key: k.String(), What: holderEntry, Name: r.name, Other: k.deployment.String(),
+			at: placeOf(k.deployment),
+		}, err
 	})
 }
 
@@ -383,8 +390,10 @@ func (s *Operations) owners(ctx context.Context, r resource, after []string, lim
 		}
 		owner := cmp.Or(k.kind, "owner") + " " + schema.FullName{Deployment: k.deployment, Name: k.name}.String()
 		return Releasable{
-			Key: k.String(), What: ownerReference, Name: r.name, Other: schema.FullName{Deployment: k.deployment,
-				Name: k.name}.String(), Since: k.since,
+			Key: k.String(), What: ownerReference, Name: r.name, Other: schema.FullName{
+				Deployment: k.deployment,
+				Name:       k.name,
+			}.String(), Since: k.since,
 			at: append(placeOf(k.deployment), k.kind, k.name, k.owner.String()),
 			Breaks: "this resource is not deleted with " + owner +
 				"; without any owner it stays until somebody deletes it",

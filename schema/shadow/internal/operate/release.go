@@ -78,7 +78,8 @@ WITH gone AS (
 // releases the entry also when it does not say that it has, and leaves work that asks again until it does. It
 // fails with *InvalidError, *UnavailableError, ErrAborted and ErrDecommissioned.
 func (s *Operations) ForceRelease(ctx context.Context, keys []string, unanswered bool, reason,
-	by string) (released []string, err error) {
+	by string,
+) (released []string, err error) {
 	if len(keys) == 0 || len(keys) > mostKeys {
 		return nil, &peer.InvalidError{Resource: "keys", Err: fmt.Errorf("want 1 to %d keys", mostKeys)}
 	}
@@ -104,8 +105,10 @@ func (s *Operations) ForceRelease(ctx context.Context, keys []string, unanswered
 
 func (s *Operations) release(ctx context.Context, k key, unanswered bool, reason, by string) (done bool, err error) {
 	if reason == "" || len(reason) > 1000 {
-		return false, &peer.InvalidError{Resource: "reason",
-			Err: errors.New("want 1 to 1000 characters; the reason is stored with the decision")}
+		return false, &peer.InvalidError{
+			Resource: "reason",
+			Err:      errors.New("want 1 to 1000 characters; the reason is stored with the decision"),
+		}
 	}
 	if why := s.refused(k); why != "" {
 		return false, &peer.InvalidError{Resource: "keys", Err: errors.New(why)}
@@ -183,7 +186,8 @@ func (s *Operations) releaseIn(ctx context.Context, tx pgx.Tx, k key, deployment
 // both runs a statement that removes the row that holds the resource back and, if there was one, a statement
 // that removes the rows that belong to it.
 func both(ctx context.Context, tx pgx.Tx, first string, named db.Named, second string, id int64,
-	deployment int32) (bool, error) {
+	deployment int32,
+) (bool, error) {
 	tag, err := tx.Exec(ctx, first, named)
 	if err != nil || tag.RowsAffected() == 0 {
 		return false, err
@@ -242,7 +246,8 @@ func (s *Operations) releaseKept(ctx context.Context, tx pgx.Tx, k key, id int64
 
 // releaseOwner drops an owner reference as a user's update would: the resource stays, also without owners.
 func (s *Operations) releaseOwner(ctx context.Context, tx pgx.Tx, k key, id int64,
-	deployment int32) (done bool, err error) {
+	deployment int32,
+) (done bool, err error) {
 	var kind int32
 	err = tx.QueryRow(ctx, `SELECT id FROM dbcontroller.kind WHERE service = $1 AND kind = $2`, k.deployment.Service,
 		k.kind).Scan(&kind)
@@ -252,12 +257,14 @@ func (s *Operations) releaseOwner(ctx context.Context, tx pgx.Tx, k key, id int6
 	if err != nil {
 		return false, err
 	}
-	err = s.cascade.ChangeOwners(ctx, tx, []int64{id}, cascade.OwnerChange{Stays: true,
+	err = s.cascade.ChangeOwners(ctx, tx, []int64{id}, cascade.OwnerChange{
+		Stays: true,
 		Lost: func(r prepare.OwnerRow) bool {
 			same := r.DeploymentID == deployment && r.KindID == kind && r.Name == k.name && r.UID == k.owner &&
 				r.CreatedAt.UnixMicro() == k.since.UnixMicro()
 			done = done || same
 			return same
-		}})
+		},
+	})
 	return done, err
 }

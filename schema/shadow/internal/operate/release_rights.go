@@ -39,7 +39,8 @@ SELECT EXISTS (
 // the transaction that removes the entry when the answer came from a lost database, or this database has
 // failed over since.
 func (s *Operations) close(ctx context.Context, k key, deployment int32) (still func(context.Context, pgx.Tx) error,
-	err error) {
+	err error,
+) {
 	selfEpoch := s.gate.PresentEpoch()
 	var awaited bool
 	if err := s.Pool.QueryRow(ctx, awaitedSQL, k.uid, deployment, k.notice).Scan(&awaited); err != nil {

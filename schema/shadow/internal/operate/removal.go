@@ -85,7 +85,8 @@ type RemovalQuery struct {
 // Removals returns a page of removals, newest first, and the token of the next one. It fails with
 // *peer.InvalidError, and with peer.ErrReset for a token that is too old.
 func (s *Operations) Removals(ctx context.Context, q RemovalQuery, token string,
-	limit int) (out []Removal, next string, err error) {
+	limit int,
+) (out []Removal, next string, err error) {
 	after, err := db.ParsePage(token)
 	if err != nil {
 		return nil, "", err
@@ -127,8 +128,10 @@ func (s *Operations) removalsSince(ctx context.Context, token string, after db.P
 		if err != nil {
 			return read.Followed(s.gate, err)
 		}
-		all, err = foundRemovals(ctx, tx, selectRemovalsSinceSQL, db.Named{"position": at.Text, "after": after.After(),
-			"after_uid": after.ID, "at_most": limit})
+		all, err = foundRemovals(ctx, tx, selectRemovalsSinceSQL, db.Named{
+			"position": at.Text, "after": after.After(),
+			"after_uid": after.ID, "at_most": limit,
+		})
 		return err
 	})
 	if err != nil {
@@ -148,8 +151,10 @@ func foundRemovals(ctx context.Context, q querier, sql string, named db.Named) (
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (f foundRemoval, err error) {
-		return f, row.Scan(append([]any{&f.kind, &f.Name, &f.UID, &f.how, &f.DecidedAt, &f.listedAt, &f.viaDeployment,
-			&f.viaUID, &f.viaName, &f.Gone}, f.cause.Dest()...)...)
+		return f, row.Scan(append([]any{
+			&f.kind, &f.Name, &f.UID, &f.how, &f.DecidedAt, &f.listedAt, &f.viaDeployment,
+			&f.viaUID, &f.viaName, &f.Gone,
+		}, f.cause.Dest()...)...)
 	})
 }
 

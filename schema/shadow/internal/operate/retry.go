@@ -52,8 +52,10 @@ func (s *Operations) RetryResource(ctx context.Context, name, reason, by string)
 
 func (s *Operations) retry(ctx context.Context, of []schema.DeploymentID, about, reason, by string) error {
 	if reason == "" || len(reason) > 1000 {
-		return &peer.InvalidError{Resource: "reason",
-			Err: errors.New("want 1 to 1000 characters; the reason is stored with the decision")}
+		return &peer.InvalidError{
+			Resource: "reason",
+			Err:      errors.New("want 1 to 1000 characters; the reason is stored with the decision"),
+		}
 	}
 	told := make([]string, len(of))
 	ids := make([]int32, len(of))

@@ -45,8 +45,10 @@ func (s *Operations) Server(ctx context.Context) (st ServerStatus, err error) {
 	if err != nil {
 		return st, fmt.Errorf("read the state of the PostgreSQL server: %w", err)
 	}
-	for into, at := range map[*time.Time]*time.Time{&st.Archived: archived, &st.OldestTransaction: transaction,
-		&st.OldestPrepared: prepared} {
+	for into, at := range map[*time.Time]*time.Time{
+		&st.Archived: archived, &st.OldestTransaction: transaction,
+		&st.OldestPrepared: prepared,
+	} {
 		if at != nil {
 			*into = *at
 		}

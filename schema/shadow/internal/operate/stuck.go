@@ -39,7 +39,8 @@ type StuckPage struct {
 // Stuck returns a page of the resources that have been in DELETING for longer than a time, the oldest first,
 // with the reasons. It fails with *peer.InvalidError.
 func (s *Operations) Stuck(ctx context.Context, longer time.Duration, token string,
-	limit int) (page StuckPage, err error) {
+	limit int,
+) (page StuckPage, err error) {
 	after, err := db.ParsePage(token)
 	if err != nil {
 		return page, err

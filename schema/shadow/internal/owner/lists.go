@@ -47,7 +47,8 @@ func listedOf(d *db.DB, owner schema.FullName, kind string, uid uuid.UUID, flags
 // references that are derived from them, in the transaction that has read the resources. Both are written
 // together, so that one snapshot shows them equal.
 func CompareLists(ctx context.Context, d *db.DB, tx pgx.Tx,
-	resources []*prepare.ShadowRow) (out []*ListDifference, err error) {
+	resources []*prepare.ShadowRow,
+) (out []*ListDifference, err error) {
 	all, err := storedOwners(ctx, d, tx, resources)
 	if err != nil {
 		return nil, err
@@ -73,7 +74,8 @@ func CompareLists(ctx context.Context, d *db.DB, tx pgx.Tx,
 
 // storedOwners reads the owner references of resources, by ownee.
 func storedOwners(ctx context.Context, d *db.DB, tx pgx.Tx,
-	resources []*prepare.ShadowRow) (map[int64]map[listed]prepare.OwnerRow, error) {
+	resources []*prepare.ShadowRow,
+) (map[int64]map[listed]prepare.OwnerRow, error) {
 	ids := make([]int64, len(resources))
 	for i, row := range resources {
 		ids[i] = row.ID
@@ -140,8 +142,10 @@ func RepairLists(ctx context.Context, d *db.DB, lists []*ListDifference) (repair
 			// a write since then has written both
 			if revision, ok := locked[l.Row.ID]; ok && revision == l.Row.Revision {
 				repaired[l.Row.ID] = true
-				sv.Writes = append(sv.Writes, &prepare.Writing{Write: peer.Write{Name: l.Row.Name}, ID: l.Row.ID,
-					AddOwners: add[i], DropOwners: l.drop})
+				sv.Writes = append(sv.Writes, &prepare.Writing{
+					Write: peer.Write{Name: l.Row.Name}, ID: l.Row.ID,
+					AddOwners: add[i], DropOwners: l.drop,
+				})
 			}
 		}
 		b := &pgx.Batch{}

@@ -54,18 +54,21 @@ SELECT s.n - 1, ` + read.CauseColumnsSQL + ` FROM unnest($1::text[], $2::uuid[])
 // OwnerUnknown. It fails with ErrDecommissioned when the ownee's deployment was decommissioned, and with an
 // UnavailableError when the epoch changed.
 func (s *Owners) CheckOwners(ctx context.Context, ownee schema.DeploymentID,
-	questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+	questions []peer.OwnerQuestion,
+) (*peer.OwnerAnswers, error) {
 	return s.checkOwners(ctx, ownee, questions, false)
 }
 
 // WouldCheckOwners is CheckOwners without writing ownee entries.
 func (s *Owners) WouldCheckOwners(ctx context.Context, ownee schema.DeploymentID,
-	questions []peer.OwnerQuestion) (*peer.OwnerAnswers, error) {
+	questions []peer.OwnerQuestion,
+) (*peer.OwnerAnswers, error) {
 	return s.checkOwners(ctx, ownee, questions, true)
 }
 
 func (s *Owners) checkOwners(ctx context.Context, ownee schema.DeploymentID, questions []peer.OwnerQuestion,
-	validateOnly bool) (*peer.OwnerAnswers, error) {
+	validateOnly bool,
+) (*peer.OwnerAnswers, error) {
 	selfEpoch := s.gate.PresentEpoch()
 	v, err := s.Current()
 	if err != nil {
@@ -75,9 +78,11 @@ func (s *Owners) checkOwners(ctx context.Context, ownee schema.DeploymentID, que
 	if err != nil {
 		return nil, err
 	}
-	c := &ownerCheck{store: s, epoch: selfEpoch, validateOnly: validateOnly, version: v, ownee: deployment,
+	c := &ownerCheck{
+		store: s, epoch: selfEpoch, validateOnly: validateOnly, version: v, ownee: deployment,
 		questions: questions, kinds: make([]int32, len(questions)), kept: make([]bool, len(questions)),
-		out: &peer.OwnerAnswers{Answers: make([]peer.OwnerAnswer, len(questions))}}
+		out: &peer.OwnerAnswers{Answers: make([]peer.OwnerAnswer, len(questions))},
+	}
 	for i, q := range questions {
 		kind, err := v.Model.Kind(v.Model.Canonical(schema.KindID{Service: s.Self.Service, Kind: q.Kind}).Kind)
 		switch {
@@ -445,7 +450,8 @@ func (s *Owners) OwnersToCheck(ctx context.Context, at schema.DeploymentID, seqs
 // not done: an owner of the ownee has a uid that was just stored, is missing or lacks the reference within
 // its grace period, is unknown, or was changed since the question.
 func (s *Owners) settleOwners(ctx context.Context, c *askedOwners,
-	answers *peer.OwnerAnswers) (left []int64, err error) {
+	answers *peer.OwnerAnswers,
+) (left []int64, err error) {
 	if len(answers.Answers) != len(c.rows) {
 		return nil, fmt.Errorf("the owners' deployment sent %d answers to %d questions", len(answers.Answers),
 			len(c.rows))
@@ -461,8 +467,10 @@ func (s *Owners) settleOwners(ctx context.Context, c *askedOwners,
 		}
 	}
 	err = s.InTx(ctx, db.AllFeeds, func(tx pgx.Tx) error {
-		change := cascade.OwnerChange{Causes: d.causes, Version: answers.Version, Generation: answers.Generation,
-			Lost: d.isLost, Pin: d.pin}
+		change := cascade.OwnerChange{
+			Causes: d.causes, Version: answers.Version, Generation: answers.Generation,
+			Lost: d.isLost, Pin: d.pin,
+		}
 		if err := s.cascade.ChangeOwners(ctx, tx, d.ownees, change); err != nil {
 			return err
 		}
@@ -490,7 +498,8 @@ type ownerDecisions struct {
 
 // add decides by the answer to the question about one owner reference.
 func (d *ownerDecisions) add(ctx context.Context, s *Owners, service string, r prepare.OwnerRow,
-	a peer.OwnerAnswer) error {
+	a peer.OwnerAnswer,
+) error {
 	d.asked[r.Key()] = r
 	switch a.Verdict {
 	case peer.OwnerExists:

@@ -40,7 +40,8 @@ WHERE o.flags & $4 <> 0`)
 // reached its time limit and has to be repeated. It is idempotent. A message of an ended epoch fails with
 // ErrStaleEpoch.
 func (s *Owners) DropOwners(ctx context.Context, from schema.DeploymentID, epoch uuid.UUID, owners []schema.Deletion,
-	releases []peer.OwnerRelease) (failed []uuid.UUID, more bool, err error) {
+	releases []peer.OwnerRelease,
+) (failed []uuid.UUID, more bool, err error) {
 	selfEpoch := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, from)
 	if err != nil {
@@ -94,11 +95,13 @@ func newOwnerDrop(deployment int32, owners []schema.Deletion) *ownerDrop {
 	for i, o := range owners {
 		deleted[i], causes[o.UID] = o.UID, o.Cause
 	}
-	return &ownerDrop{deployment: deployment, deleted: deleted, change: cascade.OwnerChange{Causes: causes,
+	return &ownerDrop{deployment: deployment, deleted: deleted, change: cascade.OwnerChange{
+		Causes: causes,
 		Lost: func(r prepare.OwnerRow) bool {
 			_, gone := causes[r.UID]
 			return gone && r.DeploymentID == deployment
-		}}}
+		},
+	}}
 }
 
 // dropOwners drops the owner references to deleted owners, in a pass over their ownees; more is true when its

@@ -36,7 +36,8 @@ WHERE deployment_id = $1 AND generation < $2 AND ownee_id = ANY ($3)`
 // messages may arrive in any order. It works for about two seconds and returns the number of references that
 // are left; the caller repeats the call until it is 0.
 func (s *Owners) UpgradeOwners(ctx context.Context, from schema.DeploymentID, version string, generation int64,
-	renamed map[string]string) (remaining int64, err error) {
+	renamed map[string]string,
+) (remaining int64, err error) {
 	deployment, err := s.Names.Deployment(ctx, from)
 	if err != nil {
 		return 0, err
@@ -103,7 +104,8 @@ type ownerUpgrade struct {
 }
 
 func (s *Owners) upgradeSome(ctx context.Context, tx pgx.Tx, u ownerUpgrade, ownees []int64) error {
-	err := s.cascade.ChangeOwners(ctx, tx, slices.Clone(ownees), cascade.OwnerChange{Version: u.version,
+	err := s.cascade.ChangeOwners(ctx, tx, slices.Clone(ownees), cascade.OwnerChange{
+		Version:    u.version,
 		Generation: u.generation, Pin: func(r prepare.OwnerRow) (cascade.Pin, bool) {
 			if r.DeploymentID != u.deployment || !r.Checked || r.Generation >= u.generation {
 				return cascade.Pin{}, false
@@ -114,7 +116,8 @@ func (s *Owners) upgradeSome(ctx context.Context, tx pgx.Tx, u ownerUpgrade, own
 			}
 			p.UID = r.UID
 			return p, true
-		}})
+		},
+	})
 	if err != nil {
 		return err
 	}

@@ -50,7 +50,8 @@ func (p *passes) put(key passKey, after int64) {
 // the last ownee and the size of a batch. It ends when its time is over, and reports then that there is more.
 // Ownees that fail are passed to failed and left out.
 func (s *Owners) pass(ctx context.Context, key passKey, query string, args []any, run func(part []int64) error,
-	failed func(ownee int64, err error)) (more bool, err error) {
+	failed func(ownee int64, err error),
+) (more bool, err error) {
 	began, after := time.Now(), s.passes.take(key)
 	over := func() bool { return time.Since(began) >= s.Cfg.Times.OwneeCall }
 	for {
@@ -62,11 +63,13 @@ func (s *Owners) pass(ctx context.Context, key passKey, query string, args []any
 		if err != nil || len(ownees) == 0 {
 			return false, err
 		}
-		left, err := s.Halving(ctx, ownees, retry.Halves[int64]{Run: run, Stop: over,
+		left, err := s.Halving(ctx, ownees, retry.Halves[int64]{
+			Run: run, Stop: over,
 			Failed: func(ownee int64, err error) error {
 				failed(ownee, err)
 				return nil
-			}})
+			},
+		})
 		switch {
 		case err != nil:
 			return false, err

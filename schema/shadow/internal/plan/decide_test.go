@@ -31,12 +31,18 @@ func TestAMemberThatWaitsForNothingIsRemoved(t *testing.T) {
 		notify  []int64
 	}{
 		"alone": {closure: closureOf(2, nil), remove: []int64{1, 2}},
-		"another deployment acts": {closure: closureOf(2, nil), bonds: Bonds{Entered: []int64{1}}, remove: []int64{2},
-			mark: []int64{1}},
-		"ownees elsewhere": {closure: closureOf(2, nil), bonds: Bonds{Owns: []int64{2}}, remove: []int64{1},
-			mark: []int64{2}},
-		"a blockade": {closure: closureOf(1, nil), bonds: Bonds{Blockaded: []int64{1}}, mark: []int64{1},
-			visible: []int64{1}},
+		"another deployment acts": {
+			closure: closureOf(2, nil), bonds: Bonds{Entered: []int64{1}}, remove: []int64{2},
+			mark: []int64{1},
+		},
+		"ownees elsewhere": {
+			closure: closureOf(2, nil), bonds: Bonds{Owns: []int64{2}}, remove: []int64{1},
+			mark: []int64{2},
+		},
+		"a blockade": {
+			closure: closureOf(1, nil), bonds: Bonds{Blockaded: []int64{1}}, mark: []int64{1},
+			visible: []int64{1},
+		},
 		"a later member blocks": {closure: closureOf(2, func(c *Closure) {
 			c.Blocked = []int64{2}
 		}), remove: []int64{1}, mark: []int64{2}, visible: []int64{2}},
@@ -66,12 +72,19 @@ func TestAMemberThatWaitsForNothingIsRemoved(t *testing.T) {
 func TestOnlyHoldersOutsideTheDeletionAreUnset(t *testing.T) {
 	t.Parallel()
 	c := closureOf(2, func(c *Closure) {
-		c.Unsets = []Edge{{TargetID: 1, HolderID: 9, FieldID: 2}, {TargetID: 1, HolderID: 2, FieldID: 1},
-			{TargetID: 2, HolderID: 9, FieldID: 1}, {TargetID: 1, HolderID: 8, FieldID: 5}}
+		c.Unsets = []Edge{
+			{TargetID: 1, HolderID: 9, FieldID: 2},
+			{TargetID: 1, HolderID: 2, FieldID: 1},
+			{TargetID: 2, HolderID: 9, FieldID: 1},
+			{TargetID: 1, HolderID: 8, FieldID: 5},
+		}
 	})
 	v := Decide(c, Bonds{})
-	require.Equal(t, []Edge{{TargetID: 1, HolderID: 8, FieldID: 5}, {TargetID: 2, HolderID: 9, FieldID: 1},
-		{TargetID: 1, HolderID: 9, FieldID: 2}}, v.Unset)
+	require.Equal(t, []Edge{
+		{TargetID: 1, HolderID: 8, FieldID: 5},
+		{TargetID: 2, HolderID: 9, FieldID: 1},
+		{TargetID: 1, HolderID: 9, FieldID: 2},
+	}, v.Unset)
 }
 
 func TestTheCallerLearnsWhatRefuses(t *testing.T) {

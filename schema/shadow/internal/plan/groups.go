@@ -97,8 +97,10 @@ func (w *Walk) Groups() []Group {
 		if !ok {
 			i = len(groups)
 			at[k] = i
-			groups = append(groups, Group{Parent: k.parent, Deployment: d, Kind: kind, Path: via.Path,
-				Behaviour: via.Behaviour, Unset: unset})
+			groups = append(groups, Group{
+				Parent: k.parent, Deployment: d, Kind: kind, Path: via.Path,
+				Behaviour: via.Behaviour, Unset: unset,
+			})
 		}
 		g := &groups[i]
 		g.Count++
@@ -128,7 +130,8 @@ func (w *Walk) Groups() []Group {
 // Complete asks for the plan of the roots of a deletion, which are all of the first level, at the deployments
 // behind them.
 func (w *Walk) Complete(ctx context.Context, name string, root *peer.Plan,
-	unasked []peer.Unasked) (*DeletePlan, error) {
+	unasked []peer.Unasked,
+) (*DeletePlan, error) {
 	w.Begin(root.Members)
 	for _, b := range root.Blockers {
 		w.Block(b)
@@ -144,8 +147,10 @@ func (w *Walk) Complete(ctx context.Context, name string, root *peer.Plan,
 		return nil, err
 	}
 	w.Unasked = peer.SortUnasked(append(w.Unasked, unasked...))
-	out := &DeletePlan{Refusal: w.Refusal(name), Unasked: w.Unasked, Truncated: w.Truncated, Uncounted: w.Uncounted,
-		Groups: w.Groups()}
+	out := &DeletePlan{
+		Refusal: w.Refusal(name), Unasked: w.Unasked, Truncated: w.Truncated, Uncounted: w.Uncounted,
+		Groups: w.Groups(),
+	}
 	for _, b := range w.InOrder() {
 		if w.Goes(b.HolderResource()) {
 			continue

@@ -297,8 +297,10 @@ func (w *Walk) question(d schema.DeploymentID) peer.PlanQuestion {
 	for _, o := range w.owners[d] {
 		targets[o] = true
 	}
-	q := peer.PlanQuestion{Limit: max(1, peer.PlanLimit-w.Size()), Detailed: w.detailed, Compact: !w.detailed,
-		CountLeaves: !w.detailed && !w.NameLeaves}
+	q := peer.PlanQuestion{
+		Limit: max(1, peer.PlanLimit-w.Size()), Detailed: w.detailed, Compact: !w.detailed,
+		CountLeaves: !w.detailed && !w.NameLeaves,
+	}
 	for t := range targets {
 		q.Targets = append(q.Targets, t)
 	}

@@ -117,8 +117,10 @@ func (w *world) Plan(_ context.Context, at schema.DeploymentID, q peer.PlanQuest
 			}
 			for _, to := range r.unsets {
 				if w.resources[to].at == at {
-					p.Unsets = append(p.Unsets, peer.PlanUnset{UID: uidOf(to), Kind: "things", Name: to,
-						Via: peer.Via{Target: t, Path: "ref", Behaviour: schema.Unset}})
+					p.Unsets = append(p.Unsets, peer.PlanUnset{
+						UID: uidOf(to), Kind: "things", Name: to,
+						Via: peer.Via{Target: t, Path: "ref", Behaviour: schema.Unset},
+					})
 				}
 			}
 		}
@@ -222,8 +224,10 @@ func TestAWalkFollowsADeletionOverDeployments(t *testing.T) {
 			new(world).add(home, "root", to("b")).add(away, "b", to("c")).add(third, "c", nil).add(third, "d", nil),
 			[]string{"root", "b", "c"},
 		},
-		"back to the first": {new(world).add(home, "root", to("b")).add(away, "b", to("c")).add(home, "c", nil),
-			[]string{"root", "b", "c"}},
+		"back to the first": {
+			new(world).add(home, "root", to("b")).add(away, "b", to("c")).add(home, "c", nil),
+			[]string{"root", "b", "c"},
+		},
 		"a cycle": {new(world).add(home, "root", to("b")).add(away, "b", to("root")), []string{"root", "b"}},
 		"a diamond": {
 			new(world).add(home, "root", to("b", "c")).add(away, "b", to("d")).add(third, "c", to("d")).
@@ -385,8 +389,10 @@ func TestAConfirmedBlockerReplacesAnUndecidedOne(t *testing.T) {
 	confirmed := w.blockersOf("root")[0]
 	undecided := confirmed
 	undecided.Undecided = true
-	for name, order := range map[string][]peer.PlanBlocker{"confirmed last": {undecided, confirmed},
-		"confirmed first": {confirmed, undecided}} {
+	for name, order := range map[string][]peer.PlanBlocker{
+		"confirmed last":  {undecided, confirmed},
+		"confirmed first": {confirmed, undecided},
+	} {
 		walk := NewWalk(home, w, false)
 		walk.Begin([]peer.PlanMember{w.member("root")})
 		for _, b := range order {
@@ -449,12 +455,16 @@ func (c crowded) Plan(ctx context.Context, at schema.DeploymentID, q peer.PlanQu
 	case <-time.After(c.takes[at]):
 	}
 	via := peer.Via{Target: q.Targets[0], Path: "ref", Behaviour: schema.CascadeDelete}
-	p := &peer.Plan{Truncated: true, Holders: 1_000_000,
-		Counts: []peer.PlanCount{{Path: "ref", Behaviour: schema.CascadeDelete, Count: 1_000_000}}}
+	p := &peer.Plan{
+		Truncated: true, Holders: 1_000_000,
+		Counts: []peer.PlanCount{{Path: "ref", Behaviour: schema.CascadeDelete, Count: 1_000_000}},
+	}
 	for i := range q.Limit {
 		name := fmt.Sprintf("%s-%d", at.Region, i)
-		p.Members = append(p.Members, peer.PlanMember{UID: uidOf(name), Kind: "things", Name: name,
-			Vias: []peer.Via{via}})
+		p.Members = append(p.Members, peer.PlanMember{
+			UID: uidOf(name), Kind: "things", Name: name,
+			Vias: []peer.Via{via},
+		})
 	}
 	return p, nil
 }
@@ -471,10 +481,14 @@ func TestAFullWalkCountsTheOtherDeployments(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
-			w := NewWalk(home, crowded{map[schema.DeploymentID]time.Duration{away: 2 * time.Second,
-				third: 5 * time.Second}}, detailed)
-			w.Begin([]peer.PlanMember{{UID: uidOf("root"), Kind: "things", Name: "root",
-				Entries: []schema.DeploymentID{away, third}}})
+			w := NewWalk(home, crowded{map[schema.DeploymentID]time.Duration{
+				away:  2 * time.Second,
+				third: 5 * time.Second,
+			}}, detailed)
+			w.Begin([]peer.PlanMember{{
+				UID: uidOf("root"), Kind: "things", Name: "root",
+				Entries: []schema.DeploymentID{away, third},
+			}})
 			began := time.Now()
 			require.NoError(t, w.Run(ctx))
 			require.True(t, w.Truncated)
@@ -506,11 +520,17 @@ func TestGroupsCountWhatTheWalkDidNotVisit(t *testing.T) {
 	count := func(path string, b schema.Behaviour, n int) peer.PlanCount {
 		return peer.PlanCount{Path: path, Behaviour: b, Count: n}
 	}
-	w.takeCounts(away, &peer.Plan{Truncated: true, Holders: 100,
-		Counts: []peer.PlanCount{count("a", schema.CascadeDelete, 60), count("b", schema.CascadeDelete, 70),
-			count("c", schema.CascadeDelete, 9), count("u", schema.Unset, 50)}})
-	w.takeCounts(away, &peer.Plan{Truncated: true, Holders: 90,
-		Counts: []peer.PlanCount{count("a", schema.CascadeDelete, 10)}})
+	w.takeCounts(away, &peer.Plan{
+		Truncated: true, Holders: 100,
+		Counts: []peer.PlanCount{
+			count("a", schema.CascadeDelete, 60), count("b", schema.CascadeDelete, 70),
+			count("c", schema.CascadeDelete, 9), count("u", schema.Unset, 50),
+		},
+	})
+	w.takeCounts(away, &peer.Plan{
+		Truncated: true, Holders: 90,
+		Counts: []peer.PlanCount{count("a", schema.CascadeDelete, 10)},
+	})
 	groups := []Group{
 		{Parent: -1, Deployment: home, Count: 1},
 		cascade("a", "k", 3), cascade("b", "k", 2), cascade("c", "k", 1), cascade("c", "l", 1),

@@ -39,8 +39,10 @@ func at(in map[string]any, path []string) (any, bool) {
 
 func updating(stored map[string]any, w peer.Write) *Writing {
 	w.Mode = peer.Update
-	return &Writing{Write: w, Before: &ShadowRow{Body: stored, Labels: map[string]string{"kept": "1", "gone": "2"},
-		Owners: []peer.OwnerReference{{Kind: "Stored"}}}}
+	return &Writing{Write: w, Before: &ShadowRow{
+		Body: stored, Labels: map[string]string{"kept": "1", "gone": "2"},
+		Owners: []peer.OwnerReference{{Kind: "Stored"}},
+	}}
 }
 
 // A field of the mask becomes the request's, or goes with it; every other field, and the stored resource,
@@ -72,8 +74,10 @@ func TestAMaskChangesItsFieldsAlone(t *testing.T) {
 
 func TestAMaskHasLabelsAndOwners(t *testing.T) {
 	t.Parallel()
-	given := peer.Write{Labels: map[string]string{"new": "3", "kept": "9"},
-		Owners: []peer.OwnerReference{{Kind: "Given"}}, Body: map[string]any{"a": 1.0}}
+	given := peer.Write{
+		Labels: map[string]string{"new": "3", "kept": "9"},
+		Owners: []peer.OwnerReference{{Kind: "Given"}}, Body: map[string]any{"a": 1.0},
+	}
 	for _, c := range []struct {
 		mask   []string
 		labels map[string]string
@@ -81,8 +85,12 @@ func TestAMaskHasLabelsAndOwners(t *testing.T) {
 		body   map[string]any
 	}{
 		{[]string{"labels"}, given.Labels, "Stored", map[string]any{"b": 2.0}},
-		{[]string{"labels.new"}, map[string]string{"kept": "1", "gone": "2", "new": "3"}, "Stored",
-			map[string]any{"b": 2.0}},
+		{
+			[]string{"labels.new"},
+			map[string]string{"kept": "1", "gone": "2", "new": "3"},
+			"Stored",
+			map[string]any{"b": 2.0},
+		},
 		{[]string{"labels.gone", "labels.kept"}, map[string]string{"kept": "9"}, "Stored", map[string]any{"b": 2.0}},
 		{[]string{"owner_references"}, map[string]string{"kept": "1", "gone": "2"}, "Given", map[string]any{"b": 2.0}},
 		{[]string{"body"}, map[string]string{"kept": "1", "gone": "2"}, "Stored", given.Body},

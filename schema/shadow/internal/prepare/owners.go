@@ -45,8 +45,10 @@ func (p *Preparer) compareOwners(ctx context.Context, model *schema.Model, wr *W
 		return nil
 	}
 	if len(wr.Owners) > MaxOwners {
-		return &peer.InvalidError{Resource: wr.Name,
-			Err: violation.In(ownersPath, fmt.Errorf("more than %d owners", MaxOwners))}
+		return &peer.InvalidError{
+			Resource: wr.Name,
+			Err:      violation.In(ownersPath, fmt.Errorf("more than %d owners", MaxOwners)),
+		}
 	}
 	left := slices.Clone(had)
 	var owners []peer.OwnerReference

@@ -136,8 +136,10 @@ func (p *Preparer) Prepare(ctx context.Context, q db.Querier, writes []peer.Writ
 	named := map[string]bool{}
 	for _, w := range writes {
 		if named[w.Name] {
-			return nil, &peer.InvalidError{Resource: w.Name,
-				Err: violation.In("name", errors.New("the batch contains this resource twice"))}
+			return nil, &peer.InvalidError{
+				Resource: w.Name,
+				Err:      violation.In("name", errors.New("the batch contains this resource twice")),
+			}
 		}
 		named[w.Name] = true
 		kind, err := v.Model.KindOf(w.Name)
@@ -145,9 +147,11 @@ func (p *Preparer) Prepare(ctx context.Context, q db.Querier, writes []peer.Writ
 			return nil, violation.In("name", read.Unfit(ctx, p.DB, q, w.Name, err))
 		}
 		if kind.Table != nil {
-			return nil, &peer.InvalidError{Resource: w.Name,
+			return nil, &peer.InvalidError{
+				Resource: w.Name,
 				Err: violation.In("name", fmt.Errorf("%s is a row of table %s: write it with SQL", kind.ID.Kind,
-					kind.Table.Name))}
+					kind.Table.Name)),
+			}
 		}
 		wr := &Writing{Write: w, Kind: kind.ID}
 		if wr.KindID, err = p.Names.Kind(ctx, kind.ID); err != nil {
@@ -200,8 +204,10 @@ func (p *Preparer) permitted(ctx context.Context, sv *Saving) error {
 	var targets, holders []schema.FullName
 	for _, wr := range sv.Writes {
 		refer := func(path string, target schema.FullName) {
-			refers, targets = append(refers, peer.Refusal{Holder: wr.Name, Path: path, Target: target,
-				Reason: peer.ReferDenied}), append(targets, target)
+			refers, targets = append(refers, peer.Refusal{
+				Holder: wr.Name, Path: path, Target: target,
+				Reason: peer.ReferDenied,
+			}), append(targets, target)
 		}
 		for _, ref := range wr.Add {
 			if ref.Target.Deployment == p.Self {
@@ -233,7 +239,8 @@ func (p *Preparer) permitted(ctx context.Context, sv *Saving) error {
 
 // deny adds the refusals of the names that a person has no right on.
 func deny(ctx context.Context, may peer.Permission, names []schema.FullName, refusals []peer.Refusal,
-	refused *peer.RefusedError) error {
+	refused *peer.RefusedError,
+) error {
 	if may == nil || len(names) == 0 {
 		return nil
 	}
@@ -385,7 +392,8 @@ func (p *Preparer) readBefore(ctx context.Context, q db.Querier, sv *Saving) (ma
 		if bytes > maxBatchBytes && len(sv.Writes) > 1 {
 			return nil, &peer.InvalidError{
 				Err: fmt.Errorf("the resources of the batch, as they are stored, have more than %d bytes: split it",
-					maxBatchBytes)}
+					maxBatchBytes),
+			}
 		}
 		return scanUndecoded(row)
 	})
@@ -413,7 +421,8 @@ func decodeAll(ctx context.Context, rows []*ShadowRow) error {
 	if bytes > MaxDecodedBytes && len(rows) > 1 {
 		return &peer.InvalidError{
 			Err: fmt.Errorf(
-				"the resources of the batch, as they are stored, have so many values that they take %d bytes of memory, at most %d are allowed: split it", bytes, MaxDecodedBytes)}
+				"the resources of the batch, as they are stored, have so many values that they take %d bytes of memory, at most %d are allowed: split it", bytes, MaxDecodedBytes),
+		}
 	}
 	if err := budget.Convert(ctx, bytes); err != nil {
 		return err
@@ -430,7 +439,8 @@ func decodeAll(ctx context.Context, rows []*ShadowRow) error {
 // behaviour of a stored reference, the new form is added and the old one dropped: the target's deployment
 // establishes the new form before the old one is released.
 func (p *Preparer) Compare(ctx context.Context, q db.Querier, sv *Saving, wr *Writing, found []schema.Found,
-	held []read.HeldReference) error {
+	held []read.HeldReference,
+) error {
 	if wr.Before == nil {
 		wr.ShadowUID = uuid.Must(uuid.NewV7())
 	}
@@ -477,8 +487,10 @@ func (p *Preparer) Compare(ctx context.Context, q db.Querier, sv *Saving, wr *Wr
 		}
 		var away *peer.UnavailableError
 		if err = p.gate.CheckNamed(ctx, f.Target.Deployment); errors.As(err, &away) {
-			refused.Add(&peer.RefusedError{Refusals: []peer.Refusal{{Holder: wr.Name, Path: f.Path, Target: f.Target,
-				Reason: peer.TargetUnreadable, Detail: away.Err.Error()}}})
+			refused.Add(&peer.RefusedError{Refusals: []peer.Refusal{{
+				Holder: wr.Name, Path: f.Path, Target: f.Target,
+				Reason: peer.TargetUnreadable, Detail: away.Err.Error(),
+			}}})
 		} else if err != nil {
 			return err
 		}
@@ -504,8 +516,10 @@ func (sv *Saving) Establish(self schema.DeploymentID, wr *Writing) error {
 	for _, ref := range wr.Add {
 		if d := ref.Target.Deployment; d != self {
 			if foreign[d] = append(foreign[d], ref); len(sv.Foreign[d])+len(foreign[d]) > MaxNewReferences {
-				return &peer.InvalidError{Resource: wr.Name,
-					Err: fmt.Errorf("more than %d new references to %s in one write", MaxNewReferences, d)}
+				return &peer.InvalidError{
+					Resource: wr.Name,
+					Err:      fmt.Errorf("more than %d new references to %s in one write", MaxNewReferences, d),
+				}
 			}
 		}
 	}

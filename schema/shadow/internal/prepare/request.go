@@ -42,9 +42,11 @@ type Outcome struct {
 }
 
 // recordable are the sentinels of definite refusals without further fields. The keys are stored.
-var recordable = map[string]error{"not found": peer.ErrNotFound, "exists": peer.ErrExists, "moved": peer.ErrConflict,
+var recordable = map[string]error{
+	"not found": peer.ErrNotFound, "exists": peer.ErrExists, "moved": peer.ErrConflict,
 	"deleting": peer.ErrDeleting, "deleted": peer.ErrDeleted, "too many removals": peer.ErrTooManyRemovals,
-	"not atomic": peer.ErrNotAtomic}
+	"not atomic": peer.ErrNotAtomic,
+}
 
 // replayed is a recorded refusal, with the message and the sentinel of the first one.
 type replayed struct {
@@ -71,7 +73,8 @@ ON CONFLICT DO NOTHING`
 // Once returns the recorded outcome of a request, or runs it. run records its outcome in the transaction that
 // commits its effects.
 func Once(ctx context.Context, d *db.DB, id uuid.UUID, content any,
-	run func(*Request) (Outcome, error)) (Outcome, error) {
+	run func(*Request) (Outcome, error),
+) (Outcome, error) {
 	text, err := json.Marshal(content)
 	if err != nil {
 		return Outcome{}, &peer.InvalidError{Err: err}
@@ -146,8 +149,10 @@ func refusalOutcome(err error) (o Outcome, known bool) {
 	var refused *peer.RefusedError
 	switch {
 	case errors.As(err, &invalid):
-		return Outcome{Refused: "invalid", Resource: invalid.Resource, Message: invalid.Err.Error(),
-			Fields: violation.Of(err)}, true
+		return Outcome{
+			Refused: "invalid", Resource: invalid.Resource, Message: invalid.Err.Error(),
+			Fields: violation.Of(err),
+		}, true
 	case errors.As(err, &refused):
 		kept := min(len(refused.Refusals), peer.MaxNamedHolders)
 		return Outcome{Refused: "references", Refusals: refused.Refusals[:kept], More: refused.Total() - kept}, true

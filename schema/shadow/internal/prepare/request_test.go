@@ -36,8 +36,10 @@ func TestARepeatedRequestGetsTheSameRefusal(t *testing.T) {
 		"protected": &peer.ProtectedError{Name: "things/1", By: []schema.FullName{{Deployment: at, Name: "things/2"}}},
 		"blocked": &peer.BlockedError{
 			Name: "things/1", Deployment: at, Total: 1,
-			Holders: []peer.Holder{{Name: schema.FullName{Deployment: at, Name: "holders/1"}, Path: "ref",
-				Target: schema.FullName{Deployment: at, Name: "things/1"}}},
+			Holders: []peer.Holder{{
+				Name: schema.FullName{Deployment: at, Name: "holders/1"}, Path: "ref",
+				Target: schema.FullName{Deployment: at, Name: "things/1"},
+			}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -56,8 +58,10 @@ func TestARepeatedRequestGetsTheSameRefusal(t *testing.T) {
 // a success.
 func TestARefusalThatCannotBeStoredIsNotReadAsASuccess_I29(t *testing.T) {
 	t.Parallel()
-	for _, err := range []error{peer.ErrNotDeleting, peer.ErrDenied, peer.ErrDecommissioned, peer.ErrPosition,
-		peer.ErrReset, peer.ErrRequestReused} {
+	for _, err := range []error{
+		peer.ErrNotDeleting, peer.ErrDenied, peer.ErrDecommissioned, peer.ErrPosition,
+		peer.ErrReset, peer.ErrRequestReused,
+	} {
 		require.True(t, peer.Definite(err))
 		o, known := refusalOutcome(fmt.Errorf("things/1: %w", err))
 		require.False(t, known, "%v", err)

@@ -42,8 +42,10 @@ type Saving struct {
 
 // NewSaving begins a write, and takes the id of its attempt.
 func (p *Preparer) NewSaving(v *db.Version) *Saving {
-	return &Saving{Version: v, Epoch: p.gate.PresentEpoch(), Began: p.Rollback.Seen.Load(), Attempt: p.NewAttempt(),
-		Foreign: map[schema.DeploymentID][]*NewReference{}}
+	return &Saving{
+		Version: v, Epoch: p.gate.PresentEpoch(), Began: p.Rollback.Seen.Load(), Attempt: p.NewAttempt(),
+		Foreign: map[schema.DeploymentID][]*NewReference{},
+	}
 }
 
 // NewAttempt returns a UUIDv7 by the clock of this process (RFC 9562, section 5.7: its first 48 bits are

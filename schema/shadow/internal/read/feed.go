@@ -105,7 +105,8 @@ func (s *Reader) CheckKept(ctx context.Context, holder schema.DeploymentID, toke
 
 // WatchDeletions delivers the notices of a holder's deployment: the deletions that it has not acknowledged.
 func (s *Reader) WatchDeletions(ctx context.Context, holder schema.DeploymentID, token string,
-	deliver func(schema.Event[schema.Deletion]) error) error {
+	deliver func(schema.Event[schema.Deletion]) error,
+) error {
 	return Followed(s.gate, feed.Follow(ctx, s.Feeds, feed.Feed[schema.Deletion]{
 		// By name: the number may become another one's within the life of a watch.
 		Filter: NoticesFilter(holder), Topic: db.NoticeFeed, Chunk: chunk, Written: true,
@@ -139,7 +140,8 @@ var workSnapshotSQL = workSQL + visibleSQL
 
 // WatchWork delivers the outstanding work of some shards.
 func (s *Reader) WatchWork(ctx context.Context, shards []int16, token string,
-	deliver func(schema.Event[schema.Work]) error) error {
+	deliver func(schema.Event[schema.Work]) error,
+) error {
 	return Followed(s.gate, feed.Follow(ctx, s.Feeds, feed.Feed[schema.Work]{
 		Filter: fmt.Sprint("work of shards ", shards), Topic: db.WorkFeed, Chunk: chunk, Written: true,
 		SnapshotSQL: workSnapshotSQL, FirstSQL: workNewSQL + feed.FirstPage(1), NextSQL: workNewSQL + feed.NextPage(1),
@@ -152,8 +154,10 @@ func (s *Reader) WatchWork(ctx context.Context, shards []int16, token string,
 			if err := row.Scan(&n, &action, &service, &region, &created); err != nil || n == nil {
 				return w, 0, err
 			}
-			return schema.Work{Seq: *n, Action: *action, Deployment: schema.DeploymentID{Service: *service,
-				Region: *region}, CreatedAt: *created}, *n, nil
+			return schema.Work{Seq: *n, Action: *action, Deployment: schema.DeploymentID{
+				Service: *service,
+				Region:  *region,
+			}, CreatedAt: *created}, *n, nil
 		},
 	}, token, deliver))
 }
@@ -188,7 +192,8 @@ var resourcesEndSQL = feed.SnapshotEnd("x.kind_id, x.name", 1)
 // filter. A removed resource is delivered in state Gone, with name, kind, uid and revision; so is a changed
 // resource that does not match, whether or not it matched before.
 func (s *Reader) WatchResources(ctx context.Context, kindName, filter, token string,
-	deliver func(schema.Event[peer.Resource]) error) error {
+	deliver func(schema.Event[peer.Resource]) error,
+) error {
 	return WatchResourcesAs(ctx, s, WatchRequest{Kind: kindName, Filter: filter, Token: token},
 		func(r peer.Resource) (peer.Resource, error) {
 			return r, nil
@@ -225,7 +230,8 @@ func (r WatchRequest) bound() string {
 
 // WatchResourcesAs is WatchResources with a conversion, which runs once for all watches that share a feed.
 func WatchResourcesAs[T any](ctx context.Context, s *Reader, req WatchRequest, as func(peer.Resource) (T, error),
-	deliver func(schema.Event[T]) error) error {
+	deliver func(schema.Event[T]) error,
+) error {
 	v, err := s.Current()
 	if err != nil {
 		return err

@@ -61,9 +61,11 @@ func (s *Reader) compile(filter string, first int) (*condition, error) {
 	p.Init(filter)
 	parsed, err := p.Parse()
 	if err != nil { // the parser's own text tells of its functions
-		return nil, &peer.InvalidError{Resource: "filter",
+		return nil, &peer.InvalidError{
+			Resource: "filter",
 			Err: fmt.Errorf("%q is no filter: want comparisons such as labels.team = \"a\", joined by AND, OR and NOT",
-				filter)}
+				filter),
+		}
 	}
 	if err := c.term(parsed.GetExpr()); err != nil {
 		return nil, &peer.InvalidError{Resource: "filter", Err: err}
@@ -325,8 +327,10 @@ func orderBy(text string, c *condition) ([]sortKey, error) {
 	}
 	var o ordering.OrderBy
 	if err := o.UnmarshalString(text); err != nil {
-		return nil, &peer.InvalidError{Resource: "order_by",
-			Err: fmt.Errorf("%q is no order: want fields such as create_time desc, body.size", text)}
+		return nil, &peer.InvalidError{
+			Resource: "order_by",
+			Err:      fmt.Errorf("%q is no order: want fields such as create_time desc, body.size", text),
+		}
 	}
 	if len(o.Fields) > maxOrderFields {
 		return nil, &peer.InvalidError{Resource: "order_by", Err: fmt.Errorf("at most %d fields are allowed",
@@ -341,11 +345,15 @@ func orderBy(text string, c *condition) ([]sortKey, error) {
 			key.sql = "COALESCE(x.body #> " + c.param(path[1:], "text[]") + ", 'null')"
 		case path[0] == "labels" && len(path) == 2:
 			key.sql = "COALESCE(x.labels -> " + c.param(path[1], "text") + ", 'null')"
-		case len(path) > 1 || !slices.Contains([]string{"name", "kind", "revision", "generation", "create_time",
-			"update_time"}, path[0]):
-			return nil, &peer.InvalidError{Resource: "order_by",
+		case len(path) > 1 || !slices.Contains([]string{
+			"name", "kind", "revision", "generation", "create_time",
+			"update_time",
+		}, path[0]):
+			return nil, &peer.InvalidError{
+				Resource: "order_by",
 				Err: fmt.Errorf(
-					"unknown field %q: known are name, kind, revision, generation, create_time, update_time, labels.<key>, body.<field>", f.Path)}
+					"unknown field %q: known are name, kind, revision, generation, create_time, update_time, labels.<key>, body.<field>", f.Path),
+			}
 		case column.cast == "timestamptz":
 			key.sql = "to_jsonb(extract(epoch FROM " + column.column + "))"
 		default:

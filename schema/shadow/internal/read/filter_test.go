@@ -76,8 +76,10 @@ func TestStarsAreTranslated(t *testing.T) {
 // resources.
 func TestComparisonsAreDefinite(t *testing.T) {
 	t.Parallel()
-	for filter, comparisons := range map[string]int{`name = "a"`: 1, `NOT labels.a = "b"`: 1,
-		`body.a = 1 AND body.b != null OR state = ACTIVE`: 3} {
+	for filter, comparisons := range map[string]int{
+		`name = "a"`: 1, `NOT labels.a = "b"`: 1,
+		`body.a = 1 AND body.b != null OR state = ACTIVE`: 3,
+	} {
 		sql, _ := compiled(t, filter)
 		require.GreaterOrEqual(t, strings.Count(sql, "COALESCE("), comparisons, sql)
 		require.Equal(t, comparisons, strings.Count(sql, ", false)"), sql)
@@ -115,8 +117,10 @@ func TestAnOrderIsOfKnownFields(t *testing.T) {
 	keys, err := orderBy("create_time desc, body.spec.size, labels.team, name", c)
 	require.NoError(t, err)
 	require.Len(t, keys, 4)
-	require.Equal(t, []bool{true, false, false, false}, []bool{keys[0].descending, keys[1].descending,
-		keys[2].descending, keys[3].descending})
+	require.Equal(t, []bool{true, false, false, false}, []bool{
+		keys[0].descending, keys[1].descending,
+		keys[2].descending, keys[3].descending,
+	})
 	require.Equal(t, []any{[]string{"spec", "size"}, "team"}, c.args)
 	for _, k := range keys {
 		require.Regexp(t, `jsonb|COALESCE`, k.sql, "a page token has the value as JSON")

@@ -59,16 +59,22 @@ func (r ListRequest) cursor() (*cursor, error) {
 	c := &cursor{}
 	raw, err := base64.RawURLEncoding.DecodeString(r.Token)
 	if err != nil || json.Unmarshal(raw, c) != nil {
-		return nil, &peer.InvalidError{Resource: "page_token",
-			Err: errors.New("want the next_page_token of an earlier answer")}
+		return nil, &peer.InvalidError{
+			Resource: "page_token",
+			Err:      errors.New("want the next_page_token of an earlier answer"),
+		}
 	}
 	if strings.ContainsRune(c.Name+c.Kind, 0) {
-		return nil, &peer.InvalidError{Resource: "page_token",
-			Err: errors.New("want the next_page_token of an earlier answer")}
+		return nil, &peer.InvalidError{
+			Resource: "page_token",
+			Err:      errors.New("want the next_page_token of an earlier answer"),
+		}
 	}
 	if string(c.Request) != string(r.hash()) {
-		return nil, &peer.InvalidError{Resource: "page_token",
-			Err: errors.New("it is of a list of another kind, filter or order")}
+		return nil, &peer.InvalidError{
+			Resource: "page_token",
+			Err:      errors.New("it is of a list of another kind, filter or order"),
+		}
 	}
 	return c, nil
 }
@@ -144,8 +150,10 @@ func (s *Reader) list(ctx context.Context, req ListRequest) (page listed, err er
 	}
 	if from != nil {
 		if from.Kind = s.KindNow(from.Kind); !slices.Contains(names, from.Kind) {
-			return page, &peer.InvalidError{Resource: "page_token",
-				Err: fmt.Errorf("it continues with kind %s, which no longer exists", from.Kind)}
+			return page, &peer.InvalidError{
+				Resource: "page_token",
+				Err:      fmt.Errorf("it continues with kind %s, which no longer exists", from.Kind),
+			}
 		}
 	}
 	l := &listing{store: s, req: req, kinds: ids, names: names}
@@ -198,8 +206,10 @@ const maxPageBytes = 1 << 20
 func malformed(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && strings.HasPrefix(pg.Code, "22") {
-		return &peer.InvalidError{Resource: "filter or page_token",
-			Err: errors.New("it has a value that PostgreSQL cannot convert")}
+		return &peer.InvalidError{
+			Resource: "filter or page_token",
+			Err:      errors.New("it has a value that PostgreSQL cannot convert"),
+		}
 	}
 	return fmt.Errorf("list: %w", err)
 }
@@ -232,8 +242,10 @@ func (l *listing) byName(ctx context.Context, from *cursor) error {
 			if names.Below <= after {
 				continue
 			}
-			rows, err := l.store.Pool.Query(ctx, sql, append([]any{kind, after, l.req.Limit - len(l.found), names.From,
-				names.Below}, where.args...)...)
+			rows, err := l.store.Pool.Query(ctx, sql, append([]any{
+				kind, after, l.req.Limit - len(l.found), names.From,
+				names.Below,
+			}, where.args...)...)
 			if err != nil {
 				return malformed(err)
 			}
@@ -267,8 +279,10 @@ func (l *listing) ordered(ctx context.Context, from *cursor) error {
 	}
 	keys = append(keys, sortKey{sql: "to_jsonb(x.kind)"}, sortKey{sql: "to_jsonb(x.name)"})
 	if from != nil && len(from.Keys) != len(keys) {
-		return &peer.InvalidError{Resource: "page_token",
-			Err: errors.New("want the next_page_token of an earlier answer")}
+		return &peer.InvalidError{
+			Resource: "page_token",
+			Err:      errors.New("want the next_page_token of an earlier answer"),
+		}
 	}
 	var exprs, order []string
 	for _, k := range keys {

@@ -34,7 +34,8 @@ FROM (
 
 // tablePage reads the resources of rows that match a condition, whose parameters begin with $5.
 func (s *Reader) tablePage(ctx context.Context, t *rows.Table, names []string, values [][]*string, where *condition,
-	limit int) (pgx.Rows, error) {
+	limit int,
+) (pgx.Rows, error) {
 	refers := make([]string, len(names))
 	for i := range names {
 		raw, err := json.Marshal(t.Targets(s.Self, values[i]))
@@ -88,8 +89,10 @@ func (l *listing) byKey(ctx context.Context, t *rows.Table, kind, after string) 
 	if after != "" {
 		var ok bool
 		if key, ok = t.Definition.RowKey(after); !ok {
-			return &peer.InvalidError{Resource: "page_token",
-				Err: errors.New("want the next_page_token of an earlier answer")}
+			return &peer.InvalidError{
+				Resource: "page_token",
+				Err:      errors.New("want the next_page_token of an earlier answer"),
+			}
 		}
 	}
 	within := l.req.Within.Of(kind)
@@ -122,6 +125,8 @@ func (l *listing) byKey(ctx context.Context, t *rows.Table, kind, after string) 
 
 // unlisted is the error about a question that an attached table does not answer.
 func unlisted(field, kind, why string) error {
-	return &peer.InvalidError{Resource: field,
-		Err: fmt.Errorf("the rows of %s are in an attached table, of which nothing is stored: %s", kind, why)}
+	return &peer.InvalidError{
+		Resource: field,
+		Err:      fmt.Errorf("the rows of %s are in an attached table, of which nothing is stored: %s", kind, why),
+	}
 }

@@ -86,8 +86,10 @@ func (s *Granter) checkAsked(ctx context.Context, lines []string) (map[string]sc
 	refused := &peer.RefusedError{}
 	for i, ok := range allowed {
 		if !ok {
-			refused.Refusals = append(refused.Refusals, peer.Refusal{Path: peer.RightPath, Target: targets[i],
-				Reason: peer.ReferDenied})
+			refused.Refusals = append(refused.Refusals, peer.Refusal{
+				Path: peer.RightPath, Target: targets[i],
+				Reason: peer.ReferDenied,
+			})
 		}
 	}
 	if len(refused.Refusals) > 0 {
@@ -126,7 +128,8 @@ func (s *Granter) await(ctx context.Context, lines []string, asked map[string]sc
 
 // answered returns the number of answers, and, when all are there, the error that they say.
 func (s *Granter) answered(ctx context.Context, targets []string, asks []int64,
-	asked map[string]schema.FullName) (n int, err error) {
+	asked map[string]schema.FullName,
+) (n int, err error) {
 	rows, err := s.Pool.Query(ctx, selectAnswersSQL, targets, asks)
 	if err != nil {
 		return 0, fmt.Errorf("read the answers to requests of rights: %w", err)
@@ -139,11 +142,15 @@ func (s *Granter) answered(ctx context.Context, targets []string, asks []int64,
 	_, err = pgx.ForEachRow(rows, []any{&target, &problem, &absent}, func() error {
 		switch n++; {
 		case absent:
-			missing.Refusals = append(missing.Refusals, peer.Refusal{Path: peer.RightPath, Target: asked[target],
-				Reason: peer.TargetMissing})
+			missing.Refusals = append(missing.Refusals, peer.Refusal{
+				Path: peer.RightPath, Target: asked[target],
+				Reason: peer.TargetMissing,
+			})
 		case problem != nil && away == nil:
-			away = &peer.UnavailableError{Deployments: []schema.DeploymentID{asked[target].Deployment},
-				Err: errors.New(strings.TrimSpace(*problem))}
+			away = &peer.UnavailableError{
+				Deployments: []schema.DeploymentID{asked[target].Deployment},
+				Err:         errors.New(strings.TrimSpace(*problem)),
+			}
 		}
 		return nil
 	})

@@ -94,7 +94,8 @@ func (s *Rights) held(ctx context.Context, asked []Asked) ([]bool, error) {
 // returns the reasons of refused rights, by name; other errors are of all. A right to act is there when its
 // confirm is answered. Rights are not returned for as long as they are kept.
 func (s *Rights) acquireAsked(ctx context.Context, at schema.DeploymentID, asked []Asked,
-	kept time.Duration) (map[string]error, error) {
+	kept time.Duration,
+) (map[string]error, error) {
 	refused := map[string]error{}
 	id := s.preparer.NewAttempt()
 	uids, err := s.find(ctx, at, id, asked)
@@ -124,7 +125,8 @@ func (s *Rights) acquireAsked(ctx context.Context, at schema.DeploymentID, asked
 // find returns the uids of targets. The tentative references that it establishes for that keep them there,
 // and are never committed: the row of this database that stands for such a target is not known yet.
 func (s *Rights) find(ctx context.Context, at schema.DeploymentID, id peer.AttemptID,
-	asked []Asked) ([]uuid.UUID, error) {
+	asked []Asked,
+) ([]uuid.UUID, error) {
 	v, err := s.Current()
 	if err != nil {
 		return nil, err
@@ -157,7 +159,8 @@ func (s *Rights) find(ctx context.Context, at schema.DeploymentID, id peer.Attem
 
 // acquireAll asks for the rights to block and for the acting rights, by an attempt each.
 func (s *Rights) acquireAll(ctx context.Context, at schema.DeploymentID, deployment int32, asked []Asked,
-	uids []uuid.UUID, kept time.Duration) error {
+	uids []uuid.UUID, kept time.Duration,
+) error {
 	requests, err := s.keep(ctx, deployment, asked, uids, kept)
 	if err != nil {
 		return fmt.Errorf("keep targets: %w", err)
@@ -186,7 +189,8 @@ func (s *Rights) acquireAll(ctx context.Context, at schema.DeploymentID, deploym
 }
 
 func (s *Rights) keep(ctx context.Context, deployment int32, asked []Asked, uids []uuid.UUID,
-	kept time.Duration) (requests []rightRequest, err error) {
+	kept time.Duration,
+) (requests []rightRequest, err error) {
 	kinds, names, by, blocking := make([]int32, len(asked)), make([]string, len(asked)), make([]string, len(asked)),
 		[]uuid.UUID{}
 	for i, a := range asked {
@@ -201,8 +205,10 @@ func (s *Rights) keep(ctx context.Context, deployment int32, asked []Asked, uids
 		if _, err := tx.Exec(ctx, db.EndingLockTimeoutSQL); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, keepTargetsSQL, db.Named{"uids": uids, "kinds": kinds, "names": names, "by": by,
-			"blocking": blocking, "deployment": deployment, "kept": kept})
+		rows, err := tx.Query(ctx, keepTargetsSQL, db.Named{
+			"uids": uids, "kinds": kinds, "names": names, "by": by,
+			"blocking": blocking, "deployment": deployment, "kept": kept,
+		})
 		if err != nil {
 			return err
 		}

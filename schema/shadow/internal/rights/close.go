@@ -85,7 +85,8 @@ UPDATE dbcontroller.foreign_target SET acting_epoch = NULL, acting_own = NULL, t
 // here uses it. ended: no acting reference stands that the deployment has confirmed, and none is written
 // under a right until one is granted again. A reference that is being established has a blockade there.
 func (s *Rights) endUnused(ctx context.Context, of schema.DeploymentID, target,
-	epoch uuid.UUID) (ended bool, err error) {
+	epoch uuid.UUID,
+) (ended bool, err error) {
 	id, err := s.target(ctx, of, target)
 	if err != nil || id == 0 {
 		return err == nil, err

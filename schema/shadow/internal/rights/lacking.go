@@ -18,7 +18,8 @@ func askedOf(r rows.Reference, v rows.Value) Asked {
 
 // withoutRight returns the values whose right is not there.
 func (s *Rights) withoutRight(ctx context.Context, r rows.Reference,
-	values []rows.Value) (lacking []rows.Value, err error) {
+	values []rows.Value,
+) (lacking []rows.Value, err error) {
 	var asked []Asked
 	var named []rows.Value
 	for _, v := range values {

@@ -485,8 +485,10 @@ func (s *Granter) record(ctx context.Context, tx pgx.Tx, l lacked, names []strin
 	for i := range names {
 		uids[i] = uuid.Must(uuid.NewV7())
 	}
-	cause := &schema.Cause{ID: uuid.Must(uuid.NewV7()), Root: l.value.Target.FullName.String(),
-		Actor: "missing: delete", At: time.Now()}
+	cause := &schema.Cause{
+		ID: uuid.Must(uuid.NewV7()), Root: l.value.Target.FullName.String(),
+		Actor: "missing: delete", At: time.Now(),
+	}
 	b := &pgx.Batch{}
 	cascade.QueueNoteRows(b, l.reference.Table.KindID, s.SelfID, names, uids,
 		plan.Reason{How: peer.Cascaded, Cause: cause, Via: &plan.Link{DeploymentID: of, Name: l.value.Target.Name}})

@@ -82,7 +82,8 @@ func (s *Rights) Recall(ctx context.Context, from schema.DeploymentID, asked []p
 
 // proxies returns the rows of the proxies that exist, by question.
 func (s *Rights) proxies(ctx context.Context, of schema.DeploymentID,
-	questions []peer.Question) (map[int]int64, error) {
+	questions []peer.Question,
+) (map[int]int64, error) {
 	deployment, err := s.Names.Deployment(ctx, of)
 	if err != nil {
 		return nil, err

@@ -42,8 +42,10 @@ type Granter struct {
 
 // NewGranter joins the parts.
 func NewGranter(g *gate.Gate, rs *rows.Rows, r *Rights) *Granter {
-	return &Granter{DB: rs.DB, gate: g, rows: rs, rights: r, pauses: db.NewLatePauses("lacking"),
-		asked: map[string]time.Time{}, asking: map[schema.DeploymentID]bool{}}
+	return &Granter{
+		DB: rs.DB, gate: g, rows: rs, rights: r, pauses: db.NewLatePauses("lacking"),
+		asked: map[string]time.Time{}, asking: map[schema.DeploymentID]bool{},
+	}
 }
 
 const (
@@ -362,7 +364,8 @@ func (s *Granter) ask(ctx context.Context, at schema.DeploymentID, of []asking) 
 // admit answers the requests of callers that have too many unused rights to block, and returns the others. A
 // right to act refuses no deletion.
 func (s *Granter) admit(ctx context.Context, at schema.DeploymentID, of []asking,
-	answers map[question]error) ([]asking, error) {
+	answers map[question]error,
+) ([]asking, error) {
 	wanted := map[string]int{}
 	for _, a := range of {
 		if a.Block {

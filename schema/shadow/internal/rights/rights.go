@@ -154,7 +154,8 @@ var errNotTaken = errors.New("the answer came too late")
 // released. unused: no row and no body here uses the rights to block yet. Their blockades stay tentative
 // until one does, and the deployment of the targets asks about them.
 func (s *Rights) acquire(ctx context.Context, at schema.DeploymentID, requests []rightRequest,
-	behaviour schema.Behaviour, unused bool) error {
+	behaviour schema.Behaviour, unused bool,
+) error {
 	v, err := s.Current()
 	if err != nil {
 		return err

@@ -38,8 +38,10 @@ func (s *Rows) Delete(ctx context.Context, tx pgx.Tx, keys []Key) error {
 // kept returns an error of a statement on the rows, as *peer.KeptError when the application refuses it.
 func (t *Table) kept(err error) error {
 	if db.HasCode(err, db.CodeNotSupported) { // a statement cannot return the rows of a table with rules
-		return &peer.KeptError{Table: t.Definition.Table.String(),
-			Text: "the table has rules, which attach refuses: drop them"}
+		return &peer.KeptError{
+			Table: t.Definition.Table.String(),
+			Text:  "the table has rules, which attach refuses: drop them",
+		}
 	}
 	return cmp.Or(db.Kept(t.Definition.Table.String(), err), err)
 }

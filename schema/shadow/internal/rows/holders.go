@@ -29,7 +29,8 @@ CROSS JOIN LATERAL (SELECT * FROM dbcontroller.shadow s WHERE s.kind_id = $1 AND
 
 // Holders returns the rows of Referring with their resources.
 func (s *Rows) Holders(ctx context.Context, q db.Querier, blocking bool, targets []Target,
-	limit int) ([]Holder, error) {
+	limit int,
+) ([]Holder, error) {
 	found, err := s.Referring(ctx, q, blocking, targets, limit)
 	if err != nil {
 		return nil, err
@@ -83,7 +84,8 @@ type Place struct {
 // HoldersPage returns the holders of a target behind a place, at most limit, and the place of the last one;
 // it is that before when there are no more.
 func (s *Rows) HoldersPage(ctx context.Context, q db.Querier, target Target, after Place,
-	limit int) (page []Holder, last Place, err error) {
+	limit int,
+) (page []Holder, last Place, err error) {
 	var found []Referrer
 	tables := s.holders()
 	slices.SortFunc(tables, func(a, b *Table) int { return int(a.KindID - b.KindID) })
@@ -115,7 +117,8 @@ func (s *Rows) HoldersPage(ctx context.Context, q db.Querier, target Target, aft
 }
 
 func (t *Table) page(ctx context.Context, q db.Querier, self schema.DeploymentID, reference int, target Target,
-	after []string, limit int) (out []Referrer, err error) {
+	after []string, limit int,
+) (out []Referrer, err error) {
 	r := t.referring[reference]
 	values, ok := r.values(self, target)
 	if !ok || limit <= 0 {
@@ -154,7 +157,8 @@ CROSS JOIN LATERAL (SELECT f.uid FROM dbcontroller.foreign_target f WHERE f.depl
 // Cascading returns the targets whose deletion takes rows along, by the names of the rows: the targets of
 // their references.
 func (s *Rows) Cascading(ctx context.Context, q db.Querier, kindID int32,
-	names []string) (map[string][]peer.PlanTarget, error) {
+	names []string,
+) (map[string][]peer.PlanTarget, error) {
 	t := s.Of(kindID)
 	if t == nil || len(t.referring) == 0 {
 		return nil, nil

@@ -124,7 +124,8 @@ func columnsOf(values []Value) []any {
 // ActOnMissing deletes, or unsets, at most limit rows with a value, whose target does not exist, unless there
 // is a right to it, or a later note than the given one. It returns their names.
 func (r Reference) ActOnMissing(ctx context.Context, tx pgx.Tx, v Value, note int64,
-	limit int) (names []string, err error) {
+	limit int,
+) (names []string, err error) {
 	d := v.Target.Deployment
 	values := append(slices.Clone(v.Values), strconv.Itoa(limit), d.Service, d.Region, v.Target.Kind.Kind,
 		v.Target.Name, strconv.FormatInt(note, 10))

@@ -59,8 +59,10 @@ func scanTargets(found pgx.Rows, err error) ([]Target, error) {
 	}
 	var t Target
 	var out []Target
-	_, err = pgx.ForEachRow(found, []any{&t.ID, &t.UID, &t.Deployment.Service, &t.Deployment.Region, &t.Name,
-		&t.Kind.Service, &t.Kind.Kind}, func() error {
+	_, err = pgx.ForEachRow(found, []any{
+		&t.ID, &t.UID, &t.Deployment.Service, &t.Deployment.Region, &t.Name,
+		&t.Kind.Service, &t.Kind.Kind,
+	}, func() error {
 		out = append(out, t)
 		return nil
 	})
@@ -201,7 +203,8 @@ func (r *referring) values(self schema.DeploymentID, t Target) ([]string, bool) 
 // Referring returns rows that name targets by references, blocking ones or acting ones, at most limit for
 // each target and reference. It locks nothing. A table whose rows a policy hides is an error.
 func (s *Rows) Referring(ctx context.Context, q db.Querier, blocking bool, targets []Target,
-	limit int) (out []Referrer, err error) {
+	limit int,
+) (out []Referrer, err error) {
 	for _, t := range s.holders() {
 		for n, r := range t.referring {
 			if r.reference.Blocks() != blocking {
@@ -295,7 +298,8 @@ func (s *Rows) Counts(ctx context.Context, q db.Querier, targets []Target) (out 
 }
 
 func (t *Table) find(ctx context.Context, q db.Querier, self schema.DeploymentID, reference int, targets []Target,
-	limit int) (out []Referrer, err error) {
+	limit int,
+) (out []Referrer, err error) {
 	r := t.referring[reference]
 	args, at := r.arrays(self, targets)
 	if len(at) == 0 {
@@ -319,8 +323,10 @@ func (t *Table) find(ctx context.Context, q db.Querier, self schema.DeploymentID
 
 func (t *Table) referrer(reference, target int, key []string) Referrer {
 	r := t.referring[reference].reference
-	return Referrer{Target: target, Table: t, Reference: reference, Path: r.Path, Behaviour: r.Behaviour, Key: key,
-		Name: t.NameOf(key)}
+	return Referrer{
+		Target: target, Table: t, Reference: reference, Path: r.Path, Behaviour: r.Behaviour, Key: key,
+		Name: t.NameOf(key),
+	}
 }
 
 // mostOfName is the number of characters of a key that is shown when it can be no name.
@@ -341,7 +347,8 @@ func (t *Table) NameOf(key []string) string {
 // same name. It returns the keys of the rows that it changed. The triggers and native keys of the table act
 // as for any statement.
 func (t *Table) RemoveReferring(ctx context.Context, tx pgx.Tx, self schema.DeploymentID, reference int, target Target,
-	keys [][]string, unset bool) ([][]string, error) {
+	keys [][]string, unset bool,
+) ([][]string, error) {
 	if reference >= len(t.referring) { // the attachment has changed since the rows were found
 		return nil, nil
 	}
@@ -456,8 +463,10 @@ func (s *Rows) WalkValues(ctx context.Context, of Reference, fn func([]Value) er
 
 func valueOf(r *schema.DefinitionReference, self schema.DeploymentID, texts []string) Value {
 	v := Value{Values: texts, Target: Target{Kind: r.Target.Kind}}
-	v.Target.Deployment = schema.DeploymentID{Service: r.Target.Kind.Service,
-		Region: cmp.Or(r.Target.Region, self.Region)}
+	v.Target.Deployment = schema.DeploymentID{
+		Service: r.Target.Kind.Service,
+		Region:  cmp.Or(r.Target.Region, self.Region),
+	}
 	if r.Region != "" {
 		v.Target.Deployment.Region = texts[len(r.Columns)]
 	}

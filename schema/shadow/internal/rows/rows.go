@@ -139,7 +139,8 @@ type Table struct {
 }
 
 func newTable(kindID int32, kind string, d schema.Definition, former []schema.DefinitionReference,
-	enums []string) *Table {
+	enums []string,
+) *Table {
 	t := &Table{KindID: kindID, Kind: kind, Definition: d, enums: enums}
 	view := t.view()
 	from := fmt.Sprintf("FROM %s JOIN %s AS t ON %s", t.keys(), view, t.sameKey())
@@ -269,8 +270,10 @@ func (t *Table) condition(r *schema.DefinitionReference, prefix string) []string
 		return nil
 	}
 	value := "'" + strings.ReplaceAll(r.When.Value, "'", "''") + "'"
-	return []string{prefix + schema.QuoteIdentifier(r.When.Column) + " = " + value,
-		"(" + t.text(prefix, r.When.Column) + `) COLLATE "C" = ` + value}
+	return []string{
+		prefix + schema.QuoteIdentifier(r.When.Column) + " = " + value,
+		"(" + t.text(prefix, r.When.Column) + `) COLLATE "C" = ` + value,
+	}
 }
 
 // Key names a row.

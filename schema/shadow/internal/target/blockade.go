@@ -58,7 +58,8 @@ SELECT attempt FROM taken`)
 // stays tentative and is resolved after it expires. Watches are notified only when one of the targets is
 // DELETING.
 func (s *Keeper) withLockedTargets(ctx context.Context, lock string, args []any,
-	fn func(tx pgx.Tx, locked []int64) error) error {
+	fn func(tx pgx.Tx, locked []int64) error,
+) error {
 	deleting := false
 	err := s.InTx(ctx, db.NoFeed, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, lock, args...)
@@ -126,8 +127,10 @@ func (s *Keeper) Confirm(ctx context.Context, holder schema.DeploymentID, c peer
 			}
 			s.gate.CheckPeerEpoch(tx, b, deployment, c.Epoch, selfEpoch)
 			b.Queue(confirmBlockingSQL, c.Attempts, deployment, locked).Query(take)
-			b.Queue(confirmActingSQL, db.Named{"attempts": c.Attempts, "deployment": deployment, "self": s.SelfID,
-				"targets": locked}).Query(take)
+			b.Queue(confirmActingSQL, db.Named{
+				"attempts": c.Attempts, "deployment": deployment, "self": s.SelfID,
+				"targets": locked,
+			}).Query(take)
 			b.Queue(confirmFrozenSQL, c.Attempts, deployment).Query(take)
 			if out.Delegated = nil; delegable {
 				s.queueGrants(b, locked, deployment, kinds, &out.Delegated)
@@ -199,7 +202,8 @@ WITH gone AS (
 // holder's deployment in the given epoch of its database. It closes the attempts: they cannot establish any
 // more. It is idempotent. It fails with ErrStaleEpoch.
 func (s *Keeper) Release(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, keys []peer.BlockadeKey,
-	attempts []peer.AttemptID) error {
+	attempts []peer.AttemptID,
+) error {
 	selfEpoch := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, holder)
 	if err != nil {
@@ -228,8 +232,10 @@ func (s *Keeper) Release(ctx context.Context, holder schema.DeploymentID, epoch 
 				"attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "targets": k.Targets,
 				"deployment": deployment, "self": s.SelfID,
 			})
-			b.Queue(removeAttemptsSQL, db.Named{"attempts": attempts, "deployment": deployment, "targets": locked,
-				"self": s.SelfID})
+			b.Queue(removeAttemptsSQL, db.Named{
+				"attempts": attempts, "deployment": deployment, "targets": locked,
+				"self": s.SelfID,
+			})
 			thawed := queueThaw(b, thawSQL, ended, deployment)
 			b.Queue(closeAttemptsSQL, ended, deployment)
 			err := tx.SendBatch(ctx, b).Close()
@@ -266,7 +272,8 @@ SELECT count(*) FROM taken`)
 // confirm, gone removes, undecided changes nothing: a deletion that is undecided is scheduled, and not asked
 // about again. It fails with ErrStaleEpoch.
 func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questions []peer.Question,
-	answers *peer.Answers) error {
+	answers *peer.Answers,
+) error {
 	var held, gone []peer.BlockadeKey
 	var scheduled []peer.AttemptID
 	var frozen behind
@@ -311,8 +318,10 @@ func (s *Keeper) Settle(ctx context.Context, holder schema.DeploymentID, questio
 	err = s.withLockedTargets(ctx, lockUIDsSQL, []any{k.Targets}, func(tx pgx.Tx, _ []int64) error {
 		b := &pgx.Batch{}
 		s.gate.CheckPeerEpoch(tx, b, deployment, answers.Epoch, selfEpoch)
-		b.Queue(settleBlockingSQL, db.Named{"attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields,
-			"targets": k.Targets, "deployment": deployment})
+		b.Queue(settleBlockingSQL, db.Named{
+			"attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields,
+			"targets": k.Targets, "deployment": deployment,
+		})
 		b.Queue(settleActingSQL, db.Named{
 			"attempts": k.Attempts, "holders": k.Holders, "fields": k.Fields, "targets": k.Targets,
 			"deployment": deployment, "self": s.SelfID,

@@ -54,7 +54,8 @@ WHERE e.target_id = s.id AND e.deployment_id = $3 AND e.look = i.look`
 
 // leaveLooks leaves work for the keys of holder entries, and returns the others.
 func (s *Keeper) leaveLooks(ctx context.Context, deployment int32,
-	keys []peer.BlockadeKey) (others []peer.BlockadeKey, err error) {
+	keys []peer.BlockadeKey,
+) (others []peer.BlockadeKey, err error) {
 	var targets []uuid.UUID
 	for _, k := range keys {
 		if k.Path == peer.EntryPath {
@@ -78,7 +79,8 @@ func (s *Keeper) leaveLooks(ctx context.Context, deployment int32,
 
 // EntriesToLookAt begins looks at holder entries of a deployment, and removes the pieces of work without one.
 func (s *Keeper) EntriesToLookAt(ctx context.Context, of schema.DeploymentID,
-	seqs []int64) (looks peer.EntryLooks, err error) {
+	seqs []int64,
+) (looks peer.EntryLooks, err error) {
 	deployment, err := s.Names.Deployment(ctx, of)
 	if err != nil {
 		return looks, err
@@ -110,7 +112,8 @@ func (s *Keeper) EntriesToLookAt(ctx context.Context, of schema.DeploymentID,
 // removes their work and the entries that are not used. It fails with ErrStaleEpoch, and with
 // *UnavailableError in another epoch of this database.
 func (s *Keeper) EntriesLookedAt(ctx context.Context, of schema.DeploymentID, looks peer.EntryLooks, there uuid.UUID,
-	unused []bool) error {
+	unused []bool,
+) error {
 	deployment, err := s.Names.Deployment(ctx, of)
 	if err != nil {
 		return err

@@ -67,7 +67,8 @@ var errOnlyValidated = errors.New("validated: the transaction is rolled back")
 // WouldEstablish returns the answer that Establish would give now, or fails as it would: its transaction
 // runs, and is rolled back.
 func (s *Keeper) WouldEstablish(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID,
-	refs []peer.EstablishReference) (*peer.Established, error) {
+	refs []peer.EstablishReference,
+) (*peer.Established, error) {
 	e, reserved, err := s.establishmentOf(ctx, holder, attempt, refs)
 	if err != nil {
 		return nil, err
@@ -89,7 +90,8 @@ func (s *Keeper) WouldEstablish(ctx context.Context, holder schema.DeploymentID,
 // every behaviour get one, since the target must not be deleted before the holder's commit. It fails with
 // *RefusedError, which names every refused target.
 func (s *Keeper) Establish(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID,
-	refs []peer.EstablishReference) (*peer.Established, error) {
+	refs []peer.EstablishReference,
+) (*peer.Established, error) {
 	e, reserved, err := s.establishmentOf(ctx, holder, attempt, refs)
 	if err != nil {
 		return nil, err
@@ -109,7 +111,8 @@ func (s *Keeper) Establish(ctx context.Context, holder schema.DeploymentID, atte
 // establishmentOf reserves the quota of a call, and looks up its ids. When the ids cannot be looked up,
 // nothing stays reserved.
 func (s *Keeper) establishmentOf(ctx context.Context, holder schema.DeploymentID, attempt peer.AttemptID,
-	refs []peer.EstablishReference) (*establishment, reservation, error) {
+	refs []peer.EstablishReference,
+) (*establishment, reservation, error) {
 	selfEpoch := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, holder)
 	if err != nil {
@@ -181,7 +184,8 @@ func (s *Keeper) establish(ctx context.Context, tx pgx.Tx, e *establishment, las
 }
 
 func (s *Keeper) insertBlockades(ctx context.Context, tx pgx.Tx, last db.Sender,
-	establishments ...*establishment) error {
+	establishments ...*establishment,
+) error {
 	var targets []int64
 	var holders, attempts []uuid.UUID
 	var fields, deployments, kinds []int32
@@ -214,7 +218,8 @@ type admission struct {
 // lockEstablished locks the version and the targets, and reads the conditions of the attempts. suffix is
 // nothing, or skipLocked.
 func (s *Keeper) lockEstablished(ctx context.Context, tx pgx.Tx, establishments []*establishment,
-	suffix string) (*admission, error) {
+	suffix string,
+) (*admission, error) {
 	var kinds, deployments []int32
 	var names []string
 	var attempts []peer.AttemptID
@@ -324,7 +329,8 @@ type establishedTarget struct {
 
 // takeTargets sets the targets of references, and returns the targets that may be frozen.
 func takeTargets(rows pgx.Rows, kinds []int32, names []string,
-	wanted map[wantedTarget][]establishedTarget) (maybeFrozen []int64, err error) {
+	wanted map[wantedTarget][]establishedTarget,
+) (maybeFrozen []int64, err error) {
 	var n, id int64
 	var uid uuid.UUID
 	var state peer.State
@@ -438,7 +444,8 @@ type establishIDs struct {
 
 // establishIDs looks up the ids of names, outside the transaction, and refuses unknown kinds.
 func (s *Keeper) establishIDs(ctx context.Context, holder schema.DeploymentID,
-	refs []peer.EstablishReference) (*establishIDs, error) {
+	refs []peer.EstablishReference,
+) (*establishIDs, error) {
 	v, err := s.Current()
 	if err != nil {
 		return nil, err

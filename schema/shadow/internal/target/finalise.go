@@ -35,7 +35,8 @@ SELECT count(*), COALESCE(max(seq), 0) FROM page`)
 
 // Acknowledge is AcknowledgeFor without a time limit.
 func (s *Keeper) Acknowledge(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string,
-	except []uuid.UUID) error {
+	except []uuid.UUID,
+) error {
 	_, err := s.AcknowledgeFor(ctx, holder, epoch, token, except, math.MaxInt64)
 	return err
 }
@@ -48,7 +49,8 @@ func (s *Keeper) Acknowledge(ctx context.Context, holder schema.DeploymentID, ep
 // It works in transactions of Config.Limits.Batch notices, and returns whether more are left when patience
 // ends. Each transaction lasts, for any end of the call: repeated calls terminate for any number of notices.
 func (s *Keeper) AcknowledgeFor(ctx context.Context, holder schema.DeploymentID, epoch uuid.UUID, token string,
-	except []uuid.UUID, patience time.Duration) (more bool, err error) {
+	except []uuid.UUID, patience time.Duration,
+) (more bool, err error) {
 	selfEpoch := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, holder)
 	if err != nil {
@@ -215,8 +217,10 @@ func (s *Keeper) Messages(ctx context.Context, to schema.DeploymentID, seqs []in
 			if err != nil {
 				return nil, err
 			}
-			m.Release = append(m.Release, peer.BlockadeKey{Attempt: *r.Attempt, HolderUID: *r.HolderUID, Path: path,
-				TargetUID: *r.TargetUID})
+			m.Release = append(m.Release, peer.BlockadeKey{
+				Attempt: *r.Attempt, HolderUID: *r.HolderUID, Path: path,
+				TargetUID: *r.TargetUID,
+			})
 		}
 	}
 	if m.Scheduled, err = s.stillScheduled(ctx, scheduled); err != nil {

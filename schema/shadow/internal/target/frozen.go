@@ -146,7 +146,8 @@ func (s *Keeper) QueueFreeze(b *pgx.Batch, f peer.Freeze, coordinator int32, mem
 // lockFrozen locks resources, and checks behind the locks that the deletion may freeze them. It returns those
 // that are ACTIVE.
 func (s *Keeper) lockFrozen(ctx context.Context, tx pgx.Tx, f Freezing, coordinator int32,
-	ids []int64) (active map[int64]bool, err error) {
+	ids []int64,
+) (active map[int64]bool, err error) {
 	active = map[int64]bool{}
 	var closed, decommissioned bool
 	var database *uuid.UUID

@@ -57,7 +57,8 @@ func (s *Keeper) gathers(e *establishment) bool {
 // such a transaction leaves out, without effect, has the error ErrLeftOut: it may have to wait for a lock,
 // for which the others do not.
 func (s *Keeper) EstablishTogether(ctx context.Context, holder schema.DeploymentID,
-	attempts []peer.EstablishAttempt) []peer.EstablishOutcome {
+	attempts []peer.EstablishAttempt,
+) []peer.EstablishOutcome {
 	out := make([]peer.EstablishOutcome, len(attempts))
 	var together []*establishment
 	var of []int

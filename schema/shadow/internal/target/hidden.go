@@ -73,7 +73,8 @@ func QueueSchedule(b *pgx.Batch, deletion peer.AttemptID, retention time.Duratio
 // database. Deletions that have frozen nothing here, or that are decided, are left out: it is idempotent. It
 // returns those that the coordinator has undeleted, which its database has lost. It fails with ErrStaleEpoch.
 func (s *Keeper) schedule(ctx context.Context, coordinator schema.DeploymentID,
-	c peer.Confirm) (undeleted []peer.AttemptID, err error) {
+	c peer.Confirm,
+) (undeleted []peer.AttemptID, err error) {
 	own := s.gate.PresentEpoch()
 	deployment, err := s.Names.Deployment(ctx, coordinator)
 	if err != nil {

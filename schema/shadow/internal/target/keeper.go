@@ -22,8 +22,10 @@ type Keeper struct {
 // New returns the Keeper of a database, which uses the given rooms.
 func New(g *gate.Gate, rs *rows.Rows) *Keeper {
 	s := &Keeper{DB: g.DB, gate: g, rows: rs, usage: newUsage()}
-	s.establishes = gather.New(gather.Config[*establishment]{Run: s.establishAll, Most: mostGathered,
-		Beside: batchesAtOnce, Pace: pace, Waiting: mostWaiting})
+	s.establishes = gather.New(gather.Config[*establishment]{
+		Run: s.establishAll, Most: mostGathered,
+		Beside: batchesAtOnce, Pace: pace, Waiting: mostWaiting,
+	})
 	return s
 }
 

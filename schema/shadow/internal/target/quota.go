@@ -50,15 +50,18 @@ func (n used) plus(more used) used {
 }
 
 func newUsage() *usage {
-	return &usage{counting: make(chan struct{}, 1), closed: make(chan struct{}), used: map[int32]used{},
-		inFlight: map[int32]used{}, refused: map[int32]time.Time{}, named: map[int32]int{}}
+	return &usage{
+		counting: make(chan struct{}, 1), closed: make(chan struct{}), used: map[int32]used{},
+		inFlight: map[int32]used{}, refused: map[int32]time.Time{}, named: map[int32]int{},
+	}
 }
 
 // add reserves the blockades that a deployment is about to establish. It returns the exceeded limit as text,
 // and then reserves nothing. Counting millions of rows takes seconds: add waits for a count only before it
 // refuses.
 func (u *usage) add(ctx context.Context, q db.Querier, deployment int32, limits peer.Quotas,
-	more used) (detail string, err error) {
+	more used,
+) (detail string, err error) {
 	detail, due, hopeless := u.try(deployment, limits, more)
 	if due {
 		u.background.Go(func() { u.countInBackground(context.WithoutCancel(ctx), q) })
@@ -236,7 +239,8 @@ func lower(limit, other int64) int64 {
 // admit fails with a *RefusedError (QuotaExceeded) when the references exceed the quota of their holders'
 // deployment.
 func (s *Keeper) admit(ctx context.Context, holder int32, limits peer.Quotas,
-	refs []peer.EstablishReference) (r reservation, err error) {
+	refs []peer.EstablishReference,
+) (r reservation, err error) {
 	more := used{tentative: int64(len(refs))}
 	for _, r := range refs {
 		if r.Behaviour == schema.Block {

@@ -175,7 +175,8 @@ func (p *bodyPage) leaveUnderived(ctx context.Context, tx pgx.Tx) error {
 // bodyDifferences compares one resource. A resource of a kind that the current version lacks has no
 // differences: it keeps its stored references until a version with the kind derives them.
 func (v *verifying) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schema.Model, row *prepare.ShadowRow,
-	held []read.HeldReference) ([]Difference, error) {
+	held []read.HeldReference,
+) ([]Difference, error) {
 	s := v.store
 	id, err := s.Names.KindOf(ctx, tx, row.KindID)
 	if err != nil {
@@ -187,8 +188,10 @@ func (v *verifying) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schem
 	}
 	found, err := kind.References(s.Self, row.Name, row.Body)
 	if err != nil {
-		return []Difference{{Kind: BodyUnreadable, Holder: s.FullName(row.Name), Target: s.FullName(row.Name),
-			Path: err.Error()}}, nil
+		return []Difference{{
+			Kind: BodyUnreadable, Holder: s.FullName(row.Name), Target: s.FullName(row.Name),
+			Path: err.Error(),
+		}}, nil
 	}
 	type key struct {
 		path   string
@@ -214,8 +217,10 @@ func (v *verifying) bodyDifferences(ctx context.Context, tx pgx.Tx, model *schem
 	var out []Difference
 	differs := func(kind DifferenceKind, k key, b schema.Behaviour) {
 		if v.concerns(k.target.Deployment) {
-			out = append(out, Difference{Kind: kind, Holder: s.FullName(row.Name), Target: k.target, Path: k.path,
-				Behaviour: b})
+			out = append(out, Difference{
+				Kind: kind, Holder: s.FullName(row.Name), Target: k.target, Path: k.path,
+				Behaviour: b,
+			})
 		}
 	}
 	for _, f := range found {

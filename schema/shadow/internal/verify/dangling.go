@@ -99,8 +99,10 @@ func (v *verifying) causeAt(ctx context.Context, at schema.DeploymentID) (*schem
 	}
 	v.store.Log.Warn("acting upon references whose targets are gone", zap.Stringer("deployment", at),
 		zap.String("by", d.By), zap.String("reason", d.Reason), requestid.Field(ctx))
-	cause := &schema.Cause{ID: uuid.New(), Root: "//" + at.String(), Actor: d.By, RequestID: requestid.ID(ctx),
-		At: time.Now()}
+	cause := &schema.Cause{
+		ID: uuid.New(), Root: "//" + at.String(), Actor: d.By, RequestID: requestid.ID(ctx),
+		At: time.Now(),
+	}
 	if v.causes == nil {
 		v.causes = map[schema.DeploymentID]*schema.Cause{}
 	}

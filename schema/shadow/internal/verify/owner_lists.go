@@ -17,8 +17,10 @@ func (v *verifying) ownerLists(ctx context.Context, lists []*owner.ListDifferenc
 	}
 	for _, l := range lists {
 		found := func(kind DifferenceKind, owner schema.FullName) error {
-			return v.found(Difference{Kind: kind, Holder: v.store.FullName(l.Row.Name), Target: owner, Path: "@owner",
-				Repaired: repaired[l.Row.ID]})
+			return v.found(Difference{
+				Kind: kind, Holder: v.store.FullName(l.Row.Name), Target: owner, Path: "@owner",
+				Repaired: repaired[l.Row.ID],
+			})
 		}
 		for _, o := range l.NotStored {
 			if err := found(OwnerNotStored, o.Owner); err != nil {

@@ -35,7 +35,8 @@ const ownersBegin = "{}"
 // epoch that the deployment has announced, a zero one when it has announced none, and the epoch of this
 // database. It fails at its end when references were refused for reasons that can pass.
 func (s *Verifier) ConfirmAgain(ctx context.Context, at schema.DeploymentID,
-	seq int64) (compared peer.ComparedEpochs, err error) {
+	seq int64,
+) (compared peer.ComparedEpochs, err error) {
 	cursor, compared, err := s.pass(ctx, schema.ConfirmAgain, seq)
 	if err != nil {
 		return compared, err
@@ -282,7 +283,8 @@ func (s *Verifier) recovering(with schema.DeploymentID) *verifying {
 // none that others know, and the recovery replaces them. They fail with *UnavailableError, and so do all
 // passes in a process that has not noticed the epoch.
 func (s *Verifier) pass(ctx context.Context, action schema.Action,
-	seq int64) (cursor string, of peer.ComparedEpochs, err error) {
+	seq int64,
+) (cursor string, of peer.ComparedEpochs, err error) {
 	var there, own *uuid.UUID
 	var awaiting bool
 	err = s.Pool.QueryRow(ctx, selectPassSQL, seq, action).Scan(&cursor, &there, &own, &awaiting)

@@ -161,8 +161,10 @@ func (v *verifying) resourcesOf(ctx context.Context, t *rows.Table) error {
 		}
 		for _, name := range gone {
 			self := v.store.FullName(name)
-			if err := v.found(Difference{Kind: RowMissed, Holder: self, Target: self, Path: "the row is gone",
-				Repaired: v.how.Repair}); err != nil {
+			if err := v.found(Difference{
+				Kind: RowMissed, Holder: self, Target: self, Path: "the row is gone",
+				Repaired: v.how.Repair,
+			}); err != nil {
 				return err
 			}
 		}

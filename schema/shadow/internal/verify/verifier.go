@@ -33,6 +33,7 @@ type Verifier struct {
 
 // New returns the Verifier of a database, which uses the given rooms.
 func New(g *gate.Gate, o *operate.Operations, t *target.Keeper, w *write.Writer, f *follow.Follower, r *rights.Rights,
-	rs *rows.Rows) *Verifier {
+	rs *rows.Rows,
+) *Verifier {
 	return &Verifier{DB: g.DB, gate: g, operate: o, target: t, write: w, follow: f, rights: r, rows: rs}
 }

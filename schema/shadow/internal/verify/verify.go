@@ -31,12 +31,16 @@ func (s *Verifier) verifying(how Verification) *verifying {
 func (s *Verifier) Verify(ctx context.Context, how Verification) (Verified, error) {
 	v := s.verifying(how)
 	if d := how.Dangling; d != nil && (!how.Repair || d.Reason == "" || len(d.Reason) > 1000) {
-		return v.out, &peer.InvalidError{Resource: "dangling",
+		return v.out, &peer.InvalidError{
+			Resource: "dangling",
 			Err: errors.New(
-				"acting upon dangling references is a repair and needs a reason of 1 to 1000 characters, which is stored with the decision")}
+				"acting upon dangling references is a repair and needs a reason of 1 to 1000 characters, which is stored with the decision"),
+		}
 	}
-	for _, pass := range []func(context.Context, string, func(string) error) error{v.references, v.blockades,
-		v.owners} {
+	for _, pass := range []func(context.Context, string, func(string) error) error{
+		v.references, v.blockades,
+		v.owners,
+	} {
 		if err := pass(ctx, "", func(string) error { return nil }); err != nil {
 			return v.out, fmt.Errorf("verify: %w", err)
 		}

@@ -49,7 +49,8 @@ func (v *verifying) blockades(ctx context.Context, cursor string, save func(stri
 }
 
 func (v *verifying) compareBlockades(ctx context.Context, holder schema.DeploymentID,
-	blockades []operate.BlockadeView) error {
+	blockades []operate.BlockadeView,
+) error {
 	ofNothing, err := v.ofNothing(ctx, holder, blockades)
 	if err == nil && len(ofNothing) > 0 { // a release may be under way
 		if err = v.wait(ctx); err == nil {
@@ -78,8 +79,10 @@ func (v *verifying) compareBlockades(ctx context.Context, holder schema.Deployme
 		}
 	}
 	for _, b := range ofNothing {
-		d := Difference{Kind: BlockadeOfNone, Holder: b.Holder, Target: v.store.FullName(b.Name), Path: b.Key.Path,
-			Behaviour: b.Behaviour, Repaired: v.how.Repair}
+		d := Difference{
+			Kind: BlockadeOfNone, Holder: b.Holder, Target: v.store.FullName(b.Name), Path: b.Key.Path,
+			Behaviour: b.Behaviour, Repaired: v.how.Repair,
+		}
 		if err := v.found(d); err != nil {
 			return err
 		}
@@ -95,7 +98,8 @@ JOIN dbcontroller.blockade b ON b.target_id = s.id AND b.holder_uid = i.holder_u
 
 // ofNothing returns the blockades whose references do not exist, and which are still stored after the answer.
 func (v *verifying) ofNothing(ctx context.Context, holder schema.DeploymentID,
-	blockades []operate.BlockadeView) ([]operate.BlockadeView, error) {
+	blockades []operate.BlockadeView,
+) ([]operate.BlockadeView, error) {
 	questions := make([]peer.Question, len(blockades))
 	for i, b := range blockades {
 		questions[i] = peer.Question{Key: b.Key}

@@ -136,8 +136,10 @@ func (v *verifying) compareOwners(ctx context.Context, at schema.DeploymentID, o
 			continue
 		}
 		d := Difference{
-			Kind: r.Differs, Holder: v.store.FullName(r.OwneeName), Target: schema.FullName{Deployment: at,
-				Name: r.Name}, Path: "@owner", Repaired: v.how.Repair,
+			Kind: r.Differs, Holder: v.store.FullName(r.OwneeName), Target: schema.FullName{
+				Deployment: at,
+				Name:       r.Name,
+			}, Path: "@owner", Repaired: v.how.Repair,
 		}
 		if err := v.found(d); err != nil {
 			return err

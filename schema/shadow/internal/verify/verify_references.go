@@ -106,8 +106,10 @@ func (r *referenceRow) gone() bool {
 // established by itself.
 func (r *referenceRow) key() peer.BlockadeKey {
 	if r.proxy != nil && r.behaviour == schema.Block {
-		return peer.BlockadeKey{Attempt: *r.proxy, HolderUID: *r.targetUID, Path: peer.RightPath,
-			TargetUID: *r.targetUID}
+		return peer.BlockadeKey{
+			Attempt: *r.proxy, HolderUID: *r.targetUID, Path: peer.RightPath,
+			TargetUID: *r.targetUID,
+		}
 	}
 	return peer.BlockadeKey{Attempt: *r.attempt, HolderUID: r.holderUID, Path: r.path, TargetUID: *r.targetUID}
 }
@@ -208,8 +210,10 @@ func (v *verifying) comparePage(ctx context.Context, page []*referenceRow) error
 		switch {
 		case r.behaviour == schema.AllowDangling:
 		case r.deployment == nil && !r.local:
-			d := Difference{Kind: LocalTargetGone, Holder: v.store.FullName(r.holderName),
-				Target: v.store.FullName("?"), Path: r.path, Behaviour: r.behaviour}
+			d := Difference{
+				Kind: LocalTargetGone, Holder: v.store.FullName(r.holderName),
+				Target: v.store.FullName("?"), Path: r.path, Behaviour: r.behaviour,
+			}
 			if err := v.found(d); err != nil {
 				return err
 			}
@@ -252,8 +256,10 @@ func (v *verifying) compareAt(ctx context.Context, at schema.DeploymentID, refs 
 	}
 	for _, r := range differing {
 		d := Difference{
-			Kind: differenceOf[r.known], Holder: v.store.FullName(r.holderName), Target: schema.FullName{Deployment: at,
-				Name: *r.targetName},
+			Kind: differenceOf[r.known], Holder: v.store.FullName(r.holderName), Target: schema.FullName{
+				Deployment: at,
+				Name:       *r.targetName,
+			},
 			Path: r.path, Behaviour: r.behaviour, Repaired: v.how.Repair && r.known == peer.KnownMissing || r.actedUpon,
 			ActedUpon: r.actedUpon, Err: r.notActed,
 		}
@@ -268,7 +274,8 @@ func (v *verifying) compareAt(ctx context.Context, at schema.DeploymentID, refs 
 // after its answer. That is conclusive, since the target's side has a blockade or a holder entry from before
 // the reference commits until after it is dropped.
 func (v *verifying) differing(ctx context.Context, at schema.DeploymentID,
-	refs []*referenceRow) ([]*referenceRow, error) {
+	refs []*referenceRow,
+) ([]*referenceRow, error) {
 	questions := make([]peer.CheckedReference, len(refs))
 	for i, r := range refs {
 		questions[i] = peer.CheckedReference{Key: r.key(), Behaviour: r.behaviour}
@@ -337,8 +344,10 @@ func (v *verifying) repairReferences(ctx context.Context, at schema.DeploymentID
 	}), true)
 }
 
-var differenceOf = map[peer.Known]DifferenceKind{peer.KnownMissing: ReferenceLost, peer.KnownDeleting: TargetGoing,
-	peer.KnownAbsent: TargetGone, peer.KnownRefused: NotAllowed}
+var differenceOf = map[peer.Known]DifferenceKind{
+	peer.KnownMissing: ReferenceLost, peer.KnownDeleting: TargetGoing,
+	peer.KnownAbsent: TargetGone, peer.KnownRefused: NotAllowed,
+}
 
 // markDangling sets or clears the dangling mark of references: their targets were deleted without acting upon
 // them.
@@ -441,7 +450,8 @@ func (v *verifying) noteRefusal(no peer.Refusal) {
 // renew commits the attempt that replaces the lost ones in the references, and releases blockades that were
 // established for references that were dropped meanwhile.
 func (v *verifying) renew(ctx context.Context, at schema.DeploymentID, refs []*referenceRow, attempt peer.AttemptID,
-	began int64, epoch, there uuid.UUID) error {
+	began int64, epoch, there uuid.UUID,
+) error {
 	s := v.store
 	deployment, err := s.Names.Deployment(ctx, at)
 	if err != nil {

@@ -72,8 +72,10 @@ func (c *cohorts) queue(target schema.DeploymentID) *gather.Queue[*member] {
 	defer c.mu.Unlock()
 	q := c.at[target]
 	if q == nil {
-		q = gather.New(gather.Config[*member]{Run: c.run, Most: mostGathered, Beside: cohortsBeside, Pace: cohortPace,
-			Waiting: mostWaiting})
+		q = gather.New(gather.Config[*member]{
+			Run: c.run, Most: mostGathered, Beside: cohortsBeside, Pace: cohortPace,
+			Waiting: mostWaiting,
+		})
 		c.at[target] = q
 	}
 	return q

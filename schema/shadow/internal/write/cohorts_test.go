@@ -28,8 +28,10 @@ type writers struct {
 var elsewhere = schema.DeploymentID{Service: "a.example.com", Region: "eu"}
 
 func newWriters() *writers {
-	return &writers{cohorts: cohorts{at: map[schema.DeploymentID]*gather.Queue[*member]{}}, began: time.Now(),
-		at: map[string]time.Duration{}}
+	return &writers{
+		cohorts: cohorts{at: map[schema.DeploymentID]*gather.Queue[*member]{}}, began: time.Now(),
+		at: map[string]time.Duration{},
+	}
 }
 
 // write begins a write that lasts for some time.

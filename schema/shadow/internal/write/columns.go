@@ -43,14 +43,16 @@ type extraStatements struct {
 // changeColumns locks a resource, changes it, and returns it as it is then. A non-zero uid has to match the
 // resource's. It fails with ErrNotFound.
 func (s *Writer) changeColumns(ctx context.Context, p extraStatements, name string, uid uuid.UUID,
-	change func(tx pgx.Tx, l lockedResource) error) (*peer.Resource, error) {
+	change func(tx pgx.Tx, l lockedResource) error,
+) (*peer.Resource, error) {
 	return gate.UnlessSkewed(ctx, s.gate, s.Pool, func() (*peer.Resource, error) {
 		return s.changeColumnsNow(ctx, p, name, uid, change)
 	})
 }
 
 func (s *Writer) changeColumnsNow(ctx context.Context, p extraStatements, name string, uid uuid.UUID,
-	change func(tx pgx.Tx, l lockedResource) error) (*peer.Resource, error) {
+	change func(tx pgx.Tx, l lockedResource) error,
+) (*peer.Resource, error) {
 	kindID, err := s.KindOfName(ctx, name)
 	if err != nil {
 		return nil, err

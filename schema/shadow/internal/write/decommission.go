@@ -34,8 +34,10 @@ func (s *Writer) refuseDecommissioned(ctx context.Context, sv *prepare.Saving, d
 				return err
 			}
 			if slices.Contains(decommissioned, id) {
-				refused = append(refused, peer.Refusal{Holder: wr.Name, Path: ref.Path, Target: ref.Target,
-					Reason: peer.TargetDecommissioned})
+				refused = append(refused, peer.Refusal{
+					Holder: wr.Name, Path: ref.Path, Target: ref.Target,
+					Reason: peer.TargetDecommissioned,
+				})
 			}
 		}
 	}

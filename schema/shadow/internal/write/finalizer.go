@@ -29,7 +29,8 @@ WITH s AS (
 // or is given when nothing blocks the resource any more: the call has no effect. It fails with ErrNotFound,
 // and with ErrNotDeleting for a resource that is not in DELETING: its clean-up would not be the last one.
 func (s *Writer) RemoveFinalizer(ctx context.Context, name string, uid uuid.UUID,
-	finalizer string) (*peer.Resource, error) {
+	finalizer string,
+) (*peer.Resource, error) {
 	return s.changeColumns(ctx, extraStatements{}, name, uid, func(tx pgx.Tx, l lockedResource) error {
 		return s.removeFinalizer(ctx, tx, l, name, finalizer)
 	})
@@ -39,7 +40,8 @@ func (s *Writer) RemoveFinalizer(ctx context.Context, name string, uid uuid.UUID
 // statements. It fails with ErrDenied when the version that runs names another holder, and with ErrAborted
 // when this process does not know that version.
 func (s *Writer) RemoveFinalizerIn(ctx context.Context, within *gate.UserTransaction, by, name string, uid uuid.UUID,
-	finalizer string) (*peer.Resource, error) {
+	finalizer string,
+) (*peer.Resource, error) {
 	first := func(tx pgx.Tx) error { return s.holdsFinalizer(ctx, tx, by, name, finalizer) }
 	return s.changeColumns(ctx, extraStatements{within, first}, name, uid, func(tx pgx.Tx, l lockedResource) error {
 		return s.removeFinalizer(ctx, tx, l, name, finalizer)

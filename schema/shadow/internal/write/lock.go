@@ -73,8 +73,10 @@ func (s *Writer) lock(ctx context.Context, tx pgx.Tx, sv *prepare.Saving) (*lock
 // (shared), and the written shadows, each once and in the order of its id, and takes a revision for each
 // write and an id for each new resource. suffix is nothing, or skipLocked.
 func (s *Writer) lockAll(ctx context.Context, tx pgx.Tx, savings []*prepare.Saving, suffix string) (*locked, error) {
-	l := &locked{view: gate.CommitView{Present: s.gate.Present(tx)}, refused: map[*prepare.Saving][]peer.Refusal{},
-		existing: map[localTarget]bool{}, selfRows: map[int64]prepare.ShadowRow{}}
+	l := &locked{
+		view: gate.CommitView{Present: s.gate.Present(tx)}, refused: map[*prepare.Saving][]peer.Refusal{},
+		existing: map[localTarget]bool{}, selfRows: map[int64]prepare.ShadowRow{},
+	}
 	established, epochs, err := s.epochsAt(ctx, savings)
 	if err != nil {
 		return nil, err
@@ -293,7 +295,8 @@ type localTarget struct {
 
 // localTargets returns the distinct local targets of new references.
 func localTargets(self schema.DeploymentID,
-	savings []*prepare.Saving) (kinds []int32, rels []string, wanted map[localTarget][]wantedTarget) {
+	savings []*prepare.Saving,
+) (kinds []int32, rels []string, wanted map[localTarget][]wantedTarget) {
 	wanted = map[localTarget][]wantedTarget{}
 	for _, sv := range savings {
 		for _, wr := range sv.Writes {
@@ -379,8 +382,10 @@ func (l *locked) frozenTargets(self schema.DeploymentID, sv *prepare.Saving) (re
 	for _, wr := range sv.Writes {
 		for _, ref := range wr.Add {
 			if how := l.frozen[ref.TargetID]; ref.Target.Deployment == self && how != db.NotFrozen {
-				refused = append(refused, peer.Refusal{Holder: wr.Name, Path: ref.Path, Target: ref.Target,
-					Reason: how.Reason()})
+				refused = append(refused, peer.Refusal{
+					Holder: wr.Name, Path: ref.Path, Target: ref.Target,
+					Reason: how.Reason(),
+				})
 			}
 		}
 	}
@@ -392,8 +397,10 @@ func missingTargets(self schema.DeploymentID, sv *prepare.Saving) []peer.Refusal
 	for _, wr := range sv.Writes {
 		for _, ref := range wr.Add {
 			if ref.Target.Deployment == self && ref.TargetID == 0 {
-				missing = append(missing, peer.Refusal{Holder: wr.Name, Path: ref.Path, Target: ref.Target,
-					Reason: peer.TargetMissing})
+				missing = append(missing, peer.Refusal{
+					Holder: wr.Name, Path: ref.Path, Target: ref.Target,
+					Reason: peer.TargetMissing,
+				})
 			}
 		}
 	}

@@ -27,8 +27,10 @@ func TestWritesUnderRightsShareStatements(t *testing.T) {
 	for _, n := range []int{1, 200} {
 		var savings []*prepare.Saving
 		for range n {
-			savings = append(savings, &prepare.Saving{Delegated: []*prepare.NewReference{reference(1, schema.Unset),
-				reference(1, schema.Block), reference(2, schema.CascadeDelete)}})
+			savings = append(savings, &prepare.Saving{Delegated: []*prepare.NewReference{
+				reference(1, schema.Unset),
+				reference(1, schema.Block), reference(2, schema.CascadeDelete),
+			}})
 		}
 		var l rightLocks
 		b := &pgx.Batch{}

@@ -57,8 +57,10 @@ func (s *Writer) refuseGoing(ctx context.Context, tx pgx.Tx, sv *prepare.Saving,
 		for _, wr := range sv.Writes {
 			for _, ref := range wr.Add {
 				if ref.Target.Deployment == s.Self && ref.Target.Name == k.Name {
-					l.refused[sv] = append(l.refused[sv], peer.Refusal{Holder: wr.Name, Path: ref.Path,
-						Target: ref.Target, Reason: peer.TargetDeleting})
+					l.refused[sv] = append(l.refused[sv], peer.Refusal{
+						Holder: wr.Name, Path: ref.Path,
+						Target: ref.Target, Reason: peer.TargetDeleting,
+					})
 				}
 			}
 		}

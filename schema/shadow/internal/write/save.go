@@ -60,7 +60,8 @@ func (s *Writer) save(ctx context.Context, req *prepare.Request, writes []peer.W
 // settled repeats a write while its failures are temporary, or come from a process that is behind a switch of
 // the version.
 func (s *Writer) settled(ctx context.Context, writes []peer.Write,
-	once func(ctx context.Context, unread bool) ([]peer.Resource, error)) ([]peer.Resource, error) {
+	once func(ctx context.Context, unread bool) ([]peer.Resource, error),
+) ([]peer.Resource, error) {
 	ctx, cancel := peer.WithDefaultTimeout(ctx, saveTimeout)
 	defer cancel()
 	unread := allCreate(writes)
@@ -103,7 +104,8 @@ func allCreate(writes []peer.Write) bool {
 // saveOnce tries once. unread: stored resources are not read, and the transaction fails with ErrStale when
 // one exists.
 func (s *Writer) saveOnce(ctx context.Context, req *prepare.Request, writes []peer.Write,
-	unread bool) ([]peer.Resource, error) {
+	unread bool,
+) ([]peer.Resource, error) {
 	sv, err := s.preparer.Prepare(ctx, s.Pool, writes, unread)
 	if err != nil {
 		return nil, err
@@ -174,7 +176,8 @@ func commit(ctx context.Context, s *Writer, sv *prepare.Saving, also func(pgx.Tx
 // deployments are established before it begins, and decided with it. It fails with the errors of Save, with
 // the errors of the application's function, and with ErrTransaction.
 func (s *Writer) SaveIn(ctx context.Context, within *gate.UserTransaction,
-	writes []peer.Write) ([]peer.Resource, error) {
+	writes []peer.Write,
+) ([]peer.Resource, error) {
 	return s.settled(ctx, writes, func(ctx context.Context, unread bool) ([]peer.Resource, error) {
 		sv, err := s.preparer.Prepare(ctx, s.Pool, writes, unread)
 		if err != nil {

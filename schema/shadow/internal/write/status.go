@@ -38,13 +38,15 @@ WITH s AS (
 // generation it fails with ErrConflict unless the stored status has that generation. It fails with
 // ErrNotFound, and *InvalidError.
 func (s *Writer) UpdateStatus(ctx context.Context, name string, uid uuid.UUID, status []byte,
-	generation *int64) (*peer.Resource, error) {
+	generation *int64,
+) (*peer.Resource, error) {
 	return s.UpdateStatusIn(ctx, nil, name, uid, status, generation)
 }
 
 // UpdateStatusIn is UpdateStatus in one transaction with an application's own statements; nil: with none.
 func (s *Writer) UpdateStatusIn(ctx context.Context, within *gate.UserTransaction, name string, uid uuid.UUID,
-	status []byte, generation *int64) (*peer.Resource, error) {
+	status []byte, generation *int64,
+) (*peer.Resource, error) {
 	var text *string
 	if status != nil {
 		t := string(status)

@@ -270,7 +270,8 @@ type foreignColumns struct {
 
 // decide adds the attempt of a saving, and returns the numbers of the deployments.
 func (c *foreignColumns) decide(ctx context.Context, s *Writer,
-	sv *prepare.Saving) (map[schema.DeploymentID]int32, error) {
+	sv *prepare.Saving,
+) (map[schema.DeploymentID]int32, error) {
 	if len(sv.Foreign) == 0 {
 		return nil, nil //nolint:nilnil // none
 	}

@@ -116,7 +116,8 @@ func (s *Writer) askWhether(ctx context.Context, sv *prepare.Saving) error {
 // askAbout returns all references that a deployment refuses: when a response does not list all, it asks about
 // the others.
 func (s *Writer) askAbout(ctx context.Context, id peer.AttemptID, target schema.DeploymentID,
-	refs []*prepare.NewReference) *peer.RefusedError {
+	refs []*prepare.NewReference,
+) *peer.RefusedError {
 	all := &peer.RefusedError{}
 	for {
 		refused, _ := attempt.EstablishBy(ctx, s.attempts, s.Peers.WouldEstablish, id, target, refs)

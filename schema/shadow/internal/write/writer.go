@@ -38,10 +38,14 @@ type Writer struct {
 
 // New returns the Writer of a database, which uses the given rooms.
 func New(g *gate.Gate, rs *rows.Rows, p *prepare.Preparer, a *attempt.Attempts) *Writer {
-	s := &Writer{DB: g.DB, gate: g, rows: rs, preparer: p, attempts: a, rights: newRightFinder(g.DB),
-		cohorts: cohorts{at: map[schema.DeploymentID]*gather.Queue[*member]{}}}
-	s.commits = gather.New(gather.Config[*prepare.Saving]{Run: s.transactAll, Most: mostGathered, Beside: batchesAtOnce,
-		Pace: pace, Waiting: mostWaiting})
+	s := &Writer{
+		DB: g.DB, gate: g, rows: rs, preparer: p, attempts: a, rights: newRightFinder(g.DB),
+		cohorts: cohorts{at: map[schema.DeploymentID]*gather.Queue[*member]{}},
+	}
+	s.commits = gather.New(gather.Config[*prepare.Saving]{
+		Run: s.transactAll, Most: mostGathered, Beside: batchesAtOnce,
+		Pace: pace, Waiting: mostWaiting,
+	})
 	return s
 }
 
