@@ -254,7 +254,7 @@ CREATE INDEX blockade_tentative ON dbcontroller.blockade (expires_at) WHERE expi
 CREATE TABLE dbcontroller.closed_attempt (
     attempt       uuid NOT NULL,
     deployment_id integer NOT NULL,
-    closed_at     timestamptz NOT NULL DEFAULT now(),
+    closed_at     timestamptz NOT NULL DEFAULT now(), -- a row is removed 25 hours later; that of an undeleted deletion counts for a year, as old as a backup of its coordinator may be
     CONSTRAINT closed_attempt_pkey PRIMARY KEY (attempt, deployment_id)
 );
 CREATE INDEX closed_attempt_age ON dbcontroller.closed_attempt (closed_at); -- old rows are removed

@@ -190,6 +190,7 @@ func (w *World) faults() []step {
 	return []step{
 		{2, func() { w.Backup(w.pick(len(w.db))) }},
 		{2, func() { w.Restore(w.pick(len(w.db))) }},
+		{1, func() { w.Promote(w.pick(len(w.db))) }},
 		{4, func() { w.Compare(w.pick(len(w.db))) }},
 		{1, func() {
 			if d := w.pick(len(w.db)); len(w.decommissioned) == 0 && w.chance(3) {
@@ -287,7 +288,7 @@ func TestAtomicDeletionsOnEverySchedule_A1_A2_A3_A4_A5(t *testing.T) {
 	for _, what := range []string{
 		"answered aborted", "answered committed", "answered over", "answered scheduled", "committed",
 		"committed by several", "forgotten", "kept", "marked by another", "lasting",
-		"purged", "refused", "removed", "restored", "scheduled", "shared", "under a right", "undeleted",
+		"promoted", "purged", "refused", "removed", "restored", "scheduled", "shared", "under a right", "undeleted",
 	} {
 		require.GreaterOrEqual(t, seen[what], schedules/200, "%s is too rare: %v", what, seen)
 	}
@@ -406,6 +407,18 @@ var aimed = map[string]func(w *World){
 		w.commits(0, 1)
 		w.ask(1, h)
 		w.isForgotten(func(m message) bool { return m.kind != "ask" })
+	},
+	// The coordinator is promoted, without a loss, when the decision is forgotten: the mark of the member still
+	// comes, and a blocker that comes before would keep it.
+	"RestoredOpensLasting": func(w *World) {
+		h := w.refer(1, 0, 1, Cascade)
+		w.commits(0, 1)
+		w.isForgotten(anything)
+		w.Promote(0)
+		w.Compare(0)
+		w.ask(1, h)
+		w.deliverAll(anything)
+		w.begins(2, 3, h, Block)
 	},
 	// A Freeze is repeated when its rows are lasting, and the decision is forgotten.
 	"RepeatedIsTentative": func(w *World) {

@@ -141,8 +141,10 @@
 //   - R3. A coordinator that recovers aborts its undecided deletions, and keeps the scheduled ones of its
 //     copy.
 //   - R4. The comparison of a restored coordinator makes all rows of its deletions in the database that
-//     compares tentative and expired: the coordinator is asked for each decision, and answers "aborted" for
-//     one that it has lost. Its own copy has no lasting row of a lost decision. A decision is told with the
+//     compares expired. For a tentative one the coordinator is asked for its decision, and answers "aborted"
+//     for one that it has lost. A lasting one is left to L4: a coordinator that has lost nothing may have
+//     forgotten the decision, while marks are under way, and would answer "over". Its own copy has no lasting
+//     row of a lost decision, so that the root says that no mark comes. A decision is told with the
 //     epoch of the coordinator, and refused where a later one is known, by itself as well: a late "committed"
 //     of a lost decision would make the row of its root lasting, which no mark takes, and which names no
 //     target.

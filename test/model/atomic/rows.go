@@ -72,12 +72,13 @@ func (w *World) last(x int, id ID) {
 }
 
 // askAgain lets a database ask for the decisions of a restored coordinator (R4), and about all that it has
-// frozen if it was restored itself (R2).
+// frozen if it was restored itself (R2). What lasts goes on to last.
 func (w *World) askAgain(x, restored int) {
 	d := w.db[x]
 	d.each(func(uid UID, id ID, r row) {
 		if x == restored || r.coordinator == restored {
-			r.asks, r.lasting = !r.kept || !w.KeptAsksNever, r.lasting && x == restored
+			r.asks = !r.kept || !w.KeptAsksNever
+			r.lasting = r.lasting && (x == restored || !w.RestoredOpensLasting)
 			d.put(uid, id, r)
 		}
 	})

@@ -37,7 +37,7 @@ type Mistakes struct {
 	ForgottenCommits, TellsOthersOnly bool
 	// Lasting rows.
 	CommittedOpens, ConfirmsBeforeItLasts, AbortedOpensAll, OverOpensLasting, LastingAsks, MarkDropsOwnRow, BrokenStays,
-	MarkedIsBroken, GoneHolds, ReleasedHolds, AnyEpochTells bool
+	MarkedIsBroken, GoneHolds, ReleasedHolds, AnyEpochTells, RestoredOpensLasting bool
 	// Scheduled deletions.
 	ScheduledIsUndecided, UndeleteIsToldOnce, PurgeDoesNotCompete, PurgeDoesNotFreeze, PurgeEndsNothing, KeptAsksNever,
 	AnyAcknowledgementCounts, RestoreSchedulesOnce bool
@@ -291,6 +291,17 @@ func (w *World) Restore(d int) {
 	w.note("%d is restored, epoch %d", d, w.db[d].epoch)
 	w.scheduleAgain(d)
 	w.restored(d)
+}
+
+// Promote begins a new epoch of a database that has lost nothing.
+func (w *World) Promote(d int) {
+	if w.decommissioned[d] {
+		return
+	}
+	w.db[d].epoch, w.db[d].recovering = w.number(), true
+	w.note("%d is promoted, epoch %d", d, w.db[d].epoch)
+	w.count("promoted")
+	w.scheduleAgain(d)
 }
 
 // Crash ends the process that coordinates a deletion.

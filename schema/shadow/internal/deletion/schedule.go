@@ -32,9 +32,10 @@ SELECT s.name, s.uid, COALESCE(f.actor, ''), f.request_id
 FROM dbcontroller.freeze f JOIN dbcontroller.frozen m USING (deletion) JOIN dbcontroller.shadow s ON s.id = m.target_id
 WHERE f.deletion = $1 AND m.via_uid IS NULL ORDER BY s.id`
 
+	// By the clocks of the database and of this process: one that jumps ahead removes nothing for good.
 	selectDueSQL = `
 SELECT deletion, purge_at FROM dbcontroller.freeze f
-WHERE ` + db.PurgeDueSQL + ` AND NOT committed AND (purge_at, deletion) > ($1, $2) ORDER BY purge_at, deletion LIMIT 100`
+WHERE ` + db.PurgeDueSQL + ` AND purge_at <= $3 AND NOT committed AND (purge_at, deletion) > ($1, $2) ORDER BY purge_at, deletion LIMIT 100`
 
 	whoseSQL = `UPDATE dbcontroller.freeze SET actor = $2, request_id = $3 WHERE deletion = $1`
 	// The longer it is overdue, the longer it waits: each try leaves messages for deployments that do not
@@ -130,7 +131,7 @@ func (s *Deleter) CarryOutDue(ctx context.Context) error {
 	var failed []error
 	at, deletion := time.Time{}, uuid.Nil
 	for {
-		rows, err := s.Pool.Query(ctx, selectDueSQL, at, deletion)
+		rows, err := s.Pool.Query(ctx, selectDueSQL, at, deletion, s.Now())
 		if err != nil {
 			return fmt.Errorf("read scheduled deletions: %w", err)
 		}

@@ -421,9 +421,10 @@ SET epoch = GREATEST(d.epoch, $2), uncompared = d.uncompared OR d.referred AND (
     uncompared_kinds = CASE WHEN d.epoch IS NULL OR d.epoch < $2 THEN $3 ELSE d.uncompared_kinds END
 FROM before WHERE d.id = $1 RETURNING before.epoch IS DISTINCT FROM d.epoch, d.epoch`
 
-	// The database may have lost the decisions on its atomic deletions: it is asked for each. The members of
-	// those that it still has stay closed until their mark.
-	askOfSQL = `UPDATE dbcontroller.freeze SET committed = false, expires_at = now() WHERE deployment_id = $1`
+	// The database may have lost the decisions on its atomic deletions: it is asked for each. It is not asked
+	// for one that is known to be COMMITTED, which it may have forgotten since: the deployments of the targets
+	// are asked whether the marks of the members still come.
+	askOfSQL = `UPDATE dbcontroller.freeze SET expires_at = now() WHERE deployment_id = $1`
 )
 
 // Compare the references to the deployment (confirm again), and its blockades here (verify blockades), which

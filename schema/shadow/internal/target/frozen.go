@@ -54,6 +54,10 @@ WITH aborted AS (
     DELETE FROM dbcontroller.freeze WHERE deletion = ANY ($1) AND deployment_id = $2 AND NOT committed RETURNING deletion, purge_at
 ), thawed AS (
     DELETE FROM dbcontroller.frozen m USING aborted a WHERE m.deletion = a.deletion RETURNING m.target_id, a.purge_at
+), undeleted AS (
+    INSERT INTO dbcontroller.closed_attempt (attempt, deployment_id, closed_at)
+    SELECT deletion, $2::int, GREATEST(now(), purge_at) + interval '1 year' FROM aborted WHERE purge_at IS NOT NULL
+    ON CONFLICT DO NOTHING
 )
 SELECT target_id FROM thawed WHERE purge_at IS NOT NULL`
 
