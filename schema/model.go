@@ -441,6 +441,12 @@ func (m *Model) Names(self DeploymentID, kind, path, value string, target FullNa
 			}
 		}
 	}
+	return MayName(self, value, target)
+}
+
+// MayName reports whether a value in a field of a resource of a deployment names the target, by the names alone:
+// a relative name is one of the target's service, in the region that it contains, or else in the deployment's.
+func MayName(self DeploymentID, value string, target FullName) bool {
 	name, err := ResolveName(self, value)
 	if err == nil && !strings.HasPrefix(value, "//") {
 		name.Deployment.Service = target.Deployment.Service

@@ -14,7 +14,6 @@ import (
 	"github.com/db-controller/db-controller/cmd/db-controller/direct"
 	"github.com/db-controller/db-controller/internal/detach"
 	"github.com/db-controller/db-controller/schema"
-	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
 // releasing has the changes that a delete makes to the holders of its resources before it deletes these.
@@ -233,8 +232,7 @@ func (t tie) remove(ctx context.Context, c *client.Client) error {
 		return err
 	}
 	if t.Action == detachDelete {
-		_, err = resources.DeleteResource(ctx, &resourcev1.DeleteResourceRequest{Name: name.Name, AllowMissing: true})
-		return err
+		return detach.Holder(ctx, resources, name, t.Path, t.Target)
 	}
 	return detach.Reference(ctx, resources, name, t.Path, t.Target)
 }
