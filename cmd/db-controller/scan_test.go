@@ -80,7 +80,7 @@ kinds:
 		`CREATE TABLE orders (id bigint PRIMARY KEY)`:                                            `public.orders has no column "customer_id"`,
 		`CREATE TABLE orders (id numeric PRIMARY KEY, customer_id bigint)`:                       "key column id is of type numeric",
 		`CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint NOT NULL)`:               "UNSET sets it to NULL, and it is NOT NULL; ALTER TABLE",
-		`CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint);`:                       `it answers who refers (attach --create-indexes creates it); CREATE INDEX CONCURRENTLY "orders_customer_id_idx"`,
+		`CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint);`:                       `it answers who refers (attach --create-indexes creates it); CREATE INDEX CONCURRENTLY ON "public"."orders"`,
 		`CREATE UNLOGGED TABLE orders (id bigint PRIMARY KEY, customer_id bigint)`:               "temporary or unlogged",
 		`CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint) PARTITION BY HASH (id)`: "CONCURRENTLY on each partition",
 	} {

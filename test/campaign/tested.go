@@ -335,6 +335,26 @@ var shown = []tested{
 		"schema/shadow/internal/deletion/atomic.go",
 		[]string{"    WHERE d.epoch > i.epoch OR EXISTS", "    WHERE EXISTS"},
 	}},
+	{"schema/shadow", "TestAFailoverAfterTheDecisionIsForgotten_I35", mutant{
+		"committed-freezes-are-asked-about", "I35",
+		"In a new epoch of the coordinator's database, the members of deletions that are known to be COMMITTED are undecided again.",
+		"schema/shadow/internal/gate/epoch.go",
+		[]string{
+			"SET expires_at = now() WHERE deployment_id = $1",
+			"SET committed = false, expires_at = now() WHERE deployment_id = $1",
+		},
+	}},
+	{"schema/shadow", "TestAnUndeleteThatAnOldBackupHasLost_I12_I36", mutant{
+		"undelete-is-forgotten-after-a-day", "I12, I36",
+		"A participant forgets a day after it that a deletion was undeleted.",
+		"schema/shadow/internal/target/frozen.go",
+		[]string{"GREATEST(now(), purge_at) + interval '1 year'", "now()"},
+	}},
+	{"schema/shadow", "TestOneClockEndsNoRetention_I36", mutant{
+		"one-clock-ends-retentions", "I36", "A clock of the database that has jumped ahead ends retentions.",
+		"schema/shadow/internal/deletion/schedule.go",
+		[]string{"AND purge_at <= $3 AND", "AND $3::timestamptz IS NOT NULL AND"},
+	}},
 	{"schema/shadow", "TestANewEpochDropsFreezes_I35", mutant{
 		"lost-decision-keeps-frozen", "I35",
 		"Members stay frozen by a coordinator whose database has begun a new epoch.",

@@ -34,7 +34,7 @@ WHERE f.deletion = $1 AND m.via_uid IS NULL ORDER BY s.id`
 
 	// By the clocks of the database and of this process: one that jumps ahead removes nothing for good.
 	selectDueSQL = `
-SELECT deletion, purge_at FROM dbcontroller.freeze f
+SELECT deletion, purge_at, participants FROM dbcontroller.freeze f
 WHERE ` + db.PurgeDueSQL + ` AND purge_at <= $3 AND NOT committed AND (purge_at, deletion) > ($1, $2) ORDER BY purge_at, deletion LIMIT 100`
 
 	whoseSQL = `UPDATE dbcontroller.freeze SET actor = $2, request_id = $3 WHERE deletion = $1`
@@ -125,28 +125,37 @@ func (d *atomic) endScheduled(ctx context.Context, tx pgx.Tx, also *pgx.Batch) e
 	return nil
 }
 
+// due is a scheduled deletion whose time has come.
+type due struct {
+	deletion     peer.AttemptID
+	at           time.Time
+	participants []int32
+}
+
 // CarryOutDue carries out the scheduled deletions whose time has come. One that fails stays scheduled, and
-// does not keep others: it may be blocked after a restore, or reach a deployment that does not answer.
+// does not keep others: it may be blocked after a restore, or reach a deployment that does not answer, which is
+// not asked again for the next one.
 func (s *Deleter) CarryOutDue(ctx context.Context) error {
 	var failed []error
-	at, deletion := time.Time{}, uuid.Nil
-	for {
-		rows, err := s.Pool.Query(ctx, selectDueSQL, at, deletion, s.Now())
+	silent := map[int32]error{}
+	for last := (due{}); ; {
+		rows, err := s.Pool.Query(ctx, selectDueSQL, last.at, last.deletion, s.Now())
 		if err != nil {
 			return fmt.Errorf("read scheduled deletions: %w", err)
 		}
-		n := 0
-		due, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (id peer.AttemptID, err error) {
-			n++
-			err = row.Scan(&deletion, &at)
-			return deletion, err
+		all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d due, err error) {
+			return d, row.Scan(&d.deletion, &d.at, &d.participants)
 		})
 		if err != nil {
 			return fmt.Errorf("read scheduled deletions: %w", err)
 		}
-		for _, id := range due {
-			if err := s.carryOutScheduled(ctx, id); err != nil {
-				tag, noted := s.Pool.Exec(ctx, failedSQL, id, err.Error())
+		if len(all) == 0 {
+			return errors.Join(failed...)
+		}
+		for _, last = range all {
+			err := s.carryOut(ctx, last, silent)
+			if err != nil {
+				tag, noted := s.Pool.Exec(ctx, failedSQL, last.deletion, err.Error())
 				if noted != nil {
 					return noted
 				}
@@ -158,10 +167,26 @@ func (s *Deleter) CarryOutDue(ctx context.Context) error {
 				return ctx.Err()
 			}
 		}
-		if n == 0 {
-			return errors.Join(failed...)
+	}
+}
+
+// carryOut carries a scheduled deletion out, unless it reaches a deployment that was silent before. It adds the
+// deployments that do not answer.
+func (s *Deleter) carryOut(ctx context.Context, d due, silent map[int32]error) error {
+	for _, at := range d.participants {
+		if err := silent[at]; err != nil {
+			return err
 		}
 	}
+	err := s.carryOutScheduled(ctx, d.deletion)
+	if away := (*peer.UnavailableError)(nil); errors.As(err, &away) {
+		for _, of := range away.Deployments {
+			if id, unnamed := s.Names.Deployment(ctx, of); unnamed == nil {
+				silent[id] = err
+			}
+		}
+	}
+	return err
 }
 
 // carryOutScheduled carries a scheduled deletion out. When none of its roots is left it is over, and its
