@@ -78,6 +78,16 @@ func (t TableName) SQL() string { return QuoteIdentifier(t.Schema) + "." + Quote
 // QuoteIdentifier quotes a name for SQL.
 func QuoteIdentifier(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }
 
+// QuoteLiteral quotes a text for SQL. Sessions read it alike, whatever their settings: backslashes are doubled in
+// an E'…' literal.
+func QuoteLiteral(s string) string {
+	s = strings.ReplaceAll(s, "'", "''")
+	if strings.Contains(s, `\`) {
+		return "E'" + strings.ReplaceAll(s, `\`, `\\`) + "'"
+	}
+	return "'" + s + "'"
+}
+
 // Enforcement is the time at which a reference of a table is checked.
 type Enforcement string
 
@@ -182,7 +192,7 @@ func checkTableReference(ps *Problems, k *Kind, r *Reference, targets []*Kind) {
 	}
 	for _, none := range r.None {
 		if !isLiteral(none) {
-			ps.add(r.Pos, "write NULL instead", "none: %q is too long, or has a backslash or a line break", clip(none))
+			ps.add(r.Pos, "write NULL instead", "none: %q is too long, or has a line break", clip(none))
 		}
 	}
 	checkCondition(ps, r)
@@ -226,10 +236,9 @@ func checkUnset(ps *Problems, r *Reference) {
 	}
 }
 
-// isLiteral reports whether a text can be a literal in triggers, which any session reads with its own
-// settings.
+// isLiteral reports whether a text can be a literal in triggers.
 func isLiteral(text string) bool {
-	return len(text) <= MaxNameBytes && !strings.ContainsAny(text, "\\\x00\n\r")
+	return len(text) <= MaxNameBytes && !strings.ContainsAny(text, "\x00\n\r")
 }
 
 func checkCondition(ps *Problems, r *Reference) {
@@ -241,8 +250,8 @@ func checkCondition(ps *Problems, r *Reference) {
 		ps.add(r.Pos, "name the column that says which kind the others name", "when: %s is a column that refers",
 			clip(r.When.Column))
 	case !isLiteral(r.When.Value):
-		ps.add(r.Pos, "give the rows a shorter value, without a backslash and a line break",
-			"when: %q is too long, or has a backslash or a line break", clip(r.When.Value))
+		ps.add(r.Pos, "give the rows a shorter value, without a line break",
+			"when: %q is too long, or has a line break", clip(r.When.Value))
 	}
 }
 

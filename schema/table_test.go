@@ -100,7 +100,7 @@ func TestAConditionChoosesAmongReferences(t *testing.T) {
 		"{a: b, c: d}":                  "want one column and its value",
 		"{owner_type: \"\"}":            "the column or the value is empty",
 		"{owner_id: 7}":                 "when: owner_id is a column that refers",
-		`{owner_type: "Crm\\Customer"}`: "has a backslash",
+		`{owner_type: "Crm\nCustomer"}`: "has a line break",
 	} {
 		f, err := schema.ParseFile("f.yaml", strings.NewReader(text(when)))
 		if err == nil {

@@ -341,7 +341,7 @@ func targetName(r schema.DefinitionReference) string {
 	return rowName(&schema.Definition{Collection: r.Target.Collection, Key: key})
 }
 
-func literal(s string) string { return shielded("'"+strings.ReplaceAll(s, "'", "''")+"'") + "::text" }
+func literal(s string) string { return shielded(schema.QuoteLiteral(s)) + "::text" }
 
 func quote(column string) string { return shielded(schema.QuoteIdentifier(column)) }
 

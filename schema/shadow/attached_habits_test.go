@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/db-controller/db-controller/internal/attach"
@@ -172,5 +173,34 @@ SET session_replication_role = replica; UPDATE events SET deleted_at = now(); RE
 	for _, set := range []string{`SET TimeZone = 'UTC'`, `SET TimeZone = 'Asia/Tokyo'`, `SET DateStyle = 'German'`} {
 		a.exec(a.crm, set)
 		require.EqualValues(t, 1, a.plans(crm)[0].Deletes, set)
+	}
+}
+
+// The types of a polymorphic reference may be names of classes, with backslashes, whatever the setting of a session
+// says of them.
+func TestTypesMayHaveBackslashes(t *testing.T) {
+	t.Parallel()
+	for _, enforce := range []string{"strict", "async"} {
+		services := strings.Replace(tagged, "behaviour: CASCADE_DELETE",
+			`behaviour: CASCADE_DELETE, enforce: `+enforce+`, when: {tag_type: 'App\Models\O''Tag'}, none: ['\']`, 1)
+		a := &attached{Box: harness.NewBox(t, services, func(cfg *shadow.Config) { cfg.Delegations = true }, crm, shop), t: t}
+		a.crm = a.connect(crm, `CREATE TABLE tags (name text PRIMARY KEY); INSERT INTO tags VALUES ('red'), ('blue')`)
+		a.shop = a.connect(shop, `CREATE TABLE labels (id bigint PRIMARY KEY, tag_type text, tag text); CREATE INDEX ON labels (tag_type, tag)`)
+		a.attach()
+		old := a.connect(shop, `SET standard_conforming_strings = off`)
+		for id, conn := range []*pgx.Conn{a.shop, old} {
+			insert := fmt.Sprintf(`INSERT INTO labels VALUES (%d, E'App\\Models\\O''Tag', 'red'), (%d, 'Note', 'red'), (%d, E'App\\Models\\O''Tag', E'\\')`, id, 10+id, 20+id)
+			if _, err := conn.Exec(t.Context(), insert); err != nil {
+				require.Equal(t, "strict", enforce, err)
+				require.ErrorContains(t, err, "lacking")
+				a.acquire([]string{"ACT //" + crm + "/tags/red"})
+				a.exec(conn, insert)
+			}
+		}
+		a.Settle()
+		a.exec(a.crm, `DELETE FROM tags WHERE name = 'red'`)
+		a.Settle()
+		require.Equal(t, []string{"10", "11", "20", "21"}, a.rows(a.shop, `SELECT id::text FROM labels ORDER BY id`))
+		require.Empty(t, a.verify(shop, false))
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/db-controller/db-controller/schema/peer"
+	resourcev1 "github.com/db-controller/db-controller/schema/schemapb/dbcontroller/resource/v1"
 )
 
 // pageTokens encrypts the page tokens of answers to people. A token has the place of the last row that a page
@@ -99,6 +100,9 @@ func (p *pageTokens) seal(ctx context.Context, method string, out any) error {
 // open returns a request of a method with the page token as it was before seal. It fails with
 // *peer.InvalidError.
 func (p *pageTokens) open(ctx context.Context, method string, req any) (any, error) {
+	if _, is := req.(*resourcev1.MutateAndValidateResourceRequest); is {
+		return req, nil // the token is in a refusal, and of the references that the caller writes
+	}
 	m, f := pageTokenOf(req, "page_token")
 	if p.keys == nil || m == nil || m.Get(f).String() == "" {
 		return req, nil

@@ -106,6 +106,15 @@ func TestAPageTokenTellsNothing_I20(t *testing.T) {
 	_, err := call(a, ann, list, &resourcev1.ListResourcesRequest{PageToken: sealed[referrers]}, fine)
 	require.Equal(t, codes.InvalidArgument, status.Code(err), "of another method: %v", err)
 
+	// The token of a list of refusals is of the references that the caller writes.
+	validate := resourcev1.ResourceService_MutateAndValidateResource_FullMethodName
+	_, err = call(a, ann, validate, &resourcev1.MutateAndValidateResourceRequest{Write: put("things/ann-1"), PageToken: place},
+		func(_ context.Context, req any) (any, error) {
+			require.Equal(t, place, tokenIn(req.(proto.Message), "page_token"))
+			return nil, nil
+		})
+	require.NoError(t, err)
+
 	// A rotation of the keys: the key before it still opens tokens, and after the second one no longer.
 	fresh := func() *access.Access {
 		f, _ := newAccess(t, declared, func(c *access.Config) {

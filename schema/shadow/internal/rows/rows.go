@@ -269,7 +269,7 @@ func (t *Table) condition(r *schema.DefinitionReference, prefix string) []string
 	if r.When == nil {
 		return nil
 	}
-	value := "'" + strings.ReplaceAll(r.When.Value, "'", "''") + "'"
+	value := schema.QuoteLiteral(r.When.Value)
 	return []string{
 		prefix + schema.QuoteIdentifier(r.When.Column) + " = " + value,
 		"(" + t.text(prefix, r.When.Column) + `) COLLATE "C" = ` + value,
