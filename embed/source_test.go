@@ -172,8 +172,8 @@ func TestASourceHasTheVersionOfTheDatabase(t *testing.T) {
 	w := newWorld(t)
 	var raw []byte
 	var running string
-	require.NoError(t, w.admin.QueryRow(t.Context(), `SELECT environment, version FROM dbcontroller.meta`).
-		Scan(&raw, &running))
+	require.NoError(t, w.admin.QueryRow(t.Context(), `SELECT environment, version FROM dbcontroller.meta`).Scan(&raw,
+		&running))
 	env := &registryv1.Environment{}
 	require.NoError(t, proto.Unmarshal(raw, env))
 	for _, d := range env.GetDeployments() {

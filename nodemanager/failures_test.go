@@ -155,8 +155,8 @@ func TestAManagerNeedsItsParts(t *testing.T) {
 	_, err := nodemanager.New(nodemanager.Config{})
 	require.ErrorContains(t, err, "a node manager needs environments, a switch, leases, nodes and a logger")
 	_, err = nodemanager.New(nodemanager.Config{
-		Environments: make(chan *schema.Environment), Store: idleStore, Sharing: nodemanager.Sharing{Leases: newTable().
-				process()}, Logger: zap.NewNop(),
+		Environments: make(chan *schema.Environment), Store: idleStore,
+		Sharing: nodemanager.Sharing{Leases: newTable().process()}, Logger: zap.NewNop(),
 		NewNode: func(nodemanager.Share) (nodemanager.Runner, error) { return endedNode{}, nil },
 		Others: nodemanager.Others{Look: func(context.Context, *schema.Model) (bool, []schema.DeploymentID, error) {
 			return true, nil, nil

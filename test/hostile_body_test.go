@@ -64,8 +64,8 @@ func TestACostlyBodyCostsLittle_I20_I21(t *testing.T) {
 		"a long key above a wrong reference": message("needs",
 			structpb.NewStructValue(message(longKey[:900_000], manyFields(8_000, "f")))),
 		"long keys in a map of references": message("needs",
-			structpb.NewStructValue(&structpb.Struct{Fields: manyFields(900, longKey[:1_000]).GetStructValue().
-				GetFields()})),
+			structpb.NewStructValue(
+				&structpb.Struct{Fields: manyFields(900, longKey[:1_000]).GetStructValue().GetFields()})),
 		"many empty messages": message("x", texts(500_000, "")),
 		"a NUL at the end of many characters": message("x",
 			structpb.NewStringValue(strings.Repeat("\x01", 1_000_000)+"\x00")),

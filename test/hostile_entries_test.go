@@ -77,8 +77,8 @@ func TestHostileRequestsOfEveryMethodCostLittle_I20_I21(t *testing.T) {
 	f := newFixture(t)
 	operator := f.as(f.ClientCerts(), deployment)
 	peer := f.as(f.Deployments[f.id(bWest+"x/y")].Certs, deployment)
-	registry, err := grpc.NewClient(f.RegistryAddress, f.credentials(f.ClientCerts()).
-		DialOptions(identity.Identity{Role: identity.RoleRegistry})...)
+	registry, err := grpc.NewClient(f.RegistryAddress,
+		f.credentials(f.ClientCerts()).DialOptions(identity.Identity{Role: identity.RoleRegistry})...)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = registry.Close() })
 	before, calls, slowest := f.liveHeap(deployment), 0, 0.0
@@ -156,8 +156,8 @@ func TestADeploymentThatFloodsStopsNobody_I15_I20(t *testing.T) {
 				for range 500 {
 					req.Attempts = append(req.Attempts, raw(uuid.Must(uuid.NewV7())))
 				}
-				if _, err := hostile.ReleaseBlockades(t.Context(), req); strings.Contains(status.Convert(err).
-					Message(), "quota") {
+				if _, err := hostile.ReleaseBlockades(t.Context(), req); strings.Contains(status.Convert(err).Message(),
+					"quota") {
 					full.set()
 				}
 			}
@@ -197,8 +197,8 @@ func (f *fixture) floodRegistry() {
 	f.t.Helper()
 	certs, err := f.Issue(identity.Identity{Role: identity.RoleUser, Name: "hostile"})
 	require.NoError(f.t, err)
-	conn, err := grpc.NewClient(f.RegistryAddress, f.credentials(certs).
-		DialOptions(identity.Identity{Role: identity.RoleRegistry})...)
+	conn, err := grpc.NewClient(f.RegistryAddress,
+		f.credentials(certs).DialOptions(identity.Identity{Role: identity.RoleRegistry})...)
 	require.NoError(f.t, err)
 	defer func() { _ = conn.Close() }()
 	hostile, refused := registryv1.NewRegistryServiceClient(conn), newFlag()

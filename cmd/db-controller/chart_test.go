@@ -412,8 +412,8 @@ func TestTheValuesOfTheChartAreDescribed(t *testing.T) {
 	text, err := os.ReadFile(chartFolder + "/values.yaml")
 	require.NoError(t, err)
 	var values map[string]any
-	require.NoError(t, yaml.Unmarshal(regexp.MustCompile(`(?m)^#  |^deployments: \[\]`).
-		ReplaceAllFunc(text, func(found []byte) []byte {
+	require.NoError(t, yaml.Unmarshal(regexp.MustCompile(`(?m)^#  |^deployments: \[\]`).ReplaceAllFunc(text,
+		func(found []byte) []byte {
 			return bytes.TrimSuffix(bytes.ReplaceAll(found, []byte("#"), []byte(" ")), []byte(" []"))
 		}), &values))
 	raw, err := os.ReadFile(chartSchema)

@@ -74,8 +74,8 @@ func TestFieldsOfABodyAreSet(t *testing.T) {
 	require.Zero(t, got.code, got.errOut)
 	require.Equal(t, []string{"body.quota.devices", "body.note", "labels.team", "labels.stage"},
 		served.update.GetUpdateMask().GetPaths())
-	require.Equal(t, map[string]any{"quota": map[string]any{"devices": 5.0}}, served.update.GetResource().
-		GetBody().AsMap())
+	require.Equal(t, map[string]any{"quota": map[string]any{"devices": 5.0}},
+		served.update.GetResource().GetBody().AsMap())
 	require.Equal(t, map[string]string{"team": "blue"}, served.update.GetResource().GetLabels())
 
 	// With --set alone the body is a part: the resource that exists keeps its other fields.

@@ -153,8 +153,9 @@ func TestWhatWasSeenOfThePresentHistoryRevealsNothing(t *testing.T) {
 	p.begin()
 	p.get(p.east, second.GetEnvironment())
 	require.False(t, p.get(p.west, second.GetEnvironment()).GetIncomplete())
-	require.False(t, p.get(p.west, &registryv1.Environment{Revision: 1, History: strings.Repeat("a", 64)}).
-		GetIncomplete(), "invented")
+	require.False(t,
+		p.get(p.west, &registryv1.Environment{Revision: 1, History: strings.Repeat("a", 64)}).GetIncomplete(),
+		"invented")
 	require.False(t, p.get(p.west, &registryv1.Environment{Revision: 1, History: "?"}).GetIncomplete(), "malformed")
 }
 

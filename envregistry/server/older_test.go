@@ -43,8 +43,10 @@ func newCopied(t *testing.T) *copied {
 	apply(t, operator, another)
 	answer, err := operator.GetEnvironment(t.Context(), &registryv1.GetEnvironmentRequest{})
 	require.NoError(t, err)
-	c.seen = &registryv1.Environment{Revision: answer.GetEnvironment().GetRevision(), History: answer.GetEnvironment().
-		GetHistory()}
+	c.seen = &registryv1.Environment{
+		Revision: answer.GetEnvironment().GetRevision(),
+		History:  answer.GetEnvironment().GetHistory(),
+	}
 	return c
 }
 

@@ -102,8 +102,10 @@ func (b *browser) look(name, hash, says string) {
 		scheme string
 	}{{"light", 1280, "light"}, {"dark", 1280, "dark"}, {"phone", 390, "light"}} {
 		var picture []byte
-		b.do(emulation.SetEmulatedMedia().
-			WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: form.scheme}}),
+		b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{
+			Name:  "prefers-color-scheme",
+			Value: form.scheme,
+		}}),
 			chromedp.EmulateViewport(form.width, 900), chromedp.Evaluate("scrollTo(0, 0)", nil),
 			chromedp.Sleep(50*time.Millisecond), chromedp.FullScreenshot(&picture, 100))
 		require.NoError(b, os.WriteFile(filepath.Join(b.ArtifactDir(), name+"-"+form.name+".png"), picture, 0o600))

@@ -290,8 +290,8 @@ func (a *answers) DeleteResource(_ context.Context, req *resourcev1.DeleteResour
 	_ ...grpc.CallOption,
 ) (*resourcev1.DeleteResourceResponse, error) {
 	defer a.lock()()
-	a.fleet.did = append(a.fleet.did, fmt.Sprintf("delete %s %s %s", a.id, req.GetName(), req.GetRetention().
-		AsDuration()))
+	a.fleet.did = append(a.fleet.did, fmt.Sprintf("delete %s %s %s", a.id, req.GetName(),
+		req.GetRetention().AsDuration()))
 	return &resourcev1.DeleteResourceResponse{}, nil
 }
 
@@ -521,7 +521,8 @@ func (revisions) ListRevisions(context.Context, *registryv1.ListRevisionsRequest
 			},
 		},
 		{
-			Revision: 7, Time: timestamppb.New(time.Unix(1_699_900_000, 0)), Actor: "operator/omar", Proof: "certificate",
+			Revision: 7, Time: timestamppb.New(time.Unix(1_699_900_000, 0)), Actor: "operator/omar",
+			Proof:  "certificate",
 			Method: "DecommissionDeployment", Reason: "sold, ticket 4711",
 			Changes: []string{"deployment billing.example.com/eastus2: decommissioned"},
 		},

@@ -125,8 +125,8 @@ func TestAConsoleOfSessionsAsksWithTheTokenOfWhoLooks(t *testing.T) {
 		"cors").StatusCode)
 	require.Equal(t, 200, do("GET", "/console/", "", cookie, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode",
 		"navigate").StatusCode, "a link")
-	require.Equal(t, 429, do("GET", "/console/api/stuck", "", do("POST", "/console/session", "bob", nil).
-		Cookies()[0]).StatusCode)
+	require.Equal(t, 429, do("GET", "/console/api/stuck", "", do("POST", "/console/session", "bob",
+		nil).Cookies()[0]).StatusCode)
 	require.Equal(t, 405, do("PUT", "/console/session", "ann", cookie).StatusCode)
 	require.Equal(t, 405, do("POST", "/console/api/stuck", "", cookie).StatusCode, "it only reads")
 	require.Equal(t, 405, do("POST", "/console/api/action", "", cookie).StatusCode, "it only reads")

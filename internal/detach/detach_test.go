@@ -79,8 +79,10 @@ func TestOneReferenceIsRemoved(t *testing.T) {
 		require.True(t, s.asked.GetLatest())
 		require.Equal(t, want, s.update.GetResource().GetBody().AsMap(), path)
 		require.Equal(t, []string{"body"}, s.update.GetUpdateMask().GetPaths())
-		require.Equal(t, []any{"u", int64(7)}, []any{s.update.GetResource().GetUid(), s.update.GetResource().
-			GetRevision()})
+		require.Equal(t, []any{"u", int64(7)}, []any{
+			s.update.GetResource().GetUid(),
+			s.update.GetResource().GetRevision(),
+		})
 	}
 	s := fresh()
 	require.NoError(t, Reference(t.Context(), s, holder, OwnerPath, target))
@@ -92,7 +94,8 @@ func TestOneReferenceIsRemoved(t *testing.T) {
 	require.ErrorContains(t, Reference(t.Context(), s, holder, "@parent", target), "cannot be unset")
 }
 
-// The store takes a relative name as one of the service of the reference's kind, in the region that it contains.
+// The store takes a relative name as one of the service of the reference's kind, in the region that it
+// contains.
 func TestARelativeNameOfAnotherServiceIsRemoved(t *testing.T) {
 	t.Parallel()
 	holder := schema.FullName{
@@ -114,8 +117,8 @@ func TestARelativeNameOfAnotherServiceIsRemoved(t *testing.T) {
 	}
 }
 
-// A holder is deleted as the revision that refers to the target: one that refers to it no more, or has been made
-// anew, stays.
+// A holder is deleted as the revision that refers to the target: one that refers to it no more, or has been
+// made anew, stays.
 func TestAHolderIsDeletedAsTheRevisionThatRefers(t *testing.T) {
 	t.Parallel()
 	holder := schema.FullName{
@@ -135,7 +138,8 @@ func TestAHolderIsDeletedAsTheRevisionThatRefers(t *testing.T) {
 	}
 	s = &stored{resource: &resourcev1.Resource{Uid: "u", Revision: 8}}
 	require.NoError(t, Holder(t.Context(), s, holder, schema.ParentPath, target), "a name does not change")
-	withReason, err := status.New(codes.FailedPrecondition, "it has moved").WithDetails(&errdetails.ErrorInfo{Reason: "MOVED"})
+	withReason, err := status.New(codes.FailedPrecondition, "it has moved").
+		WithDetails(&errdetails.ErrorInfo{Reason: "MOVED"})
 	require.NoError(t, err)
 	s = &stored{resource: &resourcev1.Resource{Uid: "u", Revision: 7, Body: body}, refuses: withReason.Err()}
 	require.Equal(t, codes.Aborted, status.Code(Holder(t.Context(), s, holder, "project", target)))

@@ -109,14 +109,18 @@ func TestACallerHasAProof(t *testing.T) {
 		"the call has no peer":                       context.Background(),
 		"the connection has no verified certificate": peer.NewContext(context.Background(), &peer.Peer{}),
 		"no certificate and the call no token":       anonymous(),
-		"the certificate of user/ann has expired": within(Info{Identity: ann, NotAfter: time.Now().
-			Add(-time.Second)}),
+		"the certificate of user/ann has expired": within(Info{
+			Identity: ann,
+			NotAfter: time.Now().Add(-time.Second),
+		}),
 	} {
 		_, err := FromContext(ctx)
 		require.ErrorContains(t, err, says)
 	}
-	c, err := CallerFromContext(within(Info{Identity: ann, groups: []string{"ops"}, NotAfter: time.Now().
-		Add(time.Hour)}))
+	c, err := CallerFromContext(within(Info{
+		Identity: ann, groups: []string{"ops"},
+		NotAfter: time.Now().Add(time.Hour),
+	}))
 	require.NoError(t, err)
 	require.Equal(t, Caller{Identity: ann, Groups: []string{"ops"}, Proof: ByCertificate}, c)
 	id, err := FromContext(NewContext(anonymous(), ann))

@@ -32,8 +32,8 @@ func (c *Credentials) Sign(kind string, text []byte) (string, error) {
 	for i, der := range cert.Certificate {
 		chain[i] = base64.StdEncoding.EncodeToString(der)
 	}
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: cert.PrivateKey}, (&jose.SignerOptions{}).
-		WithType(jose.ContentType(kind)).WithHeader("x5c", chain))
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: cert.PrivateKey},
+		(&jose.SignerOptions{}).WithType(jose.ContentType(kind)).WithHeader("x5c", chain))
 	if err != nil {
 		return "", fmt.Errorf("sign: %w", err)
 	}

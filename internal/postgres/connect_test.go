@@ -176,8 +176,8 @@ func TestTheCertificateOfTheServerIsVerified(t *testing.T) {
 			continue
 		}
 		var version string
-		require.NoError(t, pool.QueryRow(t.Context(), `SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()`).
-			Scan(&version))
+		require.NoError(t,
+			pool.QueryRow(t.Context(), `SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()`).Scan(&version))
 		require.Equal(t, "TLSv1.3", version)
 		pool.Close()
 	}

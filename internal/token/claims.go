@@ -67,8 +67,8 @@ func (i *issuer) checkDates(claims map[string]any) error {
 	latest := now.Add(i.ClockSkew)
 	switch {
 	case issued.After(latest):
-		return fmt.Errorf("it was issued at %s, which is later than now: compare the clocks", issued.UTC().
-			Format(time.RFC3339))
+		return fmt.Errorf("it was issued at %s, which is later than now: compare the clocks",
+			issued.UTC().Format(time.RFC3339))
 	case from.After(latest):
 		return fmt.Errorf("it is valid from %s", from.UTC().Format(time.RFC3339))
 	}

@@ -108,8 +108,10 @@ func TestSignedTokens(t *testing.T) {
 	ec, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
 	require.NoError(t, err)
 	for name, c := range map[string]struct{ token, want string }{
-		"expired": {good.sign(t, map[string]any{"exp": time.Now().Add(-2 * time.Minute).
-			Unix()}), "it expired at "},
+		"expired": {
+			good.sign(t, map[string]any{"exp": time.Now().Add(-2 * time.Minute).Unix()}),
+			"it expired at ",
+		},
 		"without an end": {good.sign(t, map[string]any{"exp": 0}), "not accepted"},
 		"of another audience": {
 			good.sign(t, map[string]any{"aud": "another"}),
@@ -150,8 +152,8 @@ func TestTokensWithTricks(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, keySet(t, good), 0o600))
 	v, _ := load(t, config(file))
 	payload := func(claims string) string {
-		return fmt.Sprintf(`{"iss":%q,"aud":"db-controller","sub":"ann","exp":%d%s}`, issuer, time.Now().Add(time.Hour).
-			Unix(), claims)
+		return fmt.Sprintf(`{"iss":%q,"aud":"db-controller","sub":"ann","exp":%d%s}`, issuer,
+			time.Now().Add(time.Hour).Unix(), claims)
 	}
 	with := func(by signer, raw string, options *jose.SignerOptions) string {
 		signer, err := jose.NewSigner(jose.SigningKey{Algorithm: by.alg, Key: jose.JSONWebKey{
@@ -362,8 +364,10 @@ func TestClaimsOfSignedTokensAreChecked(t *testing.T) {
 		require.NoError(t, err, name)
 	}
 	for name, c := range map[string]struct{ token, want string }{
-		"of a year": {sign(map[string]any{"iat": now.Unix(), "exp": now.Add(365 * 24 * time.Hour).
-			Unix()}), "it is valid for 8760h0m0s, at most 24h0m0s are allowed (max_lifetime)"},
+		"of a year": {
+			sign(map[string]any{"iat": now.Unix(), "exp": now.Add(365 * 24 * time.Hour).Unix()}),
+			"it is valid for 8760h0m0s, at most 24h0m0s are allowed (max_lifetime)",
+		},
 		"of a year, issued long ago": {sign(map[string]any{
 			"iat": now.Add(-364 * 24 * time.Hour).Unix(),
 			"exp": now.Add(24 * time.Hour).Unix(),

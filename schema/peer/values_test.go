@@ -24,8 +24,8 @@ func refused(t *rapid.T) *peer.RefusedError {
 		e.Refusals = append(e.Refusals, peer.Refusal{
 			Holder: rapid.SampledFrom([]string{"a", "a/b", "b", `"`, "ü"}).Draw(t, "holder"),
 			Path:   rapid.SampledFrom([]string{"p", "p.q"}).Draw(t, "path"),
-			Target: schema.FullName{Deployment: iam, Name: rapid.SampledFrom([]string{"t/1", "t/2", "t/10"}).
-				Draw(t, "target")},
+			Target: schema.FullName{Deployment: iam, Name: rapid.SampledFrom([]string{"t/1", "t/2", "t/10"}).Draw(t,
+				"target")},
 			Reason: rapid.SampledFrom(peer.Reasons()).Draw(t, "reason"),
 		})
 	}

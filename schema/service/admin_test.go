@@ -277,8 +277,10 @@ func TestTheStatusHasAllThatAnOperatorLooksAt(t *testing.T) {
 			got.GetDelegations()[0].GetActingHeld(),
 			got.GetDelegations()[0].GetBlockHeld(),
 		})
-		require.Equal(t, []int64{3, 2}, []int64{got.GetAttachedRows().GetWaiting(), got.GetAttachedRows().
-			GetIncomplete()})
+		require.Equal(t, []int64{3, 2}, []int64{
+			got.GetAttachedRows().GetWaiting(),
+			got.GetAttachedRows().GetIncomplete(),
+		})
 		require.Equal(t, []uint32{1, 2}, got.GetProcesses()[0].GetShards())
 		require.Equal(t, int64(2), got.GetProcesses()[0].GetExpireTime().GetSeconds())
 

@@ -60,8 +60,10 @@ func TestAFinalizerIsRemovedFromOneUID(t *testing.T) {
 			found.State, found.Finalizers = peer.Deleting, []string{"mail"}
 			return found, nil
 		}})
-	got, err := r.RemoveFinalizer(as(t, operator), &resourcev1.RemoveFinalizerRequest{Name: "devices/d", Uid: uid(1).
-		String(), Finalizer: "calendar"})
+	got, err := r.RemoveFinalizer(as(t, operator), &resourcev1.RemoveFinalizerRequest{
+		Name: "devices/d",
+		Uid:  uid(1).String(), Finalizer: "calendar",
+	})
 	require.NoError(t, err)
 	require.Equal(t, []string{"mail"}, got.GetFinalizers())
 	require.Equal(t, resourcev1.Resource_STATE_DELETING, got.GetState())

@@ -708,8 +708,10 @@ func TestEventsOfDeletionsBecomeMessages(t *testing.T) {
 
 func TestEventsOfWorkBecomeMessages(t *testing.T) {
 	t.Parallel()
-	items := []schema.Work{{Seq: 3, Action: schema.Release, Deployment: other, CreatedAt: time.Unix(1_700_000_000, 0).
-		UTC()}}
+	items := []schema.Work{{
+		Seq: 3, Action: schema.Release, Deployment: other,
+		CreatedAt: time.Unix(1_700_000_000, 0).UTC(),
+	}}
 	for name, c := range map[string]struct {
 		event schema.Event[schema.Work]
 		want  []schema.Event[schema.Work]

@@ -50,8 +50,8 @@ func TestWriteIsNotDelete(t *testing.T) {
 	second.OwnerReferences = append(second.OwnerReferences, kept.GetOwnerReferences()...)
 	// While the keeper lives, it keeps what eve-1 owns too: without it, eve-1 takes the note along.
 	twice := owned("note-2", "eve-1").GetResource()
-	twice.OwnerReferences = append(twice.OwnerReferences, owned("note-2", "keeper").GetResource().
-		GetOwnerReferences()...)
+	twice.OwnerReferences = append(twice.OwnerReferences,
+		owned("note-2", "keeper").GetResource().GetOwnerReferences()...)
 	_, err = root.PutResource(ctx, &resourcev1.PutResourceRequest{Resource: twice})
 	require.NoError(t, err)
 	for what, in := range map[string]*resourcev1.Resource{

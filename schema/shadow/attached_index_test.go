@@ -34,8 +34,8 @@ func (a *attached) planned(n string) []string {
 func (a *attached) referrersOf(name string, limit int) (out []string) {
 	a.t.Helper()
 	var uid uuid.UUID
-	require.NoError(a.t, a.crm.QueryRow(a.t.Context(), `SELECT uid FROM dbcontroller.shadow WHERE name = $1`, name).
-		Scan(&uid))
+	require.NoError(a.t, a.crm.QueryRow(a.t.Context(), `SELECT uid FROM dbcontroller.shadow WHERE name = $1`,
+		name).Scan(&uid))
 	req := shadow.ReferrersRequest{Target: schema.FullName{Deployment: a.ID(crm), Name: name}, UID: uid, Limit: limit}
 	for {
 		page, err := a.Stores[a.ID(shop)].Operate.Referrers(a.t.Context(), req)

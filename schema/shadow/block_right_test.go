@@ -57,8 +57,8 @@ func idleRight(t *testing.T, b *harness.Box) {
 	b.MustPut(holderNumber(0), body{"dangling": target})
 	b.Settle()
 	var id int64
-	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT id FROM dbcontroller.foreign_target`).
-		Scan(&id))
+	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT id FROM dbcontroller.foreign_target`).Scan(
+		&id))
 	require.NoError(t, b.Stores[b.ID(bEast)].Rights.Acquire(t.Context(), b.ID(aWest), []int64{id}))
 	b.Settle()
 	rights, _ := blockRights(t, b, bEast)
@@ -533,8 +533,8 @@ func TestRecallsOfAHostileDeployment_I15_I31(t *testing.T) {
 	require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(),
 		`SELECT block_attempt FROM dbcontroller.foreign_target WHERE uid = $1`, uid).Scan(&attempt))
 	decided := func() (n int) {
-		require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.attempt`).
-			Scan(&n))
+		require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.attempt`).Scan(
+			&n))
 		return n
 	}
 	before := decided()

@@ -157,8 +157,8 @@ func TestAClockThatGoesBackKeepsNoDeleteWaiting_I28(t *testing.T) {
 	_, err = b.Stores[b.ID(aWest)].Admin.Tidy(t.Context())
 	require.NoError(t, err)
 	var closing int
-	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.closing`).
-		Scan(&closing))
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.closing`).Scan(
+		&closing))
 	require.Zero(t, closing, "the clock would reach their times again")
 	b.Settle()
 	b.Audit()

@@ -380,8 +380,8 @@ func TestAFailedBatchKeepsItsOtherAttempts_I8_I20(t *testing.T) {
 	}
 	asked[1].Refs[0].HolderName = "holders/\x00"
 	established := func() (attempts []peer.AttemptID) {
-		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx, `SELECT array_agg(attempt) FROM dbcontroller.blockade`).
-			Scan(&attempts))
+		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(ctx,
+			`SELECT array_agg(attempt) FROM dbcontroller.blockade`).Scan(&attempts))
 		return attempts
 	}
 	for _, o := range store.Targets.EstablishTogether(ctx, from, asked) {

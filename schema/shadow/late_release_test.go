@@ -25,8 +25,8 @@ import (
 func keyOf(t *testing.T, b *harness.Box, holder peer.Resource, target uuid.UUID) peer.BlockadeKey {
 	t.Helper()
 	var attempt uuid.UUID
-	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT attempt FROM dbcontroller.blockade`).
-		Scan(&attempt))
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT attempt FROM dbcontroller.blockade`).Scan(
+		&attempt))
 	return peer.BlockadeKey{Attempt: attempt, HolderUID: holder.UID, Path: "block", TargetUID: target}
 }
 

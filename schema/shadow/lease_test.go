@@ -128,8 +128,8 @@ func TestATransactionThatPausesTooLongIsEnded_I18(t *testing.T) {
 	resume()
 	require.Error(t, <-done)
 	var kept []byte
-	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT environment FROM dbcontroller.meta`).
-		Scan(&kept))
+	require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT environment FROM dbcontroller.meta`).Scan(
+		&kept))
 	require.Empty(t, kept)
 }
 
@@ -179,8 +179,8 @@ func TestRaceOfATransactionAgainstATakeover_I18(t *testing.T) {
 			next = renew(t, second, next.Member)
 		}
 		count := func() (n int) {
-			require.NoError(t, pool.QueryRow(ctx, `SELECT count(*) FROM public.written WHERE member = $1`, old.Member).
-				Scan(&n))
+			require.NoError(t, pool.QueryRow(ctx, `SELECT count(*) FROM public.written WHERE member = $1`,
+				old.Member).Scan(&n))
 			return n
 		}
 		atTakeover := count()

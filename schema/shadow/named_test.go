@@ -112,8 +112,8 @@ func TestMadeUpNamesAreNotStored_I20(t *testing.T) {
 		roles[fmt.Sprintf("key%d", i)] = map[string]any{"who": target}
 	}
 	fields := func() (n int) {
-		require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.field`).
-			Scan(&n))
+		require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.field`).Scan(
+			&n))
 		return n
 	}
 	was := fields()

@@ -215,8 +215,8 @@ func TestAVersionsNamesAreStoredTogether(t *testing.T) {
 		pool.QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.kind WHERE service = 'a.example.com'`).
 			Scan(&stored))
 	require.Equal(t, 60, stored)
-	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.field WHERE path LIKE 'to%'`).
-		Scan(&stored))
+	require.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM dbcontroller.field WHERE path LIKE 'to%'`).Scan(
+		&stored))
 	require.Equal(t, 60, stored)
 
 	_, err = pool.Exec(t.Context(), `DELETE FROM dbcontroller.kind WHERE kind <> 'K0'; DELETE FROM dbcontroller.field`)

@@ -30,8 +30,8 @@ func TestAForgottenConfirmIsNoOlderCopy_I8_I31(t *testing.T) {
 		attempt, err := establish()
 		require.NoError(t, err)
 		var mark int64
-		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT last_value FROM dbcontroller.mark`).
-			Scan(&mark))
+		require.NoError(t, b.Pools[b.ID(aWest)].QueryRow(t.Context(), `SELECT last_value FROM dbcontroller.mark`).Scan(
+			&mark))
 		_, err = store.Targets.Confirm(t.Context(), from, peer.Confirm{
 			Attempts:  []peer.AttemptID{attempt},
 			Delegable: delegable,

@@ -27,8 +27,8 @@ func TestHoldersOfHoldersAreFoundByTheIndexOfTargets_I21(t *testing.T) {
 		ids[i] = int64(i + 1)
 	}
 	var raw []byte
-	require.NoError(t, tx.QueryRow(t.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+shadow.ReferredSQL, ids).
-		Scan(&raw))
+	require.NoError(t, tx.QueryRow(t.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+shadow.ReferredSQL,
+		ids).Scan(&raw))
 	var plans []struct {
 		Plan struct {
 			Hit  int `json:"Shared Hit Blocks"`

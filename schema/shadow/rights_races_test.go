@@ -159,8 +159,8 @@ func TestARightIsNotTakenBesideADecommissioningOrAProcessWithoutRights_I30_I31(t
 			b.MustPut(holderNumber(0), body{"dangling": target})
 			b.Settle()
 			var id int64
-			require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT id FROM dbcontroller.foreign_target`).
-				Scan(&id))
+			require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(),
+				`SELECT id FROM dbcontroller.foreign_target`).Scan(&id))
 			asked := false
 			b.OnEstablish = func(schema.DeploymentID, peer.AttemptID, []peer.EstablishReference) error {
 				if !asked {

@@ -166,8 +166,8 @@ func TestAStandbyChangesNothingThatTheProcessKeeps_I37(t *testing.T) {
 	r.answered()
 	r.halt()
 	running := func() (generation int64) {
-		require.NoError(t, r.ofPrimary.QueryRow(t.Context(), `SELECT generation FROM dbcontroller.meta`).
-			Scan(&generation))
+		require.NoError(t, r.ofPrimary.QueryRow(t.Context(), `SELECT generation FROM dbcontroller.meta`).Scan(
+			&generation))
 		return generation
 	}
 	before := running()

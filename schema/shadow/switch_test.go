@@ -227,8 +227,8 @@ func TestTheOldFormStaysWhileTheNewOneIsRefused_I8_I26(t *testing.T) {
 	b.Settle()
 	behaviour := func() (v schema.Behaviour) {
 		t.Helper()
-		require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(), `SELECT behaviour FROM dbcontroller.reference`).
-			Scan(&v))
+		require.NoError(t, b.Pools[b.ID(bEast)].QueryRow(t.Context(),
+			`SELECT behaviour FROM dbcontroller.reference`).Scan(&v))
 		return v
 	}
 	before := behaviour()

@@ -86,8 +86,10 @@ func (w *Watcher) once(ctx context.Context, token string) (string, error) {
 		}
 		silent.Reset(8 * time.Second)
 		heard = append(heard, e)
-		for _, t := range []string{e.GetResumeToken(), e.GetBookmark().GetResumeToken(), e.GetEndOfSnapshot().
-			GetResumeToken()} {
+		for _, t := range []string{
+			e.GetResumeToken(), e.GetBookmark().GetResumeToken(),
+			e.GetEndOfSnapshot().GetResumeToken(),
+		} {
 			if t != "" {
 				token = t
 				w.take(heard)

@@ -116,8 +116,10 @@ func runPostgres(ctx context.Context, image string,
 		testcontainers.WithLogConsumers(tail),
 		// Over TCP: while the official image sets itself up, a server answers on the socket that is going to
 		// be restarted.
-		testcontainers.WithWaitStrategy(tcwait.ForExec([]string{"pg_isready", "-h", "127.0.0.1", "-U", "postgres"}).
-			WithStartupTimeout(wait.Limit)),
+		testcontainers.WithWaitStrategy(tcwait.ForExec([]string{
+			"pg_isready", "-h", "127.0.0.1", "-U",
+			"postgres",
+		}).WithStartupTimeout(wait.Limit)),
 	}, more...)...)
 	if err != nil {
 		return c, "", fmt.Errorf("run %s: %w; it logged: %s", image, err, tail)
@@ -142,8 +144,10 @@ func terminate(c *testcontainers.DockerContainer) error {
 
 // removeLeftovers removes the containers of test processes that were killed.
 func removeLeftovers(ctx context.Context, engine client.APIClient) error {
-	found, err := engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).
-		Add("label", label)})
+	found, err := engine.ContainerList(ctx, client.ContainerListOptions{
+		All:     true,
+		Filters: make(client.Filters).Add("label", label),
+	})
 	if err != nil {
 		return fmt.Errorf("look for leftover containers: %w", err)
 	}

@@ -150,8 +150,8 @@ func startAndTell(from choice) (*Server, error) {
 		fmt.Fprintln(os.Stderr, "harness: no postgresql:", err)
 		return nil, err
 	}
-	fmt.Fprintf(os.Stderr, "harness: tests use %s (ready after %v)\n", s.source, time.Since(began).
-		Round(time.Millisecond))
+	fmt.Fprintf(os.Stderr, "harness: tests use %s (ready after %v)\n", s.source,
+		time.Since(began).Round(time.Millisecond))
 	return s, nil
 }
 

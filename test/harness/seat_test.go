@@ -244,8 +244,10 @@ kinds: [{ kind: Target, patterns: ["targets/{target}"] }]
 			b := NewBox(t, services, nil, deployment)
 			require.Nil(t, b.Get(name))
 			require.EqualValues(t, 1, b.MustPut(name, nil).Revision)
-			box := of{database: b.Pools[id].Config().ConnConfig.Database, identity: b.Stores[id].Gate.Database().
-				String()}
+			box := of{
+				database: b.Pools[id].Config().ConnConfig.Database,
+				identity: b.Stores[id].Gate.Database().String(),
+			}
 			const sql = `SELECT pg_backend_pid(), array_agg(pid) FROM pg_stat_activity WHERE datname = current_database() AND usesysid IS NOT NULL`
 			require.NoError(t, b.configs[id].Pool.QueryRow(t.Context(), sql).Scan(&box.session, &box.sessions))
 			boxes = append(boxes, box)

@@ -231,8 +231,10 @@ func printStatus(out cli.Printer, s *adminv1.StatusResponse) {
 	}
 	var rows [][]any
 	for _, o := range s.GetOutstanding() {
-		rows = append(rows, []any{o.GetGroup(), o.GetDeployment(), o.GetCount(), cli.Since(o.GetOldestTime().AsTime()).
-			Round(time.Second)})
+		rows = append(rows, []any{
+			o.GetGroup(), o.GetDeployment(), o.GetCount(),
+			cli.Since(o.GetOldestTime().AsTime()).Round(time.Second),
+		})
 	}
 	if len(rows) == 0 {
 		out.Line("Nothing is outstanding.")

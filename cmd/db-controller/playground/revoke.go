@@ -60,8 +60,10 @@ func (a *Authority) Share(dir, folder string) error {
 
 // revocations returns the next list: the entries of the current one, and a greater number.
 func (a *Authority) revocations(path string) (*x509.RevocationList, error) {
-	next := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: time.Now(), NextUpdate: time.Now().
-		Add(authorityValidity)}
+	next := &x509.RevocationList{
+		Number: big.NewInt(1), ThisUpdate: time.Now(),
+		NextUpdate: time.Now().Add(authorityValidity),
+	}
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return next, nil

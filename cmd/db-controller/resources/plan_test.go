@@ -181,8 +181,8 @@ func TestAPatchNamesTheFieldsThatItChanges(t *testing.T) {
 	require.NoError(t, err)
 	require.ElementsMatch(t, []string{"body.title", "body.quota.devices", "body.note", "labels.team", "labels.stage"},
 		update.GetUpdateMask().GetPaths())
-	require.Equal(t, map[string]any{"title": "Acme", "quota": map[string]any{"devices": 5.0}}, update.GetResource().
-		GetBody().AsMap())
+	require.Equal(t, map[string]any{"title": "Acme", "quota": map[string]any{"devices": 5.0}},
+		update.GetResource().GetBody().AsMap())
 	require.Equal(t, map[string]string{"team": "blue"}, update.GetResource().GetLabels())
 	for _, wrong := range [][3][]string{
 		{{"title"}, nil, nil},

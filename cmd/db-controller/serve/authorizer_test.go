@@ -50,8 +50,9 @@ func TestADeploymentAsksItsAuthorizationService(t *testing.T) {
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	server := grpc.NewServer(grpc.Creds(credentials(identity.Identity{Role: identity.RoleUser, Name: "authorizer"}).
-		Server(identity.NewLimiter(identity.Limits{Connections: 10, Calls: 10}, nil))))
+	server := grpc.NewServer(
+		grpc.Creds(credentials(identity.Identity{Role: identity.RoleUser, Name: "authorizer"}).Server(
+			identity.NewLimiter(identity.Limits{Connections: 10, Calls: 10}, nil))))
 	authorizationv1.RegisterAuthorizationServiceServer(server, owners{})
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)

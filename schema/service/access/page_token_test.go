@@ -108,7 +108,10 @@ func TestAPageTokenTellsNothing_I20(t *testing.T) {
 
 	// The token of a list of refusals is of the references that the caller writes.
 	validate := resourcev1.ResourceService_MutateAndValidateResource_FullMethodName
-	_, err = call(a, ann, validate, &resourcev1.MutateAndValidateResourceRequest{Write: put("things/ann-1"), PageToken: place},
+	_, err = call(a, ann, validate, &resourcev1.MutateAndValidateResourceRequest{
+		Write:     put("things/ann-1"),
+		PageToken: place,
+	},
 		func(_ context.Context, req any) (any, error) {
 			require.Equal(t, place, tokenIn(req.(proto.Message), "page_token"))
 			return nil, nil
@@ -129,8 +132,8 @@ func TestAPageTokenTellsNothing_I20(t *testing.T) {
 		return &resourcev1.ListResourcesResponse{NextPageToken: place}, nil
 	})
 	require.NoError(t, err)
-	_, err = call(a, ann, list, &resourcev1.ListResourcesRequest{PageToken: out.(*resourcev1.ListResourcesResponse).
-		GetNextPageToken()}, fine)
+	_, err = call(a, ann, list,
+		&resourcev1.ListResourcesRequest{PageToken: out.(*resourcev1.ListResourcesResponse).GetNextPageToken()}, fine)
 	require.NoError(t, err, "a process reads the keys again for a token that it cannot open")
 	keys = [][]byte{[]byte("three"), []byte("two")}
 	_, err = call(fresh(), ann, list, &resourcev1.ListResourcesRequest{PageToken: sealed[list]}, fine)

@@ -75,8 +75,10 @@ func TestACallThatWasNotSentDiffersFromOneWithoutAnAnswer(t *testing.T) {
 	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	p.Update(&schema.Environment{Deployments: []schema.Deployment{{DeploymentID: other, Address: listener.Addr().
-		String()}}})
+	p.Update(&schema.Environment{Deployments: []schema.Deployment{{
+		DeploymentID: other,
+		Address:      listener.Addr().String(),
+	}}})
 	p.conns[connectionKey{to: other}] = &connection{address: listener.Addr().String(), conn: conn}
 	establish := func() error {
 		_, err := p.Establish(t.Context(), other, uuid.Must(uuid.NewV7()), nil)

@@ -319,8 +319,8 @@ func (e *Explanation) owners(ctx context.Context, s *Operations, id int64) error
 		case over || uid != uuid.Nil:
 			message += "; it is dropped as an owner as soon as its deployment reports that"
 		default:
-			message += fmt.Sprintf("; it can still be created until %s", created.Add(s.Tuning.Load().OwnerGrace).UTC().
-				Format(time.TimeOnly))
+			message += fmt.Sprintf("; it can still be created until %s",
+				created.Add(s.Tuning.Load().OwnerGrace).UTC().Format(time.TimeOnly))
 		}
 		e.Reasons = append(e.Reasons, ExplainedReason{Type: "OWNER", Message: message, Since: created})
 		return nil

@@ -280,16 +280,18 @@ func TestBlockersRefuseUnlessTheDeletionRemovesThem(t *testing.T) {
 		blocked []string // by these
 	}{
 		"of the root": {new(world).add(home, "root", blockedBy("b")).add(away, "b", nil), []string{"b"}},
-		"of a member": {new(world).add(home, "root", to("b")).add(away, "b", blockedBy("c")).
-			add(third, "c", nil), []string{"c"}},
+		"of a member": {
+			new(world).add(home, "root", to("b")).add(away, "b", blockedBy("c")).add(third, "c", nil),
+			[]string{"c"},
+		},
 		"removed as well": {new(world).add(home, "root", func(r *resource) {
 			r.cascades, r.blockers = []string{"b"}, []string{"b"}
 		}).add(away, "b", nil), nil},
 		"removed further down": {new(world).add(home, "root", func(r *resource) {
 			r.cascades, r.blockers = []string{"b"}, []string{"c"}
 		}).add(away, "b", to("c")).add(third, "c", nil), nil},
-		"of a member, counted": {new(world).add(home, "root", to("b", "c")).add(away, "b", blockedBy("c")).
-			add(third, "c", nil), nil},
+		"of a member, counted": {new(world).add(home, "root", to("b", "c")).add(away, "b", blockedBy("c")).add(third,
+			"c", nil), nil},
 		"two, one of them removed": {new(world).add(home, "root", func(r *resource) {
 			r.cascades, r.blockers = []string{"b"}, []string{"b", "c"}
 		}).add(away, "b", nil).add(third, "c", nil), []string{"c"}},
