@@ -133,17 +133,14 @@ func (r *Reference) adviseNative(t Target) {
 		"both tables are in one database: a native key is better than a reference of ours")
 }
 
+// constraintName returns a name within the 63 bytes of an identifier.
 func constraintName(t *Table, columns []string) string {
-	return schema.QuoteIdentifier(shorten(t.Name.Name+"_"+strings.Join(columns, "_"), "_fkey"))
-}
-
-// shorten keeps a name within the 63 bytes of an identifier.
-func shorten(name, suffix string) string {
-	limit := 63 - len(suffix)
-	if len(name) > limit {
+	const suffix = "_fkey"
+	name := t.Name.Name + "_" + strings.Join(columns, "_")
+	if limit := 63 - len(suffix); len(name) > limit {
 		name = strings.ToValidUTF8(name[:limit], "")
 	}
-	return name + suffix
+	return schema.QuoteIdentifier(name + suffix)
 }
 
 func createIndex(t *Table, columns []string) string {

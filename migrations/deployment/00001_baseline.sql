@@ -967,7 +967,7 @@ UNION
 SELECT format('the column %s is NOT NULL, and UNSET sets it to NULL', c.present)
 FROM d CROSS JOIN jsonb_array_elements(d.refs) AS r JOIN dbcontroller.attached_columns($1) AS c ON COALESCE(r -> 'unset', r -> 'columns') ? c.declared
 JOIN pg_attribute a ON a.attrelid = d.relation AND a.attnum = c.attribute AND a.attnotnull
-WHERE (r ->> 'behaviour')::integer IN (2, 4) AND NOT COALESCE((r ->> 'to_default')::boolean, false) OR r ->> 'missing' = 'unset'
+WHERE (r ->> 'behaviour')::integer IN (2 /* UNSET */, 4 /* ASYNC_UNSET */) AND NOT COALESCE((r ->> 'to_default')::boolean, false) OR r ->> 'missing' = 'unset'
 UNION
 SELECT format('no index finds the rows that refer by %s: each deletion of a target reads the table', k.names)
 FROM d CROSS JOIN jsonb_array_elements(d.refs) AS r
